@@ -1,0 +1,459 @@
+//! The life of an entry, as an explicit state machine.
+//!
+//! ```text
+//!            publish                claim                 finalize
+//!  ─────► Parked ──promote──► Waiting ──────────► Leased ──────────► Ended
+//!            │                 ▲  │                │ │ ▲               │
+//!            │                 │  │   release,     │ └─┘ extend,       │
+//!            │                 └──┼── retry at ────┘     claim again   │
+//!            └────── cancel ──────┴───────────── cancel ──────────────►│
+//!                              ▲                                       │
+//!                              └────────────── redrive ────────────────┘
+//! ```
+//! A claim raises the token and the attempts; a release takes the attempt back but never the token. An entry whose
+//! lease ran out is claimed again, unless its attempts are used up: then that claim ends it.
+
+use std::fmt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::id::EntryId;
+
+/// Counts redrives and resets of one entry, from 1. Each generation ends at most once.
+pub type Generation = u32;
+
+/// The fencing token of a lease. It rises with every claim of an entry and is never reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LeaseToken(pub i64);
+
+/// How an entry ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum End {
+    /// Worked off.
+    Completed,
+    /// Ended with an unrecoverable error, or its attempts were used up.
+    CompletedWithErrors,
+    /// Ended as failed.
+    Failed,
+    /// Taken out before it was worked off.
+    Cancelled,
+}
+
+impl End {
+    /// All ends, in the order of their codes.
+    pub const ALL: [Self; 4] = [Self::Completed, Self::CompletedWithErrors, Self::Failed, Self::Cancelled];
+
+    /// Dead letters can be listed, redriven and discarded.
+    #[must_use]
+    pub const fn is_dead_letter(self) -> bool {
+        matches!(self, Self::CompletedWithErrors | Self::Failed)
+    }
+
+    /// The number that databases store.
+    #[must_use]
+    pub const fn code(self) -> i16 {
+        match self {
+            Self::Completed => 0,
+            Self::CompletedWithErrors => 1,
+            Self::Failed => 2,
+            Self::Cancelled => 3,
+        }
+    }
+
+    /// Reads the number that databases store.
+    #[must_use]
+    pub fn from_code(code: i16) -> Option<Self> {
+        Self::ALL.into_iter().find(|end| end.code() == code)
+    }
+
+    /// The name used on every wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "COMPLETED",
+            Self::CompletedWithErrors => "COMPLETED_WITH_ERRORS",
+            Self::Failed => "FAILED",
+            Self::Cancelled => "CANCELLED",
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The right to process one entry until a moment of database time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// Who holds it.
+    pub worker: String,
+    /// When somebody else may take it.
+    pub until: Timestamp,
+}
+
+/// Where an entry is in its life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// Behind the head of its group.
+    Parked,
+    /// Can be claimed; from `due` on, where one is set.
+    Waiting {
+        /// When it may be claimed; at once when absent.
+        due: Option<Timestamp>,
+    },
+    /// Somebody holds it.
+    Leased(Lease),
+    /// In the log.
+    Ended(End),
+}
+
+/// What decides about an entry's next step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its number.
+    pub id: EntryId,
+    /// Its generation, from 1.
+    pub generation: Generation,
+    /// Claims that count: released ones do not.
+    pub attempts: u32,
+    /// Attempts before it ends with errors.
+    pub max_attempts: u32,
+    /// How it ends then.
+    pub exhausted_as: End,
+    /// The token of its last claim; 0 before the first.
+    pub token: LeaseToken,
+    /// Where it is.
+    pub phase: Phase,
+}
+
+/// What can happen to an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// Its group's head is gone, and it is next.
+    Promote {
+        /// The due moment it was published with.
+        due: Option<Timestamp>,
+    },
+    /// A worker takes it.
+    Claim {
+        /// Who.
+        worker: String,
+        /// For how long.
+        lease: Duration,
+    },
+    /// Its holder (or, without a token, anybody by id) ends it.
+    Finalize {
+        /// The lease it is ended under.
+        token: Option<LeaseToken>,
+        /// How.
+        end: End,
+    },
+    /// Its holder needs more time.
+    Extend {
+        /// The lease that is extended.
+        token: LeaseToken,
+        /// For how long from now.
+        lease: Duration,
+    },
+    /// Its holder gives it back; `due` delays it, `counts` keeps the attempt.
+    Requeue {
+        /// The lease that is given back.
+        token: LeaseToken,
+        /// When it may be claimed again; at once when absent.
+        due: Option<Timestamp>,
+        /// Whether the attempt counts.
+        counts: bool,
+    },
+    /// It is taken out.
+    Cancel,
+    /// A dead letter starts over.
+    Redrive,
+}
+
+/// Why an input changed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The token is not the one of the current lease.
+    #[error("the lease is no longer held: another claim, a release or an end came first")]
+    Fenced,
+    /// It cannot be claimed now.
+    #[error("the entry cannot be claimed now")]
+    NotEligible,
+    /// It ended already.
+    #[error("the entry has ended")]
+    AlreadyEnded,
+    /// Only dead letters can be redriven.
+    #[error("the entry is not a dead letter")]
+    NotADeadLetter,
+    /// Only parked entries are promoted.
+    #[error("the entry is not parked")]
+    NotParked,
+}
+
+/// Moves an entry by one input, or says why not.
+///
+/// # Errors
+/// A [`Refusal`]; the entry is then unchanged.
+pub fn transition(entry: &Entry, input: &Input, now: Timestamp) -> Result<Entry, Refusal> {
+    let mut next = entry.clone();
+    match (input, &entry.phase) {
+        (Input::Promote { due }, Phase::Parked) => next.phase = Phase::Waiting { due: *due },
+        (Input::Promote { .. }, _) => return Err(Refusal::NotParked),
+
+        (Input::Claim { worker, lease }, phase) => {
+            if !is_eligible(phase, now) {
+                return Err(Refusal::NotEligible);
+            }
+            next.token = LeaseToken(entry.token.0 + 1);
+            next.phase = if entry.attempts >= entry.max_attempts {
+                Phase::Ended(entry.exhausted_as)
+            } else {
+                next.attempts += 1;
+                Phase::Leased(Lease { worker: worker.clone(), until: later(now, *lease) })
+            };
+        }
+
+        (_, Phase::Ended(end)) => return from_end(next, *end, input),
+
+        (Input::Finalize { token, end }, phase) => {
+            if token.is_some_and(|token| !holds(entry, phase, token)) {
+                return Err(Refusal::Fenced);
+            }
+            next.phase = Phase::Ended(*end);
+        }
+        (Input::Extend { token, lease }, Phase::Leased(held)) if entry.token == *token => {
+            next.phase = Phase::Leased(Lease { worker: held.worker.clone(), until: later(now, *lease) });
+        }
+        (Input::Requeue { token, due, counts }, Phase::Leased(_)) if entry.token == *token => {
+            next.phase = Phase::Waiting { due: *due };
+            if !counts {
+                next.attempts -= 1;
+            }
+        }
+        (Input::Extend { .. } | Input::Requeue { .. }, _) => return Err(Refusal::Fenced),
+        (Input::Cancel, _) => next.phase = Phase::Ended(End::Cancelled),
+        (Input::Redrive, _) => return Err(Refusal::NotADeadLetter),
+    }
+    check_step(entry, &next);
+    Ok(next)
+}
+
+/// Whether a claim may take an entry in this phase.
+#[must_use]
+pub fn is_eligible(phase: &Phase, now: Timestamp) -> bool {
+    match phase {
+        Phase::Waiting { due } => due.is_none_or(|due| due <= now),
+        Phase::Leased(lease) => lease.until <= now,
+        Phase::Parked | Phase::Ended(_) => false,
+    }
+}
+
+fn holds(entry: &Entry, phase: &Phase, token: LeaseToken) -> bool {
+    matches!(phase, Phase::Leased(_)) && entry.token == token
+}
+
+/// A repeated finalisation under the same token was done already; anything else needs a redrive first.
+fn from_end(mut next: Entry, end: End, input: &Input) -> Result<Entry, Refusal> {
+    match input {
+        Input::Redrive if end.is_dead_letter() => {
+            next.generation += 1;
+            next.attempts = 0;
+            next.phase = Phase::Waiting { due: None };
+            Ok(next)
+        }
+        Input::Redrive => Err(Refusal::NotADeadLetter),
+        Input::Finalize { token: Some(token), .. } if *token != next.token => Err(Refusal::Fenced),
+        Input::Extend { .. } | Input::Requeue { .. } => Err(Refusal::Fenced),
+        _ => Err(Refusal::AlreadyEnded),
+    }
+}
+
+/// `now + duration`, held at the last moment that can be written.
+#[must_use]
+pub fn later(now: Timestamp, duration: Duration) -> Timestamp {
+    jiff::SignedDuration::try_from(duration)
+        .ok()
+        .and_then(|duration| now.checked_add(duration).ok())
+        .unwrap_or(Timestamp::MAX)
+}
+
+/// What every step keeps, whatever the input was.
+fn check_step(before: &Entry, after: &Entry) {
+    assert!(after.token >= before.token, "a token fell: {before:?} -> {after:?}");
+    assert!(after.generation >= before.generation, "a generation fell: {before:?} -> {after:?}");
+    assert!(after.attempts <= after.max_attempts, "too many attempts: {before:?} -> {after:?}");
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn fresh(max_attempts: u32) -> Entry {
+        Entry {
+            id: EntryId::new(1).unwrap(),
+            generation: 1,
+            attempts: 0,
+            max_attempts,
+            exhausted_as: End::CompletedWithErrors,
+            token: LeaseToken(0),
+            phase: Phase::Waiting { due: None },
+        }
+    }
+
+    fn claim() -> Input {
+        Input::Claim { worker: "w".into(), lease: Duration::from_secs(60) }
+    }
+
+    fn step(entry: &Entry, input: Input, second: i64) -> Entry {
+        transition(entry, &input, at(second)).unwrap()
+    }
+
+    #[test]
+    fn claim_finalize() {
+        let leased = step(&fresh(3), claim(), 0);
+        assert_eq!((leased.attempts, leased.token), (1, LeaseToken(1)));
+        let ended = step(&leased, Input::Finalize { token: Some(leased.token), end: End::Completed }, 1);
+        assert_eq!(ended.phase, Phase::Ended(End::Completed));
+        let repeat = Input::Finalize { token: Some(leased.token), end: End::Completed };
+        assert_eq!(transition(&ended, &repeat, at(2)), Err(Refusal::AlreadyEnded));
+    }
+
+    #[test]
+    fn a_zombie_is_fenced_though_the_state_looks_the_same() {
+        let first = step(&fresh(3), claim(), 0);
+        assert_eq!(transition(&first, &claim(), at(59)), Err(Refusal::NotEligible));
+        let second = step(&first, claim(), 60);
+        for input in [
+            Input::Finalize { token: Some(first.token), end: End::Completed },
+            Input::Extend { token: first.token, lease: Duration::from_secs(1) },
+            Input::Requeue { token: first.token, due: None, counts: false },
+        ] {
+            assert_eq!(transition(&second, &input, at(61)), Err(Refusal::Fenced), "{input:?}");
+        }
+        let ended = step(&second, Input::Finalize { token: Some(second.token), end: End::Completed }, 62);
+        let late = Input::Finalize { token: Some(first.token), end: End::Completed };
+        assert_eq!(transition(&ended, &late, at(63)), Err(Refusal::Fenced));
+    }
+
+    #[test]
+    fn an_expired_but_untaken_lease_still_finishes() {
+        let leased = step(&fresh(3), claim(), 0);
+        let ended = step(&leased, Input::Finalize { token: Some(leased.token), end: End::Completed }, 1000);
+        assert_eq!(ended.phase, Phase::Ended(End::Completed));
+    }
+
+    #[test]
+    fn a_released_lease_cannot_finish() {
+        let leased = step(&fresh(3), claim(), 0);
+        let released = step(&leased, Input::Requeue { token: leased.token, due: None, counts: false }, 1);
+        assert_eq!(released.attempts, 0);
+        let late = Input::Finalize { token: Some(leased.token), end: End::Completed };
+        assert_eq!(transition(&released, &late, at(2)), Err(Refusal::Fenced));
+    }
+
+    #[test]
+    fn an_event_that_kills_its_worker_each_time_ends() {
+        let mut entry = fresh(3);
+        for second in 0..3 {
+            entry = step(&entry, claim(), second * 100);
+        }
+        assert_eq!(entry.attempts, 3);
+        entry = step(&entry, claim(), 300);
+        assert_eq!(entry.phase, Phase::Ended(End::CompletedWithErrors));
+        assert_eq!(entry.attempts, 3);
+    }
+
+    #[test]
+    fn redrive_starts_a_generation_and_keeps_the_token() {
+        let leased = step(&fresh(1), claim(), 0);
+        let dead = step(&leased, Input::Finalize { token: Some(leased.token), end: End::Failed }, 1);
+        let again = step(&dead, Input::Redrive, 2);
+        assert_eq!((again.generation, again.attempts, again.token), (2, 0, leased.token));
+        let late = Input::Finalize { token: Some(leased.token), end: End::Completed };
+        assert_eq!(transition(&again, &late, at(3)), Err(Refusal::Fenced));
+        let done = step(&again, Input::Finalize { token: None, end: End::Completed }, 4);
+        assert_eq!(transition(&done, &Input::Redrive, at(5)), Err(Refusal::NotADeadLetter));
+    }
+
+    #[test]
+    fn ends_have_stable_codes_and_names() {
+        for end in End::ALL {
+            assert_eq!(End::from_code(end.code()), Some(end));
+            assert_eq!(serde_json::to_string(&end).unwrap(), format!("\"{end}\""));
+        }
+        assert_eq!(End::from_code(9), None);
+    }
+
+    fn any_input() -> impl Strategy<Value = Input> {
+        let token = (0_i64..6).prop_map(LeaseToken);
+        let due = proptest::option::of((0_i64..400).prop_map(at));
+        let end = proptest::sample::select(End::ALL.to_vec());
+        prop_oneof![
+            4 => Just(claim()),
+            1 => due.clone().prop_map(|due| Input::Promote { due }),
+            2 => (proptest::option::of(token.clone()), end).prop_map(|(token, end)| Input::Finalize { token, end }),
+            1 => token.clone().prop_map(|token| Input::Extend { token, lease: Duration::from_secs(60) }),
+            2 => (token, due, any::<bool>()).prop_map(|(token, due, counts)| Input::Requeue { token, due, counts }),
+            1 => Just(Input::Cancel),
+            1 => Just(Input::Redrive),
+        ]
+    }
+
+    proptest! {
+        /// Over any history: tokens only rise, each claim raises them, a generation ends once, releases use up nothing.
+        #[test]
+        fn every_history_keeps_the_invariants(
+            inputs in proptest::collection::vec((any_input(), 0_i64..50), 0..60),
+            max_attempts in 1_u32..5,
+            parked: bool,
+        ) {
+            let mut entry = fresh(max_attempts);
+            if parked {
+                entry.phase = Phase::Parked;
+            }
+            let mut now = 0;
+            let mut ended_generations = std::collections::HashSet::new();
+            for (input, pause) in inputs {
+                now += pause;
+                let Ok(next) = transition(&entry, &input, at(now)) else { continue };
+                prop_assert!(next.token >= entry.token);
+                if matches!(input, Input::Claim { .. }) {
+                    prop_assert_eq!(next.token.0, entry.token.0 + 1);
+                    prop_assert!(is_eligible(&entry.phase, at(now)));
+                }
+                if matches!(next.phase, Phase::Ended(_)) && !matches!(entry.phase, Phase::Ended(_)) {
+                    prop_assert!(ended_generations.insert(next.generation), "a generation ended twice");
+                }
+                if let Input::Requeue { counts: false, .. } = input {
+                    prop_assert_eq!(next.attempts, entry.attempts - 1);
+                }
+                prop_assert!(next.attempts <= max_attempts);
+                entry = next;
+            }
+        }
+
+        /// Fifty deploys exhaust nothing: claim and release any number of times, the entry stays claimable.
+        #[test]
+        fn releases_never_exhaust(rounds in 1_usize..200) {
+            let mut entry = fresh(1);
+            for _ in 0..rounds {
+                entry = step(&entry, claim(), 0);
+                entry = step(&entry, Input::Requeue { token: entry.token, due: None, counts: false }, 0);
+            }
+            prop_assert_eq!(entry.attempts, 0);
+            prop_assert_eq!(entry.token.0, rounds as i64);
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! What a publisher hands in.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+
+use crate::entry::End;
+use crate::id::Tsid;
+use crate::name::{InvalidName, QueueName, check_text};
+
+/// Attempts that an entry has when nobody says otherwise.
+pub const DEFAULT_MAX_ATTEMPTS: u32 = 20;
+/// How long a deduplication key is remembered when nobody says otherwise.
+pub const DEFAULT_DEDUP_WINDOW: Duration = Duration::from_secs(24 * 3600);
+/// Priorities run from `-MAX_PRIORITY` (first) to `MAX_PRIORITY` (last).
+pub const MAX_PRIORITY: i16 = 100;
+/// The largest payload when nobody says otherwise.
+pub const DEFAULT_PAYLOAD_LIMIT: usize = 1 << 20;
+/// The largest attributes document.
+pub const MAX_ATTRIBUTES: usize = 64 << 10;
+
+/// An event about to be published: the fact and how its entry shall be worked off.
+///
+/// ```
+/// use tidegate_core::NewEvent;
+/// let event = NewEvent::new("order.created", r#"{"amount": 99.99}"#).group("order:12345").priority(-5);
+/// assert!(event.check(Default::default()).is_ok());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NewEvent {
+    /// The queue it waits in.
+    pub queue: QueueName,
+    /// The event's type, such as `order.created`.
+    pub event_type: String,
+    /// The payload's bytes, kept and returned exactly as given.
+    pub payload: Bytes,
+    /// The payload's media type; `application/json` is meant when absent.
+    pub content_type: Option<String>,
+    /// The system it came from.
+    pub source: Option<String>,
+    /// The thing it is about, such as `order:12345`.
+    pub subject: Option<String>,
+    /// When it happened; the moment of publication is meant when absent.
+    pub time: Option<Timestamp>,
+    /// The producer's own id.
+    pub external_id: Option<String>,
+    /// Links events of one request.
+    pub correlation_id: Option<String>,
+    /// The event that caused this one.
+    pub causation_id: Option<String>,
+    /// Further attributes (title, tags, context data, trace parent), a JSON object as text.
+    pub attributes: Option<String>,
+    /// The tenant that owns it; `None` is the anchor level.
+    pub client: Option<Tsid>,
+    /// Lower goes first.
+    pub priority: i16,
+    /// When it may first be taken.
+    pub available: Availability,
+    /// FIFO group: at most one of a group is in flight, in order.
+    pub group: Option<String>,
+    /// Suppresses repeats.
+    pub deduplication: Option<Deduplication>,
+    /// Attempts before the entry ends with errors.
+    pub max_attempts: u32,
+    /// How the entry ends when its attempts are used up: [`End::CompletedWithErrors`] or [`End::Failed`].
+    pub exhausted_as: End,
+}
+
+/// When an entry may first be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Availability {
+    /// At once.
+    #[default]
+    Now,
+    /// At a moment of database time.
+    At(Timestamp),
+    /// This long after publication, in database time.
+    After(Duration),
+}
+
+/// Suppresses repeats of one logical event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deduplication {
+    /// The key, unique per client and queue.
+    pub key: String,
+    /// What a repeat does.
+    pub mode: DedupMode,
+    /// How long the key is remembered.
+    pub window: Duration,
+}
+
+/// What a repeat of a deduplication key does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DedupMode {
+    /// The first stays and is the answer; a repeat with other contents is a conflict.
+    #[default]
+    KeepFirst,
+    /// While the first still waits, its contents are replaced; afterwards the repeat is a new entry.
+    ReplaceWaiting,
+}
+
+/// The largest payload that is accepted, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PayloadLimit(pub usize);
+
+impl Default for PayloadLimit {
+    fn default() -> Self {
+        Self(DEFAULT_PAYLOAD_LIMIT)
+    }
+}
+
+impl NewEvent {
+    /// An event for the queue `default` with every option at its default.
+    pub fn new(event_type: impl Into<String>, payload: impl Into<Bytes>) -> Self {
+        Self {
+            queue: QueueName::default(),
+            event_type: event_type.into(),
+            payload: payload.into(),
+            content_type: None,
+            source: None,
+            subject: None,
+            time: None,
+            external_id: None,
+            correlation_id: None,
+            causation_id: None,
+            attributes: None,
+            client: None,
+            priority: 0,
+            available: Availability::Now,
+            group: None,
+            deduplication: None,
+            max_attempts: DEFAULT_MAX_ATTEMPTS,
+            exhausted_as: End::CompletedWithErrors,
+        }
+    }
+
+    /// Puts it into another queue.
+    #[must_use]
+    pub fn queue(mut self, queue: QueueName) -> Self {
+        self.queue = queue;
+        self
+    }
+
+    /// Lower goes first; 0 by default.
+    #[must_use]
+    pub fn priority(mut self, priority: i16) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Makes it wait for a while.
+    #[must_use]
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.available = Availability::After(delay);
+        self
+    }
+
+    /// Makes it wait until a moment of database time.
+    #[must_use]
+    pub fn available_at(mut self, at: Timestamp) -> Self {
+        self.available = Availability::At(at);
+        self
+    }
+
+    /// Puts it into a FIFO group.
+    #[must_use]
+    pub fn group(mut self, group: impl Into<String>) -> Self {
+        self.group = Some(group.into());
+        self
+    }
+
+    /// Suppresses repeats of this key for 24 hours; the first stays.
+    #[must_use]
+    pub fn deduplicate(mut self, key: impl Into<String>) -> Self {
+        self.deduplication =
+            Some(Deduplication { key: key.into(), mode: DedupMode::KeepFirst, window: DEFAULT_DEDUP_WINDOW });
+        self
+    }
+
+    /// Replaces the contents of the entry that still waits under this key, if there is one.
+    #[must_use]
+    pub fn replace_waiting(mut self, key: impl Into<String>) -> Self {
+        self.deduplication =
+            Some(Deduplication { key: key.into(), mode: DedupMode::ReplaceWaiting, window: DEFAULT_DEDUP_WINDOW });
+        self
+    }
+
+    /// Attempts before the entry ends with errors; 20 by default.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts;
+        self
+    }
+
+    /// The bytes it will occupy, roughly; batches are bounded by this.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        let texts = [&self.source, &self.subject, &self.attributes, &self.group, &self.external_id];
+        256 + self.payload.len() + texts.into_iter().flatten().map(String::len).sum::<usize>()
+    }
+
+    /// Checks everything a publisher can get wrong.
+    ///
+    /// # Errors
+    /// Names the first field that does not fit and what would.
+    pub fn check(&self, limit: PayloadLimit) -> Result<(), InvalidEvent> {
+        check_text("event type", &self.event_type)?;
+        if self.payload.len() > limit.0 {
+            return Err(InvalidEvent::PayloadTooLarge { size: self.payload.len(), limit: limit.0 });
+        }
+        let texts = [
+            ("content type", &self.content_type),
+            ("source", &self.source),
+            ("subject", &self.subject),
+            ("external id", &self.external_id),
+            ("correlation id", &self.correlation_id),
+            ("causation id", &self.causation_id),
+            ("message group", &self.group),
+        ];
+        for (what, text) in texts {
+            if let Some(text) = text {
+                check_text(what, text)?;
+            }
+        }
+        if let Some(deduplication) = &self.deduplication {
+            check_text("deduplication key", &deduplication.key)?;
+        }
+        if let Some(attributes) = &self.attributes
+            && (attributes.len() > MAX_ATTRIBUTES || attributes.contains('\0'))
+        {
+            return Err(InvalidEvent::BadAttributes);
+        }
+        if !(-MAX_PRIORITY..=MAX_PRIORITY).contains(&self.priority) {
+            return Err(InvalidEvent::PriorityOutOfRange(self.priority));
+        }
+        if self.max_attempts == 0 || i32::try_from(self.max_attempts).is_err() {
+            return Err(InvalidEvent::MaxAttemptsOutOfRange(self.max_attempts));
+        }
+        if !matches!(self.exhausted_as, End::CompletedWithErrors | End::Failed) {
+            return Err(InvalidEvent::BadExhaustedEnd(self.exhausted_as));
+        }
+        self.check_moments()
+    }
+
+    fn check_moments(&self) -> Result<(), InvalidEvent> {
+        let year = Duration::from_secs(366 * 24 * 3600);
+        let far = matches!(self.available, Availability::After(delay) if delay > 100 * year);
+        let out_of_range = |at: &Timestamp| !(0..253_370_764_800).contains(&at.as_second());
+        let bad_moment = matches!(&self.available, Availability::At(at) if out_of_range(at));
+        if far || bad_moment || self.time.as_ref().is_some_and(out_of_range) {
+            return Err(InvalidEvent::MomentOutOfRange);
+        }
+        match &self.deduplication {
+            Some(dedup) if dedup.window.is_zero() || dedup.window > year => Err(InvalidEvent::WindowOutOfRange),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a publisher got wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidEvent {
+    /// A name or a text that breaks its rule.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// The payload is larger than the limit.
+    #[error("the payload has {size} bytes, above the limit of {limit}: store it elsewhere and publish a reference to it")]
+    PayloadTooLarge {
+        /// The payload's bytes.
+        size: usize,
+        /// The limit in force.
+        limit: usize,
+    },
+    /// The attributes are too large or hold a NUL.
+    #[error("the attributes must be JSON text of at most {MAX_ATTRIBUTES} bytes without NUL characters")]
+    BadAttributes,
+    /// The priority is out of range.
+    #[error("priority {0} is out of range: it must be -{MAX_PRIORITY} to {MAX_PRIORITY}")]
+    PriorityOutOfRange(i16),
+    /// The number of attempts is out of range.
+    #[error("max attempts {0} is out of range: it must be 1 to 2147483647")]
+    MaxAttemptsOutOfRange(u32),
+    /// Exhausted attempts can only be a dead letter.
+    #[error("an exhausted entry cannot end as {0}: use COMPLETED_WITH_ERRORS or FAILED")]
+    BadExhaustedEnd(End),
+    /// A moment that no database can hold.
+    #[error("a moment must lie between 1970 and 9998, a delay be at most 100 years")]
+    MomentOutOfRange,
+    /// A deduplication window that makes no sense.
+    #[error("a deduplication window must be above zero and at most a year")]
+    WindowOutOfRange,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(event: NewEvent) -> Result<(), InvalidEvent> {
+        event.check(PayloadLimit::default())
+    }
+
+    #[test]
+    fn good_events_pass() {
+        let event = NewEvent::new("order.created", "{}");
+        assert_eq!(check(event.clone()), Ok(()));
+        assert_eq!(check(event.clone().priority(-100).group("g").deduplicate("k")), Ok(()));
+        assert_eq!(check(event.delay(Duration::from_secs(3600))), Ok(()));
+        assert_eq!(check(NewEvent::new("t", vec![0_u8; DEFAULT_PAYLOAD_LIMIT])), Ok(()));
+    }
+
+    #[test]
+    fn each_bad_field_is_named() {
+        let good = NewEvent::new("order.created", "{}");
+        let mut zero_window = good.clone().deduplicate("k");
+        zero_window.deduplication.as_mut().unwrap().window = Duration::ZERO;
+        let mut bad_end = good.clone();
+        bad_end.exhausted_as = End::Completed;
+        let mut nul = good.clone();
+        nul.attributes = Some("{\"a\":\"\0\"}".into());
+        let cases = [
+            (NewEvent::new("", "{}"), "event type"),
+            (NewEvent::new("a\0b", "{}"), "event type"),
+            (NewEvent::new("t", vec![0_u8; DEFAULT_PAYLOAD_LIMIT + 1]), "limit of 1048576"),
+            (good.clone().priority(101), "priority 101"),
+            (good.clone().priority(i16::MIN + 1), "priority"),
+            (good.clone().max_attempts(0), "max attempts 0"),
+            (good.clone().max_attempts(u32::MAX), "max attempts"),
+            (good.clone().group(""), "message group"),
+            (good.clone().deduplicate("\u{7}"), "deduplication key"),
+            (good.clone().delay(Duration::MAX), "moment"),
+            (good.clone().available_at(Timestamp::MAX), "moment"),
+            (zero_window, "window"),
+            (bad_end, "COMPLETED"),
+            (nul, "attributes"),
+        ];
+        for (event, expected) in cases {
+            let error = check(event).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error:?} does not name {expected:?}");
+        }
+    }
+}

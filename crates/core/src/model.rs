@@ -1,0 +1,401 @@
+//! A whole queue in memory, small enough to be obviously right.
+//!
+//! The stores are compared with it step by step over random histories, so it says exactly what they must do: which
+//! entries a claim takes and in which order, who is next in a group, what a repeated key answers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::entry::{End, Entry, Input, LeaseToken, Phase, Refusal, later, transition};
+use crate::event::{Availability, DedupMode, NewEvent};
+use crate::id::EntryId;
+use crate::queue::{Depth, QueueState};
+
+/// One queue, its live entries and its ended ones.
+#[derive(Debug, Clone, Default)]
+pub struct Model {
+    /// Whether it accepts and delivers.
+    pub state: QueueState,
+    /// Entries it accepts at most.
+    pub depth_limit: Option<u64>,
+    items: BTreeMap<EntryId, Item>,
+    keys: HashMap<String, Key>,
+    next: i64,
+}
+
+#[derive(Debug, Clone)]
+struct Item {
+    event: NewEvent,
+    entry: Entry,
+    /// The moment that sorts it among entries that did not go straight into the queue; `None` for those that did.
+    due: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone)]
+struct Key {
+    id: EntryId,
+    event: NewEvent,
+    expires: Timestamp,
+}
+
+/// What a publish did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PublishOutcome {
+    /// A new entry.
+    Created(EntryId),
+    /// The first entry under the same key.
+    Duplicate(EntryId),
+    /// The waiting entry under the same key has new contents.
+    Replaced(EntryId),
+    /// The same key stands for other contents.
+    KeyConflict,
+    /// The queue is full.
+    Full,
+    /// The queue is draining.
+    Draining,
+}
+
+impl Model {
+    /// An empty, active queue.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Publishes one event.
+    pub fn publish(&mut self, event: &NewEvent, now: Timestamp) -> PublishOutcome {
+        if self.state == QueueState::Draining {
+            return PublishOutcome::Draining;
+        }
+        if let Some(outcome) = self.repeat(event, now) {
+            return outcome;
+        }
+        if self.depth_limit.is_some_and(|limit| self.depth(now).total() >= limit) {
+            return PublishOutcome::Full;
+        }
+        self.next += 1;
+        let id = EntryId::new(self.next).expect("a model stays small");
+        let due = due_moment(event, now);
+        let phase = if event.group.is_some() { Phase::Parked } else { Phase::Waiting { due } };
+        let entry = Entry {
+            id,
+            generation: 1,
+            attempts: 0,
+            max_attempts: event.max_attempts,
+            exhausted_as: event.exhausted_as,
+            token: LeaseToken(0),
+            phase,
+        };
+        self.items.insert(id, Item { event: event.clone(), entry, due });
+        if let Some(dedup) = &event.deduplication {
+            let expires = later(now, dedup.window);
+            self.keys.insert(dedup.key.clone(), Key { id, event: event.clone(), expires });
+        }
+        self.promote(event.group.as_deref(), now);
+        PublishOutcome::Created(id)
+    }
+
+    /// What a repeated key answers, or `None` when the publish goes on as a new entry.
+    fn repeat(&mut self, event: &NewEvent, now: Timestamp) -> Option<PublishOutcome> {
+        let dedup = event.deduplication.as_ref()?;
+        let key = self.keys.get_mut(&dedup.key).filter(|key| key.expires > now)?;
+        let same = key.event.event_type == event.event_type && key.event.payload == event.payload;
+        match dedup.mode {
+            DedupMode::KeepFirst if same => Some(PublishOutcome::Duplicate(key.id)),
+            DedupMode::KeepFirst => Some(PublishOutcome::KeyConflict),
+            DedupMode::ReplaceWaiting => {
+                let item = self.items.get_mut(&key.id)?;
+                if !matches!(item.entry.phase, Phase::Waiting { .. } | Phase::Parked) {
+                    return None;
+                }
+                item.event.payload = event.payload.clone();
+                key.event.payload = event.payload.clone();
+                Some(PublishOutcome::Replaced(key.id))
+            }
+        }
+    }
+
+    /// Takes up to `max` eligible entries of these types (all, when `None`), in order. Entries whose attempts are used
+    /// up end here and are not among them.
+    pub fn claim(
+        &mut self,
+        max: usize,
+        types: Option<&[String]>,
+        worker: &str,
+        lease: Duration,
+        now: Timestamp,
+    ) -> Vec<EntryId> {
+        if self.state == QueueState::Paused {
+            return Vec::new();
+        }
+        let input = Input::Claim { worker: worker.into(), lease };
+        let mut taken = Vec::new();
+        for id in self.candidates(max, types, now) {
+            let item = self.items.get_mut(&id).expect("a candidate exists");
+            item.entry = transition(&item.entry, &input, now).expect("a candidate is eligible");
+            match item.entry.phase {
+                Phase::Leased(_) => taken.push(id),
+                _ => {
+                    let group = item.event.group.clone();
+                    self.promote(group.as_deref(), now);
+                }
+            }
+        }
+        taken
+    }
+
+    /// Each lane (type and priority) offers its first `max` of both paths: straight ones by id, timed ones by due
+    /// moment; of what is offered, the first `max` by priority and id are taken.
+    fn candidates(&self, max: usize, types: Option<&[String]>, now: Timestamp) -> Vec<EntryId> {
+        let mut offers: BTreeMap<(i16, &str, bool), Vec<(Option<Timestamp>, EntryId)>> = BTreeMap::new();
+        for (id, item) in &self.items {
+            let wanted = types.is_none_or(|types| types.contains(&item.event.event_type));
+            if wanted && crate::entry::is_eligible(&item.entry.phase, now) {
+                let lane = (item.event.priority, item.event.event_type.as_str(), item.due.is_some());
+                offers.entry(lane).or_default().push((item.due, *id));
+            }
+        }
+        let mut merged: Vec<(i16, EntryId)> = Vec::new();
+        for ((priority, ..), mut lane) in offers {
+            lane.sort();
+            merged.extend(lane.into_iter().take(max).map(|(_, id)| (priority, id)));
+        }
+        merged.sort();
+        merged.into_iter().take(max).map(|(_, id)| id).collect()
+    }
+
+    /// Applies any other input to one entry.
+    ///
+    /// # Errors
+    /// The refusal of the entry's state machine; [`Refusal::AlreadyEnded`] is also what an unknown id gives.
+    pub fn apply(&mut self, id: EntryId, input: &Input, now: Timestamp) -> Result<(), Refusal> {
+        let item = self.items.get_mut(&id).ok_or(Refusal::AlreadyEnded)?;
+        item.entry = transition(&item.entry, input, now)?;
+        match input {
+            Input::Requeue { due: Some(due), .. } => item.due = Some(*due),
+            // A release goes back to where it was.
+            Input::Requeue { due: None, .. } => item.entry.phase = Phase::Waiting { due: item.due },
+            Input::Redrive => {
+                item.due = Some(now);
+                item.entry.phase = match item.event.group {
+                    Some(_) => Phase::Parked,
+                    None => Phase::Waiting { due: Some(now) },
+                };
+            }
+            _ => {}
+        }
+        let group = item.event.group.clone();
+        self.promote(group.as_deref(), now);
+        Ok(())
+    }
+
+    /// If nobody of the group is waiting or leased, its first parked entry is next.
+    fn promote(&mut self, group: Option<&str>, now: Timestamp) {
+        let Some(group) = group else { return };
+        let of_group = |item: &&mut Item| item.event.group.as_deref() == Some(group);
+        let mut parked = None;
+        for item in self.items.values_mut().filter(of_group) {
+            match item.entry.phase {
+                Phase::Waiting { .. } | Phase::Leased(_) => return,
+                Phase::Parked if parked.is_none() => parked = Some(item),
+                Phase::Parked | Phase::Ended(_) => {}
+            }
+        }
+        if let Some(item) = parked {
+            let due = Some(item.due.map_or(now, |due| due.max(now)));
+            item.due = due;
+            item.entry = transition(&item.entry, &Input::Promote { due }, now).expect("it is parked");
+        }
+    }
+
+    /// The entry, live or ended.
+    #[must_use]
+    pub fn entry(&self, id: EntryId) -> Option<&Entry> {
+        self.items.get(&id).map(|item| &item.entry)
+    }
+
+    /// The payload the entry carries now.
+    #[must_use]
+    pub fn payload(&self, id: EntryId) -> Option<&[u8]> {
+        self.items.get(&id).map(|item| item.event.payload.as_ref())
+    }
+
+    /// All ids ever given.
+    pub fn ids(&self) -> impl Iterator<Item = EntryId> + '_ {
+        self.items.keys().copied()
+    }
+
+    /// What the queue holds.
+    #[must_use]
+    pub fn depth(&self, now: Timestamp) -> Depth {
+        let mut depth = Depth::default();
+        for item in self.items.values() {
+            match &item.entry.phase {
+                Phase::Parked => depth.parked += 1,
+                Phase::Waiting { due } if due.is_some_and(|due| due > now) => depth.delayed += 1,
+                Phase::Waiting { .. } => depth.ready += 1,
+                Phase::Leased(_) => depth.leased += 1,
+                Phase::Ended(_) => {}
+            }
+        }
+        depth
+    }
+
+    /// How many ended in each way.
+    #[must_use]
+    pub fn ended(&self, end: End) -> usize {
+        self.items.values().filter(|item| item.entry.phase == Phase::Ended(end)).count()
+    }
+}
+
+fn due_moment(event: &NewEvent, now: Timestamp) -> Option<Timestamp> {
+    match event.available {
+        Availability::Now => None,
+        Availability::At(at) => Some(at),
+        Availability::After(delay) => Some(later(now, delay)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(60);
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + second).unwrap()
+    }
+
+    fn event(kind: &str) -> NewEvent {
+        NewEvent::new(kind, "{}")
+    }
+
+    fn numbers(ids: &[EntryId]) -> Vec<i64> {
+        ids.iter().map(|id| id.get()).collect()
+    }
+
+    #[test]
+    fn priority_then_order() {
+        let mut model = Model::new();
+        for priority in [0, 5, -3, 0] {
+            model.publish(&event("a").priority(priority), at(0));
+        }
+        assert_eq!(numbers(&model.claim(9, None, "w", LEASE, at(0))), [3, 1, 4, 2]);
+    }
+
+    #[test]
+    fn a_group_is_worked_off_one_by_one() {
+        let mut model = Model::new();
+        for _ in 0..3 {
+            model.publish(&event("a").group("g"), at(0));
+        }
+        for expected in 1..=3 {
+            let ids = model.claim(9, None, "w", LEASE, at(expected));
+            assert_eq!(numbers(&ids), [expected]);
+            model.apply(ids[0], &Input::Finalize { token: None, end: End::Completed }, at(expected)).unwrap();
+        }
+    }
+
+    #[test]
+    fn keys_keep_the_first_or_replace_it_while_it_waits() {
+        let mut model = Model::new();
+        let first = event("a").deduplicate("k");
+        assert!(matches!(model.publish(&first, at(0)), PublishOutcome::Created(_)));
+        assert!(matches!(model.publish(&first, at(1)), PublishOutcome::Duplicate(_)));
+        assert_eq!(model.publish(&NewEvent::new("a", "[1]").deduplicate("k"), at(1)), PublishOutcome::KeyConflict);
+        let other = NewEvent::new("a", "[2]").replace_waiting("k");
+        assert!(matches!(model.publish(&other, at(2)), PublishOutcome::Replaced(_)));
+        model.claim(1, None, "w", LEASE, at(3));
+        assert!(matches!(model.publish(&other, at(4)), PublishOutcome::Created(_)));
+        assert!(matches!(model.publish(&first, at(200_000)), PublishOutcome::Created(_)));
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Publish { kind: u8, priority: i16, group: Option<u8>, delay: u64 },
+        Claim { max: usize, kind: Option<u8> },
+        Settle { pick: usize, how: u8 },
+    }
+
+    fn any_step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0_u8..3, -1_i16..2, proptest::option::of(0_u8..3), 0_u64..3).prop_map(|(kind, priority, group, delay)| {
+                Step::Publish { kind, priority, group, delay: delay * 20 }
+            }),
+            (1_usize..5, proptest::option::of(0_u8..3)).prop_map(|(max, kind)| Step::Claim { max, kind }),
+            (0_usize..50, 0_u8..5).prop_map(|(pick, how)| Step::Settle { pick, how }),
+        ]
+    }
+
+    proptest! {
+        /// Over any history: created = live + ended; at most one of a group in flight; a group goes in order; and once
+        /// everything is due and claimed, everything ends.
+        #[test]
+        fn every_history_keeps_the_invariants(steps in proptest::collection::vec((any_step(), 0_i64..40), 1..120)) {
+            let mut model = Model::new();
+            let mut now = 0;
+            let mut created = 0;
+            for (step, pause) in steps {
+                now += pause;
+                created += usize::from(matches!(step, Step::Publish { .. }));
+                play(&mut model, step, at(now));
+                check_groups(&model)?;
+                let ended: usize = End::ALL.into_iter().map(|end| model.ended(end)).sum();
+                prop_assert_eq!(created, model.depth(at(now)).total() as usize + ended);
+            }
+            for round in 0..500 {
+                let late = at(now + 1000 + round * 100);
+                for id in model.claim(100, None, "w", LEASE, late) {
+                    model.apply(id, &Input::Finalize { token: None, end: End::Completed }, late).unwrap();
+                }
+            }
+            prop_assert_eq!(model.depth(at(now)).total(), 0);
+        }
+    }
+
+    fn play(model: &mut Model, step: Step, now: Timestamp) {
+        match step {
+            Step::Publish { kind, priority, group, delay } => {
+                let mut new = event(&format!("t{kind}")).priority(priority).max_attempts(3);
+                new.group = group.map(|group| format!("g{group}"));
+                if delay > 0 {
+                    new = new.delay(Duration::from_secs(delay));
+                }
+                model.publish(&new, now);
+            }
+            Step::Claim { max, kind } => {
+                let types = kind.map(|kind| vec![format!("t{kind}")]);
+                model.claim(max, types.as_deref(), "w", LEASE, now);
+            }
+            Step::Settle { pick, how } => {
+                let ids: Vec<EntryId> = model.ids().collect();
+                let Some(id) = ids.get(pick % ids.len().max(1)).copied() else { return };
+                let token = model.entry(id).unwrap().token;
+                let input = match how {
+                    0 => Input::Finalize { token: Some(token), end: End::Completed },
+                    1 => Input::Requeue { token, due: None, counts: false },
+                    2 => Input::Requeue { token, due: Some(later(now, LEASE)), counts: true },
+                    3 => Input::Cancel,
+                    _ => Input::Redrive,
+                };
+                let _ = model.apply(id, &input, now);
+            }
+        }
+    }
+
+    fn check_groups(model: &Model) -> Result<(), TestCaseError> {
+        let mut open: HashMap<&str, u32> = HashMap::new();
+        for item in model.items.values() {
+            if let Some(group) = &item.event.group {
+                let slot = open.entry(group).or_default();
+                *slot += u32::from(matches!(item.entry.phase, Phase::Waiting { .. } | Phase::Leased(_)));
+                prop_assert!(*slot <= 1, "two of group {} are open", group);
+            }
+        }
+        Ok(())
+    }
+}

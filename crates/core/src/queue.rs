@@ -1,0 +1,68 @@
+//! A queue's settings and its depth.
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::QueueName;
+
+/// Whether a queue accepts and delivers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueState {
+    /// Accepts and delivers.
+    #[default]
+    Active,
+    /// Accepts, does not deliver.
+    Paused,
+    /// Refuses new events, delivers the rest.
+    Draining,
+}
+
+impl QueueState {
+    /// The number that databases store.
+    #[must_use]
+    pub const fn code(self) -> i16 {
+        match self {
+            Self::Active => 0,
+            Self::Paused => 1,
+            Self::Draining => 2,
+        }
+    }
+
+    /// Reads the number that databases store.
+    #[must_use]
+    pub fn from_code(code: i16) -> Option<Self> {
+        [Self::Active, Self::Paused, Self::Draining].into_iter().find(|state| state.code() == code)
+    }
+}
+
+/// A queue and its settings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueConfig {
+    /// Its name.
+    pub name: QueueName,
+    /// Whether it accepts and delivers.
+    pub state: QueueState,
+    /// Entries it holds at most; a publish above is refused. Unlimited when absent.
+    pub depth_limit: Option<u64>,
+}
+
+/// What a queue holds, counted in one snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Depth {
+    /// Can be claimed now (whether paused or not).
+    pub ready: u64,
+    /// Waits for its due moment.
+    pub delayed: u64,
+    /// Waits behind the head of its group.
+    pub parked: u64,
+    /// Held by a worker (an expired lease that nobody re-took counts here).
+    pub leased: u64,
+}
+
+impl Depth {
+    /// Everything that has not ended.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.ready + self.delayed + self.parked + self.leased
+    }
+}

@@ -1,0 +1,33 @@
+//! Named places where the crash harness can kill the process. Without the feature `failpoints` they compile to nothing.
+
+/// Passes a named place. With the feature on and `TIDEGATE_FAILPOINT=name:n` in the environment, the `n`-th pass of
+/// that name kills the process with SIGKILL.
+#[cfg(feature = "failpoints")]
+pub fn failpoint(name: &str) {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    static ARMED: OnceLock<Option<(String, u64)>> = OnceLock::new();
+    static PASSED: AtomicU64 = AtomicU64::new(0);
+
+    let armed = ARMED.get_or_init(|| {
+        let setting = std::env::var("TIDEGATE_FAILPOINT").ok()?;
+        let (name, count) = setting.split_once(':')?;
+        Some((name.to_owned(), count.parse().ok()?))
+    });
+    if let Some((armed_name, count)) = armed
+        && armed_name == name
+        && PASSED.fetch_add(1, Ordering::SeqCst) + 1 == *count
+    {
+        // SAFETY: kill has no memory effects; the process ends here as if the machine had stopped it.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+/// Passes a named place (compiled out).
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub fn failpoint(_name: &str) {}

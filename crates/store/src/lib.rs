@@ -1,0 +1,19 @@
+//! Where Tidegate keeps events.
+//!
+//! [`Store`] is the only door to a database: some twenty verbs, each a batch, each one transaction, each answering per
+//! item. Two implementations stand behind it, [`sqlite::SqliteStore`] and [`postgres::PostgresStore`], and the cases in
+//! [`conformance`] hold both to the same behaviour. Nothing here knows about handlers, HTTP or coalescing.
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod error;
+mod failpoint;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+pub mod store;
+
+pub use error::{Error, ErrorKind, Result};
+pub use failpoint::failpoint;
+pub use store::*;

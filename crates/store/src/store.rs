@@ -1,0 +1,487 @@
+//! The trait every database implements, and the values that cross it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tidegate_core::{
+    Depth, End, EntryId, Generation, IdSpace, LeaseToken, NewEvent, PayloadLimit, QueueConfig, QueueName, QueueState,
+    Timestamp, Tsid, Why,
+};
+use tokio::sync::broadcast;
+
+use crate::error::{Error, Result};
+
+/// One answer per item, in the items' order. One bad item never fails its neighbours.
+pub type Batch<T> = Vec<Result<T>>;
+
+/// The version of the schema that this program writes.
+pub const SCHEMA_VERSION: i32 = 1;
+
+/// A database that keeps events.
+///
+/// Every write verb is one transaction over a batch. The outer error means that nothing of the batch happened (or, when
+/// it is [`ErrorKind::Indeterminate`](crate::ErrorKind::Indeterminate), that it may have); otherwise each item has its
+/// own answer. All futures may be dropped at any moment: the work then completes or not, but never by half.
+#[async_trait]
+pub trait Store: std::fmt::Debug + Send + Sync + 'static {
+    /// Which database this is.
+    fn backend(&self) -> Backend;
+
+    /// Writes events and their entries. The ids of one call rise in the order of its items.
+    async fn publish(&self, events: Vec<NewEvent>) -> Result<Batch<Published>>;
+
+    /// Leases up to `claim.max` eligible entries, first by priority, then in order. Entries whose attempts are used up
+    /// end here instead. Nothing to claim is an empty answer.
+    async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>>;
+
+    /// Moves entries to the log. Under a token: `Fenced` unless it is held; a repeat under the token that ended it is
+    /// `Ok` with `repeated`. Without one: whoever holds it, it ends; one that has ended is `Ok` with `repeated`.
+    async fn finalize(&self, items: Vec<Finalize>) -> Result<Batch<Finalized>>;
+
+    /// Moves the end of leases to `lease` from now and answers the new end.
+    async fn extend(&self, items: Vec<Extend>) -> Result<Batch<Timestamp>>;
+
+    /// Gives leases back, at once or delayed, with or without counting the attempt.
+    async fn requeue(&self, items: Vec<Requeue>) -> Result<Batch<()>>;
+
+    /// Ends live entries as `CANCELLED`, whoever holds them. `AlreadyEnded` and `NotFound` are told apart.
+    async fn cancel(&self, ids: Vec<EntryId>) -> Result<Batch<()>>;
+
+    /// Starts a new generation of dead letters. Anything else is a `Conflict`.
+    async fn redrive(&self, ids: Vec<EntryId>) -> Result<Batch<Generation>>;
+
+    /// Takes dead letters out of the list without redriving them: their log row is marked superseded.
+    async fn discard(&self, ids: Vec<EntryId>) -> Result<Batch<()>>;
+
+    /// Entries with their facts, live or ended; `None` where there is none.
+    async fn entries(&self, ids: Vec<EntryId>) -> Result<Vec<Option<EntryView>>>;
+
+    /// Dead letters of a queue, oldest entry first.
+    async fn dead_letters(&self, query: DeadLetters) -> Result<Vec<EntryView>>;
+
+    /// Why an entry is not running.
+    async fn why(&self, id: EntryId) -> Result<Why>;
+
+    /// What a queue holds, in one snapshot.
+    async fn depth(&self, queue: &QueueName) -> Result<Depth>;
+
+    /// Everything counted in one snapshot; checks and metrics use it.
+    async fn census(&self) -> Result<Census>;
+
+    /// All queues.
+    async fn queues(&self) -> Result<Vec<QueueConfig>>;
+
+    /// Creates a queue, or changes what the change names.
+    async fn put_queue(&self, name: &QueueName, change: QueueChange) -> Result<QueueConfig>;
+
+    /// Says that a consumer of these types is alive; `why` and the worker list use it.
+    async fn consumer_seen(&self, consumer: Consumer) -> Result<()>;
+
+    /// Regular upkeep: the store's heartbeat (leases do not expire while the store was down), due promotions of groups
+    /// and arrivals, expired keys, partitions to come. Cheap when there is nothing to do; called about once a second.
+    async fn maintain(&self) -> Result<Upkeep>;
+
+    /// Hints that something became claimable. Missing one costs time, never an event.
+    fn wakeups(&self) -> broadcast::Receiver<Wake>;
+
+    /// Says that the caller's own transaction, in which it published, has committed.
+    fn wake(&self, queues: BTreeSet<QueueName>);
+
+    /// Stops background work and closes connections. Calling it twice is fine.
+    async fn close(&self);
+}
+
+/// Which database a store is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Backend {
+    /// SQLite, one file on one machine.
+    Sqlite,
+    /// PostgreSQL, many nodes.
+    Postgres,
+}
+
+/// What a store decides time by.
+#[derive(Debug, Clone, Default)]
+pub enum Clock {
+    /// The database's own clock.
+    #[default]
+    Database,
+    /// A clock that tests move.
+    Manual(ManualClock),
+}
+
+impl Clock {
+    /// The moment to use instead of the database's, if any.
+    #[must_use]
+    pub fn now(&self) -> Option<Timestamp> {
+        match self {
+            Self::Database => None,
+            Self::Manual(clock) => Some(clock.now()),
+        }
+    }
+}
+
+/// A clock that tests move by hand.
+#[derive(Debug, Clone)]
+pub struct ManualClock(Arc<AtomicI64>);
+
+impl ManualClock {
+    /// A clock that stands at this moment (whole microseconds).
+    #[must_use]
+    pub fn at(start: Timestamp) -> Self {
+        Self(Arc::new(AtomicI64::new(start.as_microsecond())))
+    }
+
+    /// Moves it on.
+    pub fn advance(&self, by: Duration) {
+        let micros = i64::try_from(by.as_micros()).unwrap_or(i64::MAX);
+        self.0.fetch_add(micros, Ordering::SeqCst);
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_microsecond(self.0.load(Ordering::SeqCst)).unwrap_or(Timestamp::MAX)
+    }
+}
+
+/// Settings that both databases share.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct StoreOptions {
+    /// The schema (Postgres) or the prefix without its underscore (SQLite) that everything lives under.
+    pub namespace: String,
+    /// Which numbers entry ids are drawn from; fixed by the first start.
+    pub ids: IdSpace,
+    /// The largest payload.
+    pub payload_limit: PayloadLimit,
+    /// Whether to migrate an older schema at start. Without it an older schema is an error.
+    pub migrate: bool,
+    /// What decides time.
+    pub clock: Clock,
+    /// How long a write waits for a lock that somebody else holds before it answers `Busy`.
+    pub lock_timeout: Duration,
+    /// How long a gap in the store's heartbeat counts as an outage during which no lease expired.
+    pub outage_after: Duration,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            namespace: "tidegate".into(),
+            ids: IdSpace::default(),
+            payload_limit: PayloadLimit::default(),
+            migrate: true,
+            clock: Clock::Database,
+            lock_timeout: Duration::from_secs(5),
+            outage_after: Duration::from_secs(5),
+        }
+    }
+}
+
+impl StoreOptions {
+    /// Checks what can be checked without a database.
+    ///
+    /// # Errors
+    /// When the namespace is not a plain lower-case identifier, or the id space does not fit.
+    pub fn check(&self) -> Result<()> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        let name = &self.namespace;
+        if name.is_empty() || name.len() > 40 || !name.chars().all(plain) || !name.starts_with(|c: char| c.is_alphabetic()) {
+            return Err(Error::invalid(format!(
+                "{name:?} cannot be a namespace: use 1 to 40 of a-z, 0-9 and _, starting with a letter"
+            )));
+        }
+        IdSpace::new(self.ids.offset, self.ids.step)?;
+        Ok(())
+    }
+}
+
+/// What a publish made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Published {
+    /// The entry's number.
+    pub id: EntryId,
+    /// The event's id.
+    pub event_id: Tsid,
+    /// Whether it is new.
+    pub outcome: PublishOutcome,
+    /// The moment of publication, in database time.
+    pub created_at: Timestamp,
+}
+
+/// Whether a publish made something new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PublishOutcome {
+    /// A new entry.
+    Created,
+    /// The first entry under the same key.
+    Duplicate,
+    /// The waiting entry under the same key has new contents.
+    Replaced,
+}
+
+/// A request for work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// From which queue.
+    pub queue: QueueName,
+    /// Only these types; all when `None`.
+    pub types: Option<Vec<String>>,
+    /// How many at most.
+    pub max: usize,
+    /// For how long.
+    pub lease: Duration,
+    /// Who asks.
+    pub worker: String,
+}
+
+/// An entry under a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claimed {
+    /// The entry's number.
+    pub id: EntryId,
+    /// The event's id.
+    pub event_id: Tsid,
+    /// Its generation.
+    pub generation: Generation,
+    /// The attempt this is, from 1.
+    pub attempts: u32,
+    /// Attempts before it ends with errors.
+    pub max_attempts: u32,
+    /// The lease's token.
+    pub token: LeaseToken,
+    /// When the lease was taken, in database time.
+    pub claimed_at: Timestamp,
+    /// When somebody else may take it.
+    pub lease_until: Timestamp,
+    /// The error of the last attempt, if it left one.
+    pub last_error: Option<String>,
+    /// Its FIFO group.
+    pub group: Option<String>,
+    /// The fact.
+    pub fact: Fact,
+}
+
+/// The immutable event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fact {
+    /// The tenant that owns it.
+    pub client: Option<Tsid>,
+    /// Its type.
+    pub event_type: String,
+    /// The payload's bytes as they were sent.
+    pub payload: Bytes,
+    /// The payload's media type.
+    pub content_type: Option<String>,
+    /// The system it came from.
+    pub source: Option<String>,
+    /// The thing it is about.
+    pub subject: Option<String>,
+    /// When it happened, if the producer said so.
+    pub time: Option<Timestamp>,
+    /// The producer's own id.
+    pub external_id: Option<String>,
+    /// Links events of one request.
+    pub correlation_id: Option<String>,
+    /// The event that caused it.
+    pub causation_id: Option<String>,
+    /// Further attributes, JSON text.
+    pub attributes: Option<String>,
+    /// When it was published, in database time.
+    pub created_at: Timestamp,
+}
+
+/// One entry to be ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finalize {
+    /// Which.
+    pub id: EntryId,
+    /// Under which lease; anybody's when `None`.
+    pub token: Option<LeaseToken>,
+    /// How.
+    pub end: End,
+    /// What went wrong, JSON text (a list of errors), if anything did.
+    pub errors: Option<String>,
+    /// What handlers answered, JSON text, if anybody wants it kept.
+    pub results: Option<String>,
+}
+
+/// What a finalisation found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Finalized {
+    /// Whether it had ended before, so that nothing was written.
+    pub repeated: bool,
+    /// How it stands in the log.
+    pub end: End,
+}
+
+/// One lease to be extended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extend {
+    /// Which entry.
+    pub id: EntryId,
+    /// Under which lease.
+    pub token: LeaseToken,
+    /// For how long from now.
+    pub lease: Duration,
+}
+
+/// One lease to be given back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requeue {
+    /// Which entry.
+    pub id: EntryId,
+    /// Under which lease.
+    pub token: LeaseToken,
+    /// When it may be claimed again.
+    pub when: RequeueAt,
+    /// Whether the attempt counts: it does after a failure, not after a release, a snooze or a shutdown.
+    pub counts: bool,
+    /// What went wrong, if something did.
+    pub error: Option<String>,
+}
+
+/// When a returned entry may be claimed again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequeueAt {
+    /// At once, where it was.
+    Now,
+    /// At a moment of database time.
+    At(Timestamp),
+    /// This long from now, in database time.
+    After(Duration),
+}
+
+/// An entry as anybody may look at it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EntryView {
+    /// Its number.
+    pub id: EntryId,
+    /// The event's id.
+    pub event_id: Tsid,
+    /// Its queue.
+    pub queue: QueueName,
+    /// Its generation.
+    pub generation: Generation,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// Attempts before it ends with errors.
+    pub max_attempts: u32,
+    /// Its last token.
+    pub token: LeaseToken,
+    /// Lower goes first.
+    pub priority: i16,
+    /// Its FIFO group.
+    pub group: Option<String>,
+    /// Where it is in its life.
+    pub phase: EntryPhase,
+    /// The errors it ended with (JSON text), or the error of its last attempt.
+    pub error: Option<String>,
+    /// What handlers answered, once it ended.
+    pub results: Option<String>,
+    /// The fact.
+    pub fact: Fact,
+}
+
+/// Where an entry is in its life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EntryPhase {
+    /// Can be claimed, from `due` on where one is set.
+    Waiting {
+        /// When.
+        due: Option<Timestamp>,
+    },
+    /// Behind the head of its group, or just arrived from a caller's own transaction.
+    Parked,
+    /// Held by a worker.
+    Leased {
+        /// Who.
+        worker: String,
+        /// Since when.
+        since: Timestamp,
+        /// Until when.
+        until: Timestamp,
+    },
+    /// In the log.
+    Ended {
+        /// How.
+        end: End,
+        /// When.
+        at: Timestamp,
+        /// Who ended it, where a worker did.
+        worker: Option<String>,
+        /// Redriven or discarded since.
+        superseded: bool,
+    },
+}
+
+/// Which dead letters to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetters {
+    /// Of which queue.
+    pub queue: QueueName,
+    /// Only of this type.
+    pub event_type: Option<String>,
+    /// After this entry.
+    pub after: Option<EntryId>,
+    /// How many at most.
+    pub limit: usize,
+}
+
+/// Everything counted in one snapshot: `events = live + ended`, where every event has one entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Census {
+    /// Facts.
+    pub events: u64,
+    /// Waiting, delayed or parked entries.
+    pub waiting: u64,
+    /// Leased entries.
+    pub leased: u64,
+    /// Log rows that are not superseded by a later generation.
+    pub ended: u64,
+}
+
+/// What to change of a queue; `None` leaves a setting as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueueChange {
+    /// Whether it accepts and delivers.
+    pub state: Option<QueueState>,
+    /// Entries it holds at most (`Some(None)` lifts the limit).
+    pub depth_limit: Option<Option<u64>>,
+}
+
+/// A consumer that is alive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Consumer {
+    /// Who.
+    pub worker: String,
+    /// Of which queue.
+    pub queue: QueueName,
+    /// Of which types; all when `None`.
+    pub types: Option<Vec<String>>,
+}
+
+/// What one round of upkeep did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Upkeep {
+    /// Entries that became claimable: arrivals sorted in, group heads promoted.
+    pub promoted: u64,
+    /// Deduplication keys forgotten.
+    pub keys_expired: u64,
+    /// How long the store had been down, when that was found out now; all leases were moved by it.
+    pub outage: Option<Duration>,
+}
+
+/// A hint that something became claimable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wake {
+    /// In these queues.
+    Queues(BTreeSet<QueueName>),
+    /// Perhaps anywhere (another process wrote, or hints were lost).
+    Any,
+}
