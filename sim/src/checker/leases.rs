@@ -1,0 +1,111 @@
+//! Leases of one entry stay apart, tokens rise, attempts are fair.
+
+use std::collections::HashMap;
+
+use super::{CLOCK_STEP, Entries, Invariant, Report, Tenure, Verdict};
+use crate::state::State;
+
+pub(super) fn check(entries: &Entries<'_>, state: &State, report: &mut Report) {
+    let mut last_token: HashMap<i64, i64> = HashMap::new();
+    for (id, token) in state.tokens() {
+        let token = token.max(last_token.get(&id).copied().unwrap_or(0));
+        last_token.insert(id, token);
+    }
+    for (id, tenures) in &entries.by_id {
+        let mut before: Option<&Tenure<'_>> = None;
+        let mut seen = Seen::default();
+        for tenure in tenures.values() {
+            if let Some(before) = before {
+                report.counts.retaken += 1;
+                check_apart(before, tenure, report);
+            }
+            seen.check_claim(tenure, report);
+            before = Some(tenure);
+        }
+        if let Some(last) = before
+            && let Some(token) = last_token.get(id)
+            && *token < last.claim.token
+        {
+            let detail = format!("entry {id} stands at token {token}, but token {} was answered", last.claim.token);
+            report.violate(Invariant::TokensRise, detail);
+        }
+    }
+    for row in &state.log {
+        if let Some(tenures) = entries.by_id.get(&row.id) {
+            check_logged_attempts(row, tenures.values(), report);
+        }
+    }
+}
+
+/// Two leases of one entry, in the order of their tokens.
+fn check_apart(before: &Tenure<'_>, after: &Tenure<'_>, report: &mut Report) {
+    let id = before.claim.id;
+    if after.answered < before.asked || after.claim.claimed_at + CLOCK_STEP < before.claim.claimed_at {
+        let detail = format!(
+            "entry {id}: {} took token {} before {} took token {}",
+            after.process, after.claim.token, before.process, before.claim.token
+        );
+        report.violate(Invariant::TokensRise, detail);
+    }
+    let end = before.earliest_end();
+    if after.claim.claimed_at + CLOCK_STEP < end {
+        let detail = format!(
+            "entry {id}: token {} of {} runs until {end}, but {} took token {} at {} ({} us earlier)",
+            before.claim.token,
+            before.process,
+            after.process,
+            after.claim.token,
+            after.claim.claimed_at,
+            end - after.claim.claimed_at
+        );
+        report.violate(Invariant::LeasesApart, detail);
+    }
+}
+
+/// What is known of an entry's attempts so far. Tokens without a known claim may have counted or not.
+#[derive(Debug, Default)]
+struct Seen {
+    generation: u32,
+    /// Claims that surely counted, in this generation.
+    counted: u32,
+    /// Claims that surely did not, in all generations.
+    released: i64,
+}
+
+impl Seen {
+    fn check_claim(&mut self, tenure: &Tenure<'_>, report: &mut Report) {
+        let claim = tenure.claim;
+        if claim.generation != self.generation {
+            *self = Self { generation: claim.generation, counted: 0, released: self.released };
+        }
+        let least = self.counted + 1;
+        let most = claim.token - self.released;
+        if claim.attempts < least || i64::from(claim.attempts) > most {
+            let detail = format!(
+                "entry {}, token {}: attempt {}, but {least} to {most} is fair",
+                claim.id, claim.token, claim.attempts
+            );
+            report.violate(Invariant::AttemptsFair, detail);
+        }
+        match tenure.released() {
+            Verdict::Done => self.released += 1,
+            Verdict::Maybe => {}
+            Verdict::Not => self.counted += 1,
+        }
+    }
+}
+
+fn check_logged_attempts<'a>(
+    row: &crate::state::LogRow,
+    tenures: impl Iterator<Item = &'a Tenure<'a>>,
+    report: &mut Report,
+) {
+    let released = tenures.filter(|tenure| tenure.released() == Verdict::Done).count() as i64;
+    if i64::from(row.attempts) > row.token - released {
+        let detail = format!(
+            "entry {} ended with {} attempts at token {}, though {released} claims were released",
+            row.id, row.attempts, row.token
+        );
+        report.violate(Invariant::AttemptsFair, detail);
+    }
+}

@@ -1,0 +1,82 @@
+//! Everything acknowledged is there, and nothing is there twice.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{Invariant, Report};
+use crate::history::{Answer, Intent, Op, Outcome};
+use crate::state::State;
+
+#[derive(Debug, Default)]
+struct Tried {
+    /// Entries that were acknowledged.
+    ids: HashSet<i64>,
+    /// Publishes that may have happened.
+    maybe: usize,
+    once: bool,
+}
+
+pub(super) fn check(history: &[Op], state: &State, report: &mut Report) {
+    let tried = gather(history);
+    let mut present: HashMap<&str, HashSet<i64>> = HashMap::new();
+    for (id, key) in state.entries() {
+        present.entry(key).or_default().insert(id);
+    }
+    let nothing = HashSet::new();
+    for (key, tried) in &tried {
+        let there = present.get(key).unwrap_or(&nothing);
+        report.counts.acknowledged += usize::from(!tried.ids.is_empty());
+        if tried.ids.is_empty() && tried.maybe > 0 {
+            report.counts.unknown += 1;
+            report.counts.unknown_present += usize::from(!there.is_empty());
+        }
+        for id in tried.ids.difference(there) {
+            report.violate(
+                Invariant::AcknowledgedIsThere,
+                format!("{key} was acknowledged as entry {id}, which is gone"),
+            );
+        }
+        let most = if tried.once { 1.min(tried.ids.len() + tried.maybe) } else { tried.ids.len() + tried.maybe };
+        if there.len() > most {
+            let detail = format!("{key} has the entries {there:?}, but {most} publishes of it may have happened");
+            report.violate(Invariant::NothingTwice, detail);
+        }
+    }
+    for (key, there) in present {
+        if !tried.contains_key(key) {
+            report.violate(Invariant::NothingTwice, format!("{key:?} has the entries {there:?}; nobody published it"));
+        }
+    }
+    check_facts(state, report);
+}
+
+fn gather(history: &[Op]) -> HashMap<&str, Tried> {
+    let mut all: HashMap<&str, Tried> = HashMap::new();
+    for op in history {
+        let Intent::Publish { offers, .. } = &op.intent else { continue };
+        for (index, offer) in offers.iter().enumerate() {
+            let tried = all.entry(&offer.key).or_default();
+            tried.once |= offer.once;
+            match &op.outcome {
+                None | Some(Outcome::Unknown { .. }) => tried.maybe += 1,
+                Some(Outcome::Published { answers }) => match answers.get(index) {
+                    Some(Answer::Created { id } | Answer::Duplicate { id }) => {
+                        tried.ids.insert(*id);
+                    }
+                    Some(Answer::Refused { .. }) => {}
+                    None => tried.maybe += 1,
+                },
+                Some(_) => {}
+            }
+        }
+    }
+    all
+}
+
+/// Generations of one entry share its fact; two entries never do.
+fn check_facts(state: &State, report: &mut Report) {
+    let ids: HashSet<i64> = state.entries().map(|(id, _)| id).collect();
+    if ids.len() as u64 != state.facts {
+        let detail = format!("{} facts, but {} entries", state.facts, ids.len());
+        report.violate(Invariant::OneEntryPerFact, detail);
+    }
+}

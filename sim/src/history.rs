@@ -1,0 +1,287 @@
+//! What the processes under test did, written so that a kill -9 loses nothing that mattered.
+//!
+//! Every operation leaves an intent before it starts and a result after its answer, each one line of JSON and one plain
+//! `write` call: the page cache outlives the process. An intent without a result, and a result that is `unknown`, both
+//! mean *may have happened*. Nothing here knows queues or databases; moments are microseconds of this machine's clock.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// One event that a publish offers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Offer {
+    /// Unique in the run; it stands in the payload.
+    pub(crate) key: String,
+    /// Its FIFO group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) group: Option<String>,
+    /// Whether it is published under a deduplication key, so that repeats make nothing new.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) once: bool,
+}
+
+/// What a process is about to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Intent {
+    /// Publish these events; `outbox` within a transaction of its own.
+    Publish { offers: Vec<Offer>, outbox: bool },
+    /// Take work.
+    Claim { worker: String, lease: i64 },
+    /// End an entry under a lease.
+    Finalize { id: i64, generation: u32, token: i64, end: i16 },
+    /// Ask for a longer lease.
+    Extend { id: i64, token: i64, lease: i64 },
+    /// Give a lease back.
+    Requeue { id: i64, token: i64, counts: bool },
+    /// Count everything.
+    Census,
+}
+
+/// What the library answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Outcome {
+    /// One answer per offer.
+    Published { answers: Vec<Answer> },
+    /// The caller's own transaction was rolled back on purpose.
+    RolledBack,
+    /// Leases.
+    Claimed { claims: Vec<Claim> },
+    /// The entry has ended.
+    Finalized { repeated: bool, end: i16 },
+    /// The lease now ends here.
+    Extended { until: i64 },
+    /// The lease was given back.
+    Requeued,
+    /// The lease was no longer held.
+    Fenced,
+    /// The counts of one snapshot.
+    Counted { events: u64, waiting: u64, leased: u64, ended: u64 },
+    /// It surely changed nothing.
+    Refused { error: String },
+    /// It may have happened.
+    Unknown { error: String },
+}
+
+/// What became of one offer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// A new entry.
+    Created { id: i64 },
+    /// The entry that was there already.
+    Duplicate { id: i64 },
+    /// It surely is not there.
+    Refused { error: String },
+}
+
+/// One lease as the library reported it, in database time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Claim {
+    pub(crate) id: i64,
+    pub(crate) generation: u32,
+    pub(crate) token: i64,
+    pub(crate) attempts: u32,
+    pub(crate) key: String,
+    pub(crate) claimed_at: i64,
+    pub(crate) lease_until: i64,
+}
+
+/// One line of a history file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Line {
+    Intent {
+        op: u64,
+        at: i64,
+        what: Intent,
+    },
+    Result {
+        op: u64,
+        at: i64,
+        what: Outcome,
+    },
+    /// A milestone of the process, such as `published`.
+    Note {
+        at: i64,
+        text: String,
+    },
+}
+
+/// One operation, put together from its lines.
+#[derive(Debug, Clone)]
+pub(crate) struct Op {
+    /// The file it comes from, for people.
+    pub(crate) process: String,
+    pub(crate) begun: i64,
+    pub(crate) answered: Option<i64>,
+    pub(crate) intent: Intent,
+    pub(crate) outcome: Option<Outcome>,
+}
+
+/// This machine's clock in microseconds; the databases under test read the same one.
+pub(crate) fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The history of one incarnation of a process.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    file: File,
+    next: AtomicU64,
+}
+
+impl Recorder {
+    /// Starts the next incarnation of `process` in `folder`.
+    pub(crate) fn start(folder: &Path, process: &str) -> io::Result<Self> {
+        let incarnation = files(folder, Some(process))?.len();
+        let path = folder.join(format!("{process}.{incarnation:04}.jsonl"));
+        let file = OpenOptions::new().append(true).create_new(true).open(path)?;
+        Ok(Self { file, next: AtomicU64::new(1) })
+    }
+
+    /// Says what is about to happen.
+    pub(crate) fn intent(&self, what: Intent) -> io::Result<u64> {
+        let op = self.next.fetch_add(1, Ordering::Relaxed);
+        self.write(&Line::Intent { op, at: now(), what })?;
+        Ok(op)
+    }
+
+    /// Says what was answered.
+    pub(crate) fn result(&self, op: u64, what: Outcome) -> io::Result<()> {
+        self.write(&Line::Result { op, at: now(), what })
+    }
+
+    /// Says that a milestone was reached.
+    pub(crate) fn note(&self, text: &str) -> io::Result<()> {
+        self.write(&Line::Note { at: now(), text: text.into() })
+    }
+
+    /// One line is one write to a file in append mode, so lines of several tasks never mix.
+    fn write(&self, line: &Line) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec(line)?;
+        bytes.push(b'\n');
+        (&self.file).write_all(&bytes)
+    }
+}
+
+/// The history files of a folder, of one process or of all, oldest incarnation first.
+pub(crate) fn files(folder: &Path, process: Option<&str>) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for item in std::fs::read_dir(folder)? {
+        let path = item?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        let Some((owner, _)) = name.strip_suffix(".jsonl").and_then(|stem| stem.rsplit_once('.')) else { continue };
+        if process.is_none_or(|process| process == owner) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// All operations of a folder, of one process or of all.
+pub(crate) fn read(folder: &Path, process: Option<&str>) -> io::Result<Vec<Op>> {
+    let mut ops = Vec::new();
+    for path in files(folder, process)? {
+        let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_owned();
+        let mut tail = Tail::new(path);
+        let mut open: HashMap<u64, usize> = HashMap::new();
+        for line in tail.lines()? {
+            match line {
+                Line::Intent { op, at, what } => {
+                    open.insert(op, ops.len());
+                    ops.push(Op { process: name.clone(), begun: at, answered: None, intent: what, outcome: None });
+                }
+                Line::Result { op, at, what } => {
+                    let index = *open.get(&op).ok_or_else(|| io::Error::other(format!("{name}: no intent {op}")))?;
+                    ops[index].answered = Some(at);
+                    ops[index].outcome = Some(what);
+                }
+                Line::Note { .. } => {}
+            }
+        }
+    }
+    Ok(ops)
+}
+
+/// Reads a growing history file piece by piece.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    path: PathBuf,
+    offset: u64,
+}
+
+impl Tail {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, offset: 0 }
+    }
+
+    /// The whole lines since the last call. A last line without its end was cut off by a kill, or is still being written.
+    pub(crate) fn lines(&mut self) -> io::Result<Vec<Line>> {
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(self.offset))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        self.offset += whole as u64;
+        bytes[..whole]
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| serde_json::from_slice(line).map_err(io::Error::from))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_killed_writer_leaves_a_readable_history() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Recorder::start(folder.path(), "w1").unwrap();
+        let op = first.intent(Intent::Census).unwrap();
+        first.result(op, Outcome::Counted { events: 1, waiting: 1, leased: 0, ended: 0 }).unwrap();
+        first.intent(Intent::Claim { worker: "w1".into(), lease: 5 }).unwrap();
+        (&first.file).write_all(b"{\"result\":{\"op\":2,").unwrap();
+        let second = Recorder::start(folder.path(), "w1").unwrap();
+        second.intent(Intent::Census).unwrap();
+        Recorder::start(folder.path(), "w10").unwrap().intent(Intent::Census).unwrap();
+
+        let ops = read(folder.path(), Some("w1")).unwrap();
+        assert_eq!(ops.len(), 3);
+        assert!(ops[0].outcome.is_some() && ops[0].answered.is_some());
+        assert!(ops[1].outcome.is_none(), "cut off: may have happened");
+        assert_eq!(ops[2].process, "w1.0001");
+        assert_eq!(read(folder.path(), None).unwrap().len(), 4);
+    }
+
+    #[test]
+    fn a_damaged_line_inside_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("w.0000.jsonl"), "{\"note\":{\"at\":1,\"te\n{}\n").unwrap();
+        assert!(read(folder.path(), None).is_err());
+    }
+
+    #[test]
+    fn a_tail_waits_for_whole_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("w.0000.jsonl");
+        std::fs::write(&path, "{\"note\":{\"at\":1,\"text\":\"a\"}}\n{\"note\"").unwrap();
+        let mut tail = Tail::new(path.clone());
+        assert_eq!(tail.lines().unwrap().len(), 1);
+        assert_eq!(tail.lines().unwrap().len(), 0);
+        let rest = ":{\"at\":2,\"text\":\"b\"}}\n";
+        OpenOptions::new().append(true).open(path).unwrap().write_all(rest.as_bytes()).unwrap();
+        assert_eq!(tail.lines().unwrap(), [Line::Note { at: 2, text: "b".into() }]);
+    }
+}

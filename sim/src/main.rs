@@ -1,0 +1,4 @@
+mod checker;
+mod history;
+mod state;
+fn main() {}

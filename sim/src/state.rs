@@ -1,0 +1,159 @@
+//! What the database holds in the end, read with plain SQL behind the library's back.
+
+use std::error::Error;
+use std::path::Path;
+
+/// All facts, live entries and log rows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct State {
+    pub(crate) facts: u64,
+    pub(crate) live: Vec<LiveRow>,
+    pub(crate) log: Vec<LogRow>,
+}
+
+/// A row of `event_queue`.
+#[derive(Debug, Clone)]
+pub(crate) struct LiveRow {
+    pub(crate) id: i64,
+    pub(crate) key: String,
+    pub(crate) token: i64,
+    pub(crate) attempts: u32,
+    pub(crate) place: i16,
+    pub(crate) leased: bool,
+}
+
+/// A row of `event_log`; moments in microseconds.
+#[derive(Debug, Clone)]
+pub(crate) struct LogRow {
+    pub(crate) id: i64,
+    pub(crate) generation: u32,
+    pub(crate) key: String,
+    pub(crate) token: i64,
+    pub(crate) attempts: u32,
+    pub(crate) max_attempts: u32,
+    pub(crate) status: i16,
+    pub(crate) superseded: bool,
+    pub(crate) finished_at: i64,
+}
+
+impl State {
+    /// Every row as (entry, key); an entry with several generations comes several times.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (i64, &str)> {
+        let live = self.live.iter().map(|row| (row.id, row.key.as_str()));
+        live.chain(self.log.iter().map(|row| (row.id, row.key.as_str())))
+    }
+
+    /// Every row as (entry, token).
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = (i64, i64)> {
+        let live = self.live.iter().map(|row| (row.id, row.token));
+        live.chain(self.log.iter().map(|row| (row.id, row.token)))
+    }
+}
+
+/// The key that a payload carries: its first line.
+pub(crate) fn key_of(payload: &[u8]) -> String {
+    let line = payload.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    String::from_utf8_lossy(line).into_owned()
+}
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// Reads a Postgres database in one snapshot.
+pub(crate) async fn read_postgres(url: &str) -> Result<State, Failure> {
+    let (mut client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
+    let driver = tokio::spawn(connection);
+    let snapshot = client
+        .build_transaction()
+        .isolation_level(tokio_postgres::IsolationLevel::RepeatableRead)
+        .read_only(true)
+        .start()
+        .await?;
+    let facts: i64 = snapshot.query_one("SELECT count(*) FROM tidegate.events", &[]).await?.get(0);
+    let live = snapshot
+        .query(
+            "SELECT q.id, e.payload, q.token, q.attempts, q.place, q.lease_until IS NOT NULL
+             FROM tidegate.event_queue q LEFT JOIN tidegate.events e ON e.id = q.event_id",
+            &[],
+        )
+        .await?;
+    let log = snapshot
+        .query(
+            "SELECT g.id, g.generation, e.payload, g.token, g.attempts, g.max_attempts, g.status, g.superseded,
+                    (extract(epoch FROM g.finished_at) * 1000000)::bigint
+             FROM tidegate.event_log g LEFT JOIN tidegate.events e ON e.id = g.event_id",
+            &[],
+        )
+        .await?;
+    let count = |number: i32| u32::try_from(number).unwrap_or(0);
+    let key = |payload: Option<Vec<u8>>| payload.map_or_else(|| "(no fact)".into(), |payload| key_of(&payload));
+    let live = live.iter().map(|row| LiveRow {
+        id: row.get(0),
+        key: key(row.get(1)),
+        token: row.get(2),
+        attempts: count(row.get(3)),
+        place: row.get(4),
+        leased: row.get(5),
+    });
+    let log = log.iter().map(|row| LogRow {
+        id: row.get(0),
+        generation: count(row.get(1)),
+        key: key(row.get(2)),
+        token: row.get(3),
+        attempts: count(row.get(4)),
+        max_attempts: count(row.get(5)),
+        status: row.get(6),
+        superseded: row.get(7),
+        finished_at: row.get(8),
+    });
+    let state = State { facts: u64::try_from(facts)?, live: live.collect(), log: log.collect() };
+    snapshot.commit().await?;
+    drop(client);
+    driver.await??;
+    Ok(state)
+}
+
+/// Reads a SQLite database in one snapshot.
+pub(crate) fn read_sqlite(path: &Path) -> Result<State, Failure> {
+    let mut connection = rusqlite::Connection::open(path)?;
+    connection.busy_timeout(std::time::Duration::from_secs(10))?;
+    let snapshot = connection.transaction()?;
+    let facts: i64 = snapshot.query_row("SELECT count(*) FROM tidegate_events", [], |row| row.get(0))?;
+    let key = |payload: Option<Vec<u8>>| payload.map_or_else(|| "(no fact)".into(), |payload| key_of(&payload));
+    let live = snapshot
+        .prepare(
+            "SELECT q.id, CAST(e.payload AS BLOB), q.token, q.attempts, q.place, q.lease_until IS NOT NULL
+             FROM tidegate_event_queue q LEFT JOIN tidegate_events e ON e.id = q.event_id",
+        )?
+        .query_map([], |row| {
+            Ok(LiveRow {
+                id: row.get(0)?,
+                key: key(row.get(1)?),
+                token: row.get(2)?,
+                attempts: row.get(3)?,
+                place: row.get(4)?,
+                leased: row.get(5)?,
+            })
+        })?
+        .collect::<Result<_, _>>()?;
+    let log = snapshot
+        .prepare(
+            "SELECT g.id, g.generation, CAST(e.payload AS BLOB), g.token, g.attempts, g.max_attempts, g.status,
+                    g.superseded, g.finished_at
+             FROM tidegate_event_log g LEFT JOIN tidegate_events e ON e.id = g.event_id",
+        )?
+        .query_map([], |row| {
+            Ok(LogRow {
+                id: row.get(0)?,
+                generation: row.get(1)?,
+                key: key(row.get(2)?),
+                token: row.get(3)?,
+                attempts: row.get(4)?,
+                max_attempts: row.get(5)?,
+                status: row.get(6)?,
+                superseded: row.get(7)?,
+                finished_at: row.get(8)?,
+            })
+        })?
+        .collect::<Result<_, _>>()?;
+    Ok(State { facts: u64::try_from(facts)?, live, log })
+}
