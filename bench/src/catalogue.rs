@@ -1,0 +1,149 @@
+//! Every discipline by name, with what it promises. Names are stable: results of different days are compared by them.
+//! Nothing here measures.
+
+use serde::Serialize;
+
+/// Whether more or less is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Better {
+    /// More is better.
+    Higher,
+    /// Less is better.
+    Lower,
+}
+
+/// What `must` and `aim` are compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Judge {
+    /// The ratio to the baseline of the same run.
+    Ratio,
+    /// The value itself: there is no baseline, and the ratio is the share of `must` that was used.
+    Value,
+}
+
+/// One thing that is measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Discipline {
+    /// Its stable name.
+    pub(crate) name: &'static str,
+    /// What the value is counted in.
+    pub(crate) unit: &'static str,
+    /// Which way is better.
+    pub(crate) better: Better,
+    /// What is judged.
+    pub(crate) judge: Judge,
+    /// What has to be reached.
+    pub(crate) must: f64,
+    /// What is hoped for.
+    pub(crate) aim: f64,
+    /// One line for people: what, against what.
+    pub(crate) what: &'static str,
+}
+
+const fn faster(name: &'static str, must: f64, aim: f64, what: &'static str) -> Discipline {
+    Discipline { name, unit: "events/s", better: Better::Higher, judge: Judge::Ratio, must, aim, what }
+}
+
+const fn flat(name: &'static str, unit: &'static str, what: &'static str) -> Discipline {
+    Discipline { name, unit, better: Better::Lower, judge: Judge::Ratio, must: 1.5, aim: 1.1, what }
+}
+
+const fn at_most(name: &'static str, unit: &'static str, must: f64, aim: f64, what: &'static str) -> Discipline {
+    Discipline { name, unit, better: Better::Lower, judge: Judge::Value, must, aim, what }
+}
+
+/// All disciplines, in the order of a full run.
+pub(crate) const DISCIPLINES: [Discipline; 18] = [
+    faster("postgres_drain", 1.0, 2.0, "claim + finalise in batches of 1,000 vs the textbook SQL loop"),
+    faster("postgres_publish_many", 0.6, 0.85, "publish_many of 1,000 vs raw batched insert of the same rows"),
+    faster("postgres_single_publish", 2.5, 4.0, "64 tasks calling publish vs raw single rows on 32 connections"),
+    faster("sqlite_cycle", 0.6, 1.0, "publish + claim + finalise by 1,000 vs the raw three-transaction loop"),
+    faster("sqlite_single_publish", 4.0, 6.0, "64 tasks calling publish vs raw single-row commits"),
+    flat("postgres_claim_flat_backlog_time", "ms", "claim of 100 from a large backlog vs a small one"),
+    flat("postgres_claim_flat_backlog_pages", "pages", "claim of 100 from a large backlog vs a small one"),
+    flat("postgres_claim_flat_delayed_time", "ms", "claim of 100 behind delayed entries vs without them"),
+    flat("postgres_claim_flat_delayed_pages", "pages", "claim of 100 behind delayed entries vs without them"),
+    flat("postgres_claim_flat_foreign_time", "ms", "claim of 100 behind foreign types vs without them"),
+    flat("postgres_claim_flat_foreign_pages", "pages", "claim of 100 behind foreign types vs without them"),
+    flat("sqlite_claim_flat_backlog_time", "ms", "claim of 100 from a large backlog vs a small one"),
+    flat("sqlite_claim_flat_delayed_time", "ms", "claim of 100 behind delayed entries vs without them"),
+    flat("sqlite_claim_flat_foreign_time", "ms", "claim of 100 behind foreign types vs without them"),
+    faster("postgres_held_snapshot", 0.7, 0.95, "whole cycle while a snapshot is held open elsewhere vs without"),
+    at_most("postgres_wal_bytes_per_event", "bytes", 1600.0, 900.0, "WAL from publish to end, 200-byte payload"),
+    at_most("memory_rss_sqlite", "MiB", 200.0, 80.0, "peak resident memory over 1 KiB events, SQLite inside"),
+    at_most("memory_rss_postgres", "MiB", 200.0, 80.0, "peak resident memory over 1 KiB events, without the server"),
+];
+
+/// The discipline of this name.
+pub(crate) fn discipline(name: &str) -> Option<&'static Discipline> {
+    DISCIPLINES.iter().find(|discipline| discipline.name == name)
+}
+
+/// Which disciplines a run measures: all, one by its name, or a family by the start of its names.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted(Option<String>);
+
+impl Wanted {
+    /// Checks what the user asked for.
+    ///
+    /// # Errors
+    /// When no discipline has that name; the message lists them.
+    pub(crate) fn new(only: Option<String>) -> Result<Self, String> {
+        let wanted = Self(only);
+        if DISCIPLINES.iter().any(|discipline| wanted.has(discipline.name)) {
+            return Ok(wanted);
+        }
+        let names: Vec<&str> = DISCIPLINES.iter().map(|discipline| discipline.name).collect();
+        Err(format!(
+            "there is no discipline {:?}; the disciplines are:\n  {}",
+            wanted.0.unwrap_or_default(),
+            names.join("\n  ")
+        ))
+    }
+
+    /// Whether this discipline is measured. A full name means itself alone, the start of names all that begin so.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        match &self.0 {
+            None => true,
+            Some(only) if discipline(only).is_some() => only == name,
+            Some(only) => name.starts_with(only.as_str()),
+        }
+    }
+
+    /// Whether any of these is measured.
+    pub(crate) fn has_any(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| self.has(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_aims_are_beyond_musts() {
+        let names: HashSet<&str> = DISCIPLINES.iter().map(|discipline| discipline.name).collect();
+        assert_eq!(names.len(), DISCIPLINES.len());
+        for discipline in &DISCIPLINES {
+            match discipline.better {
+                Better::Higher => assert!(discipline.aim > discipline.must, "{}", discipline.name),
+                Better::Lower => assert!(discipline.aim < discipline.must, "{}", discipline.name),
+            }
+        }
+    }
+
+    #[test]
+    fn one_name_or_the_start_of_names() {
+        let all = Wanted::new(None).unwrap();
+        assert!(DISCIPLINES.iter().all(|discipline| all.has(discipline.name)));
+        let one = Wanted::new(Some("postgres_drain".into())).unwrap();
+        assert!(one.has("postgres_drain") && !one.has("sqlite_cycle"));
+        let family = Wanted::new(Some("sqlite_claim_flat".into())).unwrap();
+        assert_eq!(DISCIPLINES.iter().filter(|discipline| family.has(discipline.name)).count(), 3);
+        let error = Wanted::new(Some("nonsense".into())).unwrap_err();
+        assert!(error.contains("nonsense") && error.contains("sqlite_cycle"), "{error}");
+    }
+}

@@ -1,0 +1,4 @@
+//! The baselines: bare loops of the best plain SQL that write the same rows. No line of Tidegate runs here.
+
+pub(crate) mod postgres;
+pub(crate) mod sqlite;

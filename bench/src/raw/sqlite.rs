@@ -1,0 +1,121 @@
+//! Plain SQL on SQLite: one connection, WAL, synchronous=FULL, prepared statements.
+
+use std::path::Path;
+use std::time::Instant;
+
+use rusqlite::{Connection, params};
+
+use crate::Result;
+use crate::runner::rate;
+use crate::scale::{BATCH, PAYLOAD, payload};
+
+const TABLES: &str = "
+    CREATE TABLE jobs (
+        id          INTEGER PRIMARY KEY AUTOINCREMENT,
+        status      INTEGER NOT NULL DEFAULT 0,
+        attempts    INTEGER NOT NULL DEFAULT 0,
+        created_at  INTEGER NOT NULL,
+        lease_until INTEGER,
+        event_type  TEXT NOT NULL,
+        worker      TEXT,
+        payload     BLOB NOT NULL
+    );
+    CREATE INDEX jobs_status ON jobs (status, id);
+    CREATE TABLE job_log (
+        id          INTEGER PRIMARY KEY,
+        status      INTEGER NOT NULL,
+        attempts    INTEGER NOT NULL,
+        created_at  INTEGER NOT NULL,
+        finished_at INTEGER NOT NULL,
+        event_type  TEXT NOT NULL,
+        worker      TEXT,
+        payload     BLOB NOT NULL
+    );";
+
+const INSERT: &str = "INSERT INTO jobs (created_at, event_type, payload) VALUES (unixepoch(), ?1, ?2)";
+const CLAIM: &str = "
+    UPDATE jobs SET status = 1, attempts = attempts + 1, lease_until = unixepoch() + 60, worker = 'worker'
+    WHERE id IN (SELECT id FROM jobs WHERE status = 0 ORDER BY id LIMIT ?1)
+    RETURNING id, payload";
+const LOG: &str = "
+    INSERT INTO job_log (id, status, attempts, created_at, finished_at, event_type, worker, payload)
+    SELECT id, 2, attempts, created_at, unixepoch(), event_type, worker, payload FROM jobs WHERE id = ?1";
+const DELETE: &str = "DELETE FROM jobs WHERE id = ?1";
+
+/// What the header of a report says of SQLite.
+pub(crate) fn describe() -> String {
+    format!("SQLite {}: journal_mode=WAL, synchronous=FULL on both sides", rusqlite::version())
+}
+
+fn open(file: &Path) -> Result<Connection> {
+    let connection = Connection::open(file)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.execute_batch(TABLES)?;
+    Ok(connection)
+}
+
+/// Publish, claim and finish in three transactions per batch; answers events per second.
+///
+/// # Errors
+/// When SQLite refuses, or not every event arrives in the log.
+pub(crate) fn cycle(file: &Path, events: usize) -> Result<f64> {
+    let mut connection = open(file)?;
+    let body = payload(PAYLOAD).into_bytes();
+    let batches = events / BATCH;
+    let start = Instant::now();
+    for _ in 0..batches {
+        let publish = connection.transaction()?;
+        let mut insert = publish.prepare_cached(INSERT)?;
+        for _ in 0..BATCH {
+            insert.execute(params!["bench", body])?;
+        }
+        drop(insert);
+        publish.commit()?;
+
+        let take = connection.transaction()?;
+        let mut claim = take.prepare_cached(CLAIM)?;
+        let claimed = claim.query_map([i64::try_from(BATCH)?], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
+        let claimed: Vec<(i64, Vec<u8>)> = claimed.collect::<rusqlite::Result<_>>()?;
+        drop(claim);
+        take.commit()?;
+
+        let finish = connection.transaction()?;
+        let (mut log, mut delete) = (finish.prepare_cached(LOG)?, finish.prepare_cached(DELETE)?);
+        for (id, _) in &claimed {
+            log.execute([id])?;
+            delete.execute([id])?;
+        }
+        drop((log, delete));
+        finish.commit()?;
+    }
+    let took = start.elapsed();
+    expect_rows(&connection, "job_log", batches * BATCH)?;
+    Ok(rate(batches * BATCH, took))
+}
+
+/// One row, one commit; answers events per second.
+///
+/// # Errors
+/// When SQLite refuses.
+pub(crate) fn publish_single(file: &Path, events: usize) -> Result<f64> {
+    let connection = open(file)?;
+    let body = payload(PAYLOAD).into_bytes();
+    let mut insert = connection.prepare(INSERT)?;
+    let start = Instant::now();
+    for _ in 0..events {
+        insert.execute(params!["bench", body])?;
+    }
+    let took = start.elapsed();
+    expect_rows(&connection, "jobs", events)?;
+    Ok(rate(events, took))
+}
+
+/// A baseline that did not do its work must not count.
+fn expect_rows(connection: &Connection, table: &str, expected: usize) -> Result<()> {
+    let count: i64 = connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
+    if usize::try_from(count)? == expected {
+        return Ok(());
+    }
+    Err(format!("the baseline left {count} rows in {table} where {expected} belong").into())
+}

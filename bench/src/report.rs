@@ -1,0 +1,279 @@
+//! What a run found: the verdicts, the table for people and the JSON for machines. Measures nothing.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::catalogue::{Better, Discipline, Judge};
+use crate::runner::{Pair, median, short};
+
+/// The result of one discipline. The first nine fields are the stable part of the JSON.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Outcome {
+    /// The discipline's stable name.
+    pub(crate) name: &'static str,
+    /// The median of the runs.
+    pub(crate) value: f64,
+    /// What it is counted in.
+    pub(crate) unit: &'static str,
+    /// The median of the baseline's runs, where there is one.
+    pub(crate) baseline: Option<f64>,
+    /// `value / baseline`; `value / must` where there is no baseline.
+    pub(crate) ratio: f64,
+    /// Which way is better.
+    pub(crate) better: Better,
+    /// What has to be reached: by the ratio, or by the value where there is no baseline.
+    pub(crate) must: f64,
+    /// What is hoped for.
+    pub(crate) aim: f64,
+    /// The single measurements.
+    pub(crate) runs: Vec<f64>,
+    /// The baseline's single measurements.
+    pub(crate) baseline_runs: Vec<f64>,
+    /// Figures on the side.
+    pub(crate) notes: Vec<String>,
+    #[serde(skip)]
+    what: &'static str,
+    #[serde(skip)]
+    judge: Judge,
+}
+
+/// How a result stands to its promise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The aim is reached.
+    Aim,
+    /// What must be reached is.
+    Must,
+    /// It is not.
+    Missed,
+}
+
+impl Outcome {
+    /// A result that is compared with a baseline of the same run.
+    pub(crate) fn beside(discipline: &'static Discipline, pair: Pair) -> Self {
+        let (value, baseline) = (median(&pair.ours), median(&pair.baseline));
+        let mut outcome = Self::new(discipline, value, pair.ours);
+        outcome.baseline = Some(baseline);
+        outcome.ratio = value / baseline;
+        outcome.baseline_runs = pair.baseline;
+        outcome
+    }
+
+    /// A result that stands for itself.
+    pub(crate) fn absolute(discipline: &'static Discipline, runs: Vec<f64>) -> Self {
+        Self::new(discipline, median(&runs), runs)
+    }
+
+    fn new(discipline: &'static Discipline, value: f64, runs: Vec<f64>) -> Self {
+        Self {
+            name: discipline.name,
+            value,
+            unit: discipline.unit,
+            baseline: None,
+            ratio: value / discipline.must,
+            better: discipline.better,
+            must: discipline.must,
+            aim: discipline.aim,
+            runs,
+            baseline_runs: Vec::new(),
+            notes: Vec::new(),
+            what: discipline.what,
+            judge: discipline.judge,
+        }
+    }
+
+    /// Adds a figure on the side.
+    #[must_use]
+    pub(crate) fn note(mut self, note: impl Into<String>) -> Self {
+        self.notes.push(note.into());
+        self
+    }
+
+    /// What the promise is compared with.
+    pub(crate) fn judged(&self) -> f64 {
+        match self.judge {
+            Judge::Ratio => self.ratio,
+            Judge::Value => self.value,
+        }
+    }
+
+    /// How it stands to its promise. Something that could not be computed is missed.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let judged = self.judged();
+        let reaches = |mark: f64| match self.better {
+            Better::Higher => judged >= mark,
+            Better::Lower => judged <= mark,
+        };
+        if reaches(self.aim) {
+            Verdict::Aim
+        } else if reaches(self.must) {
+            Verdict::Must
+        } else {
+            Verdict::Missed
+        }
+    }
+
+    /// What is measured, in one line.
+    pub(crate) fn what(&self) -> &'static str {
+        self.what
+    }
+
+    /// What is judged, with its unit, for people.
+    pub(crate) fn judged_text(&self) -> String {
+        match self.judge {
+            Judge::Ratio => format!("{:.2}×", self.ratio),
+            Judge::Value => format!("{} {}", short(self.value), self.unit),
+        }
+    }
+
+    /// A mark (must or aim) as it is written beside the result.
+    pub(crate) fn mark_text(&self, mark: f64) -> String {
+        let sign = if self.better == Better::Higher { '≥' } else { '≤' };
+        match self.judge {
+            Judge::Ratio => format!("{sign} {mark}×"),
+            Judge::Value => format!("{sign} {}", short(mark)),
+        }
+    }
+}
+
+impl Verdict {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Aim => "aim reached",
+            Self::Must => "ok",
+            Self::Missed => "** MISSED **",
+        }
+    }
+}
+
+/// The results as JSON: a list of objects.
+pub(crate) fn json(outcomes: &[Outcome]) -> crate::Result<String> {
+    Ok(serde_json::to_string_pretty(outcomes)? + "\n")
+}
+
+/// The results as a table, with the figures on the side below it.
+pub(crate) fn table(outcomes: &[Outcome]) -> String {
+    let head = ["discipline", "value", "unit", "baseline", "ratio", "must", "aim", "spread", "verdict"];
+    let mut rows = vec![head.map(str::to_owned)];
+    rows.extend(outcomes.iter().map(row));
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let mut text = String::new();
+    for (index, row) in rows.iter().enumerate() {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            // Names and words are flush left, numbers flush right.
+            let _ = match column {
+                0 | 2 | 8 => write!(line, "{cell:<width$}  "),
+                _ => write!(line, "{cell:>width$}  "),
+            };
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+        if index == 0 {
+            let rules: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
+            let _ = writeln!(text, "{}", rules.join("──"));
+        }
+    }
+    let missed = outcomes.iter().filter(|outcome| outcome.verdict() == Verdict::Missed).count();
+    let aims = outcomes.iter().filter(|outcome| outcome.verdict() == Verdict::Aim).count();
+    let _ = writeln!(text, "\n{} disciplines: {aims} reach their aim, {missed} miss their must.", outcomes.len());
+    for outcome in outcomes {
+        for note in &outcome.notes {
+            let _ = writeln!(text, "  {}: {note}", outcome.name);
+        }
+    }
+    text
+}
+
+fn row(outcome: &Outcome) -> [String; 9] {
+    let ratio = match outcome.judge {
+        Judge::Ratio => format!("{:.2}×", outcome.ratio),
+        Judge::Value => format!("{:.2} of must", outcome.ratio),
+    };
+    [
+        outcome.name.into(),
+        short(outcome.value),
+        outcome.unit.into(),
+        outcome.baseline.map_or_else(|| "-".into(), short),
+        ratio,
+        outcome.mark_text(outcome.must),
+        outcome.mark_text(outcome.aim),
+        spread(&outcome.runs),
+        outcome.verdict().text().into(),
+    ]
+}
+
+/// How far the single measurements lie around their median: what a ratio can be trusted to.
+fn spread(runs: &[f64]) -> String {
+    let middle = median(runs);
+    let far = runs.iter().map(|run| (run / middle - 1.0).abs()).fold(0.0, f64::max);
+    if runs.len() < 2 || !far.is_finite() { "-".into() } else { format!("±{:.0}%", far * 100.0) }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::catalogue::{DISCIPLINES, discipline};
+
+    pub(crate) fn samples() -> Vec<Outcome> {
+        let one = |discipline: &'static Discipline| match discipline.judge {
+            Judge::Ratio => {
+                let ours = vec![90.0 * discipline.aim, 100.0 * discipline.aim, 140.0 * discipline.aim];
+                Outcome::beside(discipline, Pair { ours, baseline: vec![100.0; 3] })
+            }
+            Judge::Value => Outcome::absolute(discipline, vec![discipline.must]).note("half of it is publish"),
+        };
+        DISCIPLINES.iter().map(one).collect()
+    }
+
+    fn beside(name: &str, ours: f64, baseline: f64) -> Outcome {
+        Outcome::beside(discipline(name).unwrap(), Pair { ours: vec![ours], baseline: vec![baseline] })
+    }
+
+    #[test]
+    fn verdicts_follow_the_better_side() {
+        assert_eq!(beside("postgres_drain", 200.0, 100.0).verdict(), Verdict::Aim);
+        assert_eq!(beside("postgres_drain", 100.0, 100.0).verdict(), Verdict::Must);
+        assert_eq!(beside("postgres_drain", 99.0, 100.0).verdict(), Verdict::Missed);
+        let flat = "postgres_claim_flat_backlog_time";
+        assert_eq!(beside(flat, 1.1, 1.0).verdict(), Verdict::Aim);
+        assert_eq!(beside(flat, 1.5, 1.0).verdict(), Verdict::Must);
+        assert_eq!(beside(flat, 1.6, 1.0).verdict(), Verdict::Missed);
+        assert_eq!(beside(flat, 0.0, 0.0).verdict(), Verdict::Missed, "nothing measured is not a pass");
+        let wal = |value| Outcome::absolute(discipline("postgres_wal_bytes_per_event").unwrap(), vec![value]).verdict();
+        assert_eq!([wal(900.0), wal(1600.0), wal(1601.0)], [Verdict::Aim, Verdict::Must, Verdict::Missed]);
+    }
+
+    #[test]
+    fn json_has_the_promised_shape() {
+        let outcomes = samples();
+        let list: Vec<serde_json::Value> = serde_json::from_str(&json(&outcomes).unwrap()).unwrap();
+        assert_eq!(list.len(), DISCIPLINES.len());
+        for (object, discipline) in list.iter().zip(&DISCIPLINES) {
+            assert_eq!(object["name"], discipline.name);
+            for key in ["value", "ratio", "must", "aim"] {
+                assert!(object[key].is_number(), "{key} of {}", discipline.name);
+            }
+            assert!(object["unit"].is_string());
+            assert!(["higher", "lower"].contains(&object["better"].as_str().unwrap()));
+            assert!(object["runs"].as_array().unwrap().iter().all(serde_json::Value::is_number));
+            assert_eq!(object["baseline"].is_null(), discipline.judge == Judge::Value);
+        }
+        assert_eq!(list[0]["ratio"].as_f64().unwrap(), 2.0);
+        let wal = list.iter().find(|object| object["name"] == "postgres_wal_bytes_per_event").unwrap();
+        assert_eq!(wal["ratio"].as_f64().unwrap(), 1.0);
+    }
+
+    #[test]
+    fn the_table_marks_what_is_missed() {
+        let mut outcomes = samples();
+        assert!(!table(&outcomes).contains("MISSED"));
+        outcomes[0].ratio = 0.5;
+        let text = table(&outcomes);
+        let line = text.lines().find(|line| line.starts_with("postgres_drain ")).unwrap();
+        assert!(line.contains("MISSED"), "{line}");
+        assert!(text.contains("1 miss their must"), "{text}");
+        assert!(text.contains("half of it is publish"));
+    }
+}

@@ -1,0 +1,136 @@
+//! Runs ours and the baseline in turns and condenses what they measured. Knows nothing of databases or of printing.
+
+use std::time::Duration;
+
+use crate::Result;
+
+/// Single measurements of both sides, in the order they were made.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Pair {
+    /// Tidegate.
+    pub(crate) ours: Vec<f64>,
+    /// What it is compared with.
+    pub(crate) baseline: Vec<f64>,
+}
+
+/// Runs both sides `runs` times in turns (A B A B …), so that a slow minute of the machine falls on both.
+///
+/// # Errors
+/// The first error of either side.
+pub(crate) async fn interleave(
+    name: &str,
+    runs: usize,
+    mut ours: impl AsyncFnMut() -> Result<f64>,
+    mut baseline: impl AsyncFnMut() -> Result<f64>,
+) -> Result<Pair> {
+    let mut pair = Pair::default();
+    for run in 1..=runs {
+        let (value, beside) = (ours().await?, baseline().await?);
+        progress(&format!("{name} {run}/{runs}: {} vs {}", short(value), short(beside)));
+        pair.ours.push(value);
+        pair.baseline.push(beside);
+    }
+    Ok(pair)
+}
+
+/// Runs these at once, each as a task of its own, and waits for all.
+///
+/// # Errors
+/// The first error among them.
+pub(crate) async fn at_once<F>(work: impl IntoIterator<Item = F>) -> Result<()>
+where
+    F: Future<Output = Result<()>> + Send + 'static,
+{
+    let mut tasks: tokio::task::JoinSet<Result<()>> = work.into_iter().collect();
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    Ok(())
+}
+
+/// Says on standard error what is going on: full runs take a while.
+pub(crate) fn progress(line: &str) {
+    eprintln!("  {line}");
+}
+
+/// The middle one; the mean of the middle two of an even number. NaN of nothing.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => f64::NAN,
+        odd if odd % 2 == 1 => sorted[middle],
+        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+/// Things per second.
+pub(crate) fn rate(count: usize, took: Duration) -> f64 {
+    count as f64 / took.as_secs_f64().max(1e-9)
+}
+
+/// A number with about three figures that matter, as people read it.
+pub(crate) fn short(value: f64) -> String {
+    let size = value.abs();
+    if !value.is_finite() {
+        "-".into()
+    } else if size >= 1000.0 {
+        thousands(value)
+    } else if size >= 100.0 {
+        format!("{value:.0}")
+    } else if size >= 10.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.2}")
+    }
+}
+
+fn thousands(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if value < 0.0 { format!("-{text}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(median(&[7.0]), 7.0);
+        assert_eq!(median(&[1.0, 1.0, 1.0, 1.0, 1000.0]), 1.0, "one outlier must not move it");
+        assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn numbers_for_people() {
+        let cases = [(1_234_567.0, "1,234,567"), (1000.0, "1,000"), (999.4, "999"), (54.321, "54.3"), (0.0625, "0.06")];
+        for (value, text) in cases {
+            assert_eq!(short(value), text);
+        }
+        assert_eq!(short(-45_000.0), "-45,000");
+        assert_eq!(short(f64::NAN), "-");
+    }
+
+    #[test]
+    fn sides_take_turns() {
+        let order = std::cell::RefCell::new(Vec::new());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let side = async |name: &'static str, value: f64| {
+            order.borrow_mut().push(name);
+            Ok(value)
+        };
+        let pair = runtime.block_on(interleave("x", 3, async || side("a", 2.0).await, async || side("b", 1.0).await));
+        assert_eq!(pair.unwrap(), Pair { ours: vec![2.0; 3], baseline: vec![1.0; 3] });
+        assert_eq!(order.into_inner(), ["a", "b", "a", "b", "a", "b"]);
+    }
+}

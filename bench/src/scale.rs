@@ -1,0 +1,101 @@
+//! How much a run does: the full measure, or a quick look.
+
+use std::time::Duration;
+
+/// Entries of one batch, on both sides of every discipline that works in batches.
+pub(crate) const BATCH: usize = 1_000;
+/// Concurrent callers of the batched PostgreSQL disciplines, on both sides.
+pub(crate) const CALLERS: usize = 2;
+/// Concurrent tasks that publish single events through Tidegate.
+pub(crate) const PUBLISHERS: usize = 64;
+/// Connections on which the baseline inserts single rows.
+pub(crate) const RAW_CONNECTIONS: usize = 32;
+/// Entries of one claim where its cost is looked at.
+pub(crate) const CLAIM: usize = 100;
+/// Bytes of a payload, except where memory is measured.
+pub(crate) const PAYLOAD: usize = 200;
+
+/// Counts of a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scale {
+    /// Runs of each side.
+    pub(crate) runs: usize,
+    /// Events that are drained.
+    pub(crate) drain: usize,
+    /// Events that are published in batches.
+    pub(crate) publish_many: usize,
+    /// Events that are published one by one.
+    pub(crate) publish_single: usize,
+    /// Events of the whole cycle on SQLite.
+    pub(crate) cycle: usize,
+    /// The small backlog that claims are compared with.
+    pub(crate) backlog_small: usize,
+    /// The large one.
+    pub(crate) backlog_large: usize,
+    /// Delayed entries, or entries of foreign types, in front.
+    pub(crate) in_front: usize,
+    /// Claims of one run.
+    pub(crate) claims: usize,
+    /// How long the snapshot is held open, and how long the run without it takes.
+    pub(crate) held: Duration,
+    /// Events whose WAL is weighed.
+    pub(crate) wal: usize,
+    /// Events of 1 KiB that pass through memory.
+    pub(crate) memory: usize,
+}
+
+impl Scale {
+    /// What results are kept of.
+    pub(crate) const FULL: Self = Self {
+        runs: 5,
+        drain: 200_000,
+        publish_many: 200_000,
+        publish_single: 50_000,
+        cycle: 200_000,
+        backlog_small: 10_000,
+        backlog_large: 1_000_000,
+        in_front: 500_000,
+        claims: 40,
+        held: Duration::from_secs(300),
+        wal: 100_000,
+        memory: 1_000_000,
+    };
+
+    /// A look that takes less than two minutes.
+    pub(crate) const QUICK: Self = Self {
+        runs: 3,
+        drain: 20_000,
+        publish_many: 20_000,
+        publish_single: 6_000,
+        cycle: 20_000,
+        backlog_small: 10_000,
+        backlog_large: 100_000,
+        in_front: 50_000,
+        claims: 20,
+        held: Duration::from_secs(10),
+        wal: 10_000,
+        memory: 100_000,
+    };
+}
+
+/// A JSON payload of exactly this many bytes.
+pub(crate) fn payload(bytes: usize) -> String {
+    let (head, tail) = (r#"{"order":12345,"amount":99.99,"text":""#, r#""}"#);
+    let filler = "the tide comes in and the tide goes out and ".chars().cycle();
+    let text: String = filler.take(bytes.saturating_sub(head.len() + tail.len())).collect();
+    format!("{head}{text}{tail}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_are_json_of_the_size_asked_for() {
+        for bytes in [PAYLOAD, 1024] {
+            let payload = payload(bytes);
+            assert_eq!(payload.len(), bytes);
+            assert!(serde_json::from_str::<serde_json::Value>(&payload).is_ok());
+        }
+    }
+}
