@@ -1,1 +1,82 @@
+//! A durable event queue to embed.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use tidegate::{EventQueue, NewEvent};
+//!
+//! #[tokio::main]
+//! async fn main() -> tidegate::Result<()> {
+//!     let queue = EventQueue::open("sqlite:events.db").await?; // or postgres://user@host/database
+//!     queue.publish(NewEvent::new("order.created", r#"{"amount": 99.99}"#)).await?;
+//!
+//!     while let Some(event) = queue.next(Duration::from_secs(1)).await? {
+//!         println!("{} {:?}", event.event_type(), event.payload());
+//!         event.complete().await?; // or fail(error), retry_after(…), snooze(…), release()
+//!     }
+//!     queue.close().await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! [`EventQueue`] turns concurrent single calls into batches (see [`coalescer`]), leases into values ([`QueuedEvent`]),
+//! and hints into wake-ups. It knows no SQL: that is the store's.
+//!
+//! # Delivery
+//!
+//! At least once. A claimed entry is ours until its lease runs out; whoever is late is told so
+//! ([`ErrorKind::Fenced`]) and changes nothing. Effects in the same database happen exactly once with
+//! [`EventQueue::finalize_in`].
+//!
+//! # Metrics
+//!
+//! Through the `metrics` facade; install a recorder before a queue is opened.
+//!
+//! | name | kind | labels | what |
+//! |---|---|---|---|
+//! | `tidegate_published_total` | counter | | events published by this process |
+//! | `tidegate_claimed_total` | counter | | entries claimed |
+//! | `tidegate_finalized_total` | counter | `end` | entries ended |
+//! | `tidegate_retried_total` | counter | | attempts that failed and are tried again |
+//! | `tidegate_released_total` | counter | | leases given back without a verdict |
+//! | `tidegate_leases_lost_total` | counter | | verdicts that came too late |
+//! | `tidegate_batch_size` | histogram | `lane` | items per transaction |
+//! | `tidegate_flush_seconds` | histogram | `lane` | time per transaction |
+//! | `tidegate_publish_to_claim_seconds` | histogram | | from publish to claim, in database time |
+//! | `tidegate_claim_to_finish_seconds` | histogram | | from claim to end |
+//! | `tidegate_depth` | gauge | `queue`, `state` | entries that are ready, delayed, parked, leased |
+//! | `tidegate_oldest_age_seconds` | gauge | `queue` | how long the oldest entry of the last claim had waited |
 
+mod admin;
+pub mod coalescer;
+mod consumer;
+mod delivery;
+mod error;
+mod metrics;
+mod options;
+mod queue;
+mod receipt;
+mod release;
+mod shared;
+mod transaction;
+mod upkeep;
+mod wake;
+
+pub use admin::DeadLetterFilter;
+pub use consumer::Consumer;
+pub use delivery::{Failure, QueuedEvent};
+pub use error::{Error, ErrorKind, Result};
+pub use options::{Builder, Limits, Options};
+pub use queue::EventQueue;
+pub use receipt::Receipt;
+pub use tidegate_core::{
+    Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, IdSpace, LeaseToken, NewEvent,
+    PayloadLimit, QueueConfig, QueueName, QueueState, RetryPolicy, Timestamp, Tsid, Why,
+};
+pub use tidegate_store::{
+    Backend, Claimed, Clock, EntryPhase, EntryView, Fact, Finalize, Finalized, ManualClock, PublishOutcome, Published,
+    Requeue, RequeueAt, Store, StoreOptions,
+};
+pub use transaction::CallerTx;
+#[cfg(feature = "sqlite")]
+pub use transaction::Tx;
+pub use upkeep::Health;

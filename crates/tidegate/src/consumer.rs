@@ -1,0 +1,254 @@
+//! Claiming: polls that merge, and waiting for work.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tidegate_core::QueueName;
+use tidegate_core::name::check_text;
+use tidegate_store::{Claim, Claimed};
+
+use crate::coalescer::{Coalescer, LaneLimits};
+use crate::delivery::QueuedEvent;
+use crate::error::{Error, Result};
+use crate::options::check_lease;
+use crate::shared::Shared;
+use crate::wake::Bell;
+
+/// Concurrent polls merge when all of this is equal.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct ClaimKey {
+    pub(crate) queue: QueueName,
+    pub(crate) types: Option<Vec<String>>,
+    pub(crate) lease: Duration,
+    pub(crate) worker: String,
+}
+
+/// Where delivered entries came from; each of them holds it.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) key: ClaimKey,
+    /// How long the oldest entry of the last claim had waited, in microseconds.
+    pub(crate) oldest_age: AtomicI64,
+}
+
+/// The polls of one key.
+pub(crate) struct ClaimLane {
+    pub(crate) origin: Arc<Origin>,
+    bell: Arc<Bell>,
+    lane: Coalescer<usize, Vec<QueuedEvent>>,
+    /// Milliseconds since the start, plus one, of the last poll and of the last announcement; 0 is never.
+    polled: AtomicU64,
+    announced: AtomicU64,
+}
+
+impl fmt::Debug for ClaimLane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClaimLane").field("key", &self.origin.key).finish_non_exhaustive()
+    }
+}
+
+impl ClaimLane {
+    pub(crate) fn new(shared: &Arc<Shared>, key: ClaimKey) -> Self {
+        let base = shared.lane_limits(2);
+        let limits = LaneLimits {
+            batch_weight: base.batch_items,
+            room_weight: base.room_items.max(base.batch_items),
+            skip_gone: true,
+            ..base
+        };
+        let bell = shared.bells.of(&key.queue);
+        let origin = Arc::new(Origin { shared: Arc::clone(shared), key, oldest_age: AtomicI64::new(0) });
+        let lane = {
+            let origin = Arc::clone(&origin);
+            Coalescer::new("claim", limits, |wanted| *wanted, move |wanted| claim(Arc::clone(&origin), wanted))
+        };
+        Self { origin, bell, lane, polled: AtomicU64::new(0), announced: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn close(&self) {
+        self.lane.close();
+    }
+
+    pub(crate) async fn idle(&self) {
+        self.lane.idle().await;
+    }
+
+    fn clock(&self) -> u64 {
+        self.origin.shared.started.elapsed().as_millis() as u64 + 1
+    }
+
+    /// Whether it polled within `active` and was not announced within `every`; says yes once per period.
+    pub(crate) fn wants_announcing(&self, every: Duration, active: Duration) -> bool {
+        let now = self.clock();
+        let (polled, announced) = (self.polled.load(Ordering::Relaxed), self.announced.load(Ordering::Relaxed));
+        let due = announced == 0 || now.saturating_sub(announced) >= every.as_millis() as u64;
+        let lively = polled > 0 && now.saturating_sub(polled) <= active.as_millis() as u64;
+        if due && lively {
+            self.announced.store(now, Ordering::Relaxed);
+        }
+        due && lively
+    }
+}
+
+/// One claim for all who wait: the first comes first.
+async fn claim(origin: Arc<Origin>, wanted: Vec<usize>) -> Result<Vec<Result<Vec<QueuedEvent>>>> {
+    let key = &origin.key;
+    let claim = Claim {
+        queue: key.queue.clone(),
+        types: key.types.clone(),
+        max: wanted.iter().sum(),
+        lease: key.lease,
+        worker: key.worker.clone(),
+    };
+    let claimed = origin.shared.store.claim(claim).await?;
+    let at = Instant::now();
+    meter(&origin, &claimed);
+    let mut rest = claimed.into_iter();
+    let share = |count: usize| {
+        Ok(rest.by_ref().take(count).map(|data| QueuedEvent::new(data, Arc::clone(&origin), at)).collect())
+    };
+    Ok(wanted.into_iter().map(share).collect())
+}
+
+fn meter(origin: &Origin, claimed: &[Claimed]) {
+    let meters = &origin.shared.meters;
+    meters.claimed.increment(claimed.len() as u64);
+    let mut oldest = 0;
+    for entry in claimed {
+        let waited = (entry.claimed_at.as_microsecond() - entry.fact.created_at.as_microsecond()).max(0);
+        oldest = oldest.max(waited);
+        meters.publish_to_claim.record(waited as f64 / 1e6);
+    }
+    origin.oldest_age.store(oldest, Ordering::Relaxed);
+}
+
+/// A handle that claims, perhaps only some types, perhaps under another lease or name.
+///
+/// ```
+/// # async fn example(queue: tidegate::EventQueue) -> tidegate::Result<()> {
+/// use std::time::Duration;
+/// let mails = queue.consumer().types(["mail.wanted"])?.lease(Duration::from_secs(300))?;
+/// while let Some(event) = mails.next(Duration::from_secs(10)).await? {
+///     event.complete().await?;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Consumer {
+    pub(crate) lane: Arc<ClaimLane>,
+}
+
+impl Consumer {
+    fn changed(&self, change: impl FnOnce(&mut ClaimKey)) -> Self {
+        let origin = &self.lane.origin;
+        let mut key = origin.key.clone();
+        change(&mut key);
+        Self { lane: origin.shared.claim_lane(key) }
+    }
+
+    /// Claims only these types.
+    ///
+    /// # Errors
+    /// When there is none, or one is not a type.
+    pub fn types<T: Into<String>>(&self, types: impl IntoIterator<Item = T>) -> Result<Self> {
+        let mut types: Vec<String> = types.into_iter().map(Into::into).collect();
+        types.sort_unstable();
+        types.dedup();
+        if types.is_empty() {
+            return Err(Error::invalid("a consumer of no types would never get anything: name one, or leave it out"));
+        }
+        for event_type in &types {
+            check_text("event type", event_type)?;
+        }
+        Ok(self.changed(|key| key.types = Some(types)))
+    }
+
+    /// Claims for this long.
+    ///
+    /// # Errors
+    /// When the lease is not within a millisecond and a year.
+    pub fn lease(&self, lease: Duration) -> Result<Self> {
+        check_lease(lease)?;
+        Ok(self.changed(|key| key.lease = lease))
+    }
+
+    /// Claims under this name.
+    ///
+    /// # Errors
+    /// When the name is empty, too long, or has control characters.
+    pub fn worker(&self, worker: impl Into<String>) -> Result<Self> {
+        let worker = worker.into();
+        check_text("worker", &worker)?;
+        Ok(self.changed(|key| key.worker = worker))
+    }
+
+    /// Claims the next entry, or none, without waiting for one.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn poll(&self) -> Result<Option<QueuedEvent>> {
+        Ok(self.claim(1).await?.pop())
+    }
+
+    /// Claims up to `count` entries without waiting for them.
+    ///
+    /// # Errors
+    /// The store's. What was claimed before it is released.
+    pub async fn poll_many(&self, count: usize) -> Result<Vec<QueuedEvent>> {
+        let most = self.lane.origin.shared.options.limits.batch_items.max(1);
+        let mut events = self.claim(count.min(most)).await?;
+        let mut full = events.len() == most;
+        while full && events.len() < count {
+            let more = self.claim((count - events.len()).min(most)).await?;
+            full = more.len() == most;
+            events.extend(more);
+        }
+        Ok(events)
+    }
+
+    async fn claim(&self, count: usize) -> Result<Vec<QueuedEvent>> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        self.lane.polled.store(self.lane.clock(), Ordering::Relaxed);
+        self.lane.lane.call(count).await
+    }
+
+    /// Claims the next entry, waiting up to `timeout` for one. Wake-ups rouse it; without any it looks again after the
+    /// poll interval.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn next(&self, timeout: Duration) -> Result<Option<QueuedEvent>> {
+        Ok(self.wait_many(1, timeout).await?.pop())
+    }
+
+    /// Claims up to `count` entries, waiting up to `timeout` for the first.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn wait_many(&self, count: usize, timeout: Duration) -> Result<Vec<QueuedEvent>> {
+        let mut rung = self.lane.bell.listen();
+        let now = tokio::time::Instant::now();
+        let deadline = now.checked_add(timeout).unwrap_or(now + Duration::from_secs(366 * 24 * 3600));
+        loop {
+            let events = self.poll_many(count).await?;
+            if !events.is_empty() || count == 0 {
+                return Ok(events);
+            }
+            let now = tokio::time::Instant::now();
+            if now >= deadline {
+                return Ok(events);
+            }
+            let mut alarm = deadline.min(now + self.lane.origin.shared.options.poll_interval);
+            if let Some(moment) = self.lane.bell.next_moment() {
+                alarm = alarm.min(moment.into());
+            }
+            // The bell outlives this call, so an error cannot happen; it would only mean another look.
+            let _ = tokio::time::timeout_at(alarm, rung.changed()).await;
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The queue that applications hold: publishing, claiming, finalising.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate_core::{End, EntryId, LeaseToken, NewEvent, QueueName, Timestamp};
+use tidegate_store::{Backend, Extend, Finalize, Finalized, Published, QueueChange, Requeue, RequeueAt, Store};
+
+use crate::consumer::{ClaimKey, Consumer};
+use crate::delivery::{QueuedEvent, verdict};
+use crate::error::{Result, lost};
+use crate::options::{Builder, Options, check_lease};
+use crate::shared::{Native, Shared};
+use crate::wake::delay_of;
+
+/// A durable queue. Clones are cheap handles of the same one.
+///
+/// Background work ends with the last handle; [`close`](Self::close) ends it in good order.
+#[derive(Debug, Clone)]
+pub struct EventQueue {
+    pub(crate) consumer: Consumer,
+}
+
+impl EventQueue {
+    /// Opens the database at `address` with default settings: `sqlite:PATH`, a plain path, or `postgres://…`.
+    ///
+    /// # Errors
+    /// `Invalid` for an address that can never work, `Unavailable` when the database cannot be reached, `Schema` when
+    /// its schema does not fit.
+    pub async fn open(address: impl AsRef<str>) -> Result<Self> {
+        Self::builder().open(address).await
+    }
+
+    /// Starts with default settings.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Uses any store with default settings.
+    ///
+    /// # Errors
+    /// When the queue cannot be set up in the store.
+    pub async fn from_store(store: Arc<dyn Store>) -> Result<Self> {
+        Self::builder().with_store(store).await
+    }
+
+    pub(crate) async fn start(options: Options, store: Arc<dyn Store>, native: Native) -> Result<Self> {
+        store.put_queue(&options.queue, QueueChange::default()).await?;
+        let key = ClaimKey {
+            queue: options.queue.clone(),
+            types: None,
+            lease: options.lease,
+            worker: options.worker.clone(),
+        };
+        let shared = Shared::start(options, store, native);
+        Ok(Self { consumer: Consumer { lane: shared.claim_lane(key) } })
+    }
+
+    /// Another queue in the same database, over the same lanes and connections. It is made if it does not exist.
+    ///
+    /// # Errors
+    /// `Invalid` when the name is not one, else the store's.
+    pub async fn named(&self, queue: impl Into<String>) -> Result<Self> {
+        let queue = QueueName::new(queue)?;
+        let shared = self.shared();
+        shared.store.put_queue(&queue, QueueChange::default()).await?;
+        let key = ClaimKey { queue, ..self.consumer.lane.origin.key.clone() };
+        Ok(Self { consumer: Consumer { lane: shared.claim_lane(key) } })
+    }
+
+    /// The queue's name.
+    #[must_use]
+    pub fn name(&self) -> &QueueName {
+        &self.consumer.lane.origin.key.queue
+    }
+
+    /// Which database is behind it.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        self.shared().store.backend()
+    }
+
+    /// The store behind it.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.shared().store
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.consumer.lane.origin.shared
+    }
+
+    /// An event that names no queue of its own goes into this one.
+    pub(crate) fn address(&self, event: &mut NewEvent) {
+        if event.queue.as_str() == QueueName::DEFAULT && self.name().as_str() != QueueName::DEFAULT {
+            event.queue = self.name().clone();
+        }
+    }
+
+    /// Publishes an event and waits until it is durable. Concurrent calls share transactions. An event whose queue is
+    /// `default` goes into this handle's queue.
+    ///
+    /// # Errors
+    /// `Invalid` (what to change is said), `Conflict` (the deduplication key stands for another event), `Full` (depth
+    /// limit, or draining), `Busy` (too much at once), or the store's.
+    pub async fn publish(&self, mut event: NewEvent) -> Result<Published> {
+        self.address(&mut event);
+        let lane = self.shared().lanes.for_publish(std::slice::from_ref(&event));
+        lane.call(event).await
+    }
+
+    /// Publishes events in their order, in transactions of at most 1,000 events and 8 MiB, and answers each. One bad
+    /// event never fails its neighbours.
+    pub async fn publish_many(&self, mut events: Vec<NewEvent>) -> Vec<Result<Published>> {
+        events.iter_mut().for_each(|event| self.address(event));
+        self.shared().lanes.for_publish(&events).call_many(events).await
+    }
+
+    /// A handle that claims, to be narrowed to types, or given another lease or name.
+    #[must_use]
+    pub fn consumer(&self) -> Consumer {
+        self.consumer.clone()
+    }
+
+    /// Claims the next entry, or none, without waiting for one.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn poll(&self) -> Result<Option<QueuedEvent>> {
+        self.consumer.poll().await
+    }
+
+    /// Claims up to `count` entries without waiting for them.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn poll_many(&self, count: usize) -> Result<Vec<QueuedEvent>> {
+        self.consumer.poll_many(count).await
+    }
+
+    /// Claims the next entry, waiting up to `timeout` for one.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn next(&self, timeout: Duration) -> Result<Option<QueuedEvent>> {
+        self.consumer.next(timeout).await
+    }
+
+    /// Claims up to `count` entries, waiting up to `timeout` for the first.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn wait_many(&self, count: usize, timeout: Duration) -> Result<Vec<QueuedEvent>> {
+        self.consumer.wait_many(count, timeout).await
+    }
+
+    /// Ends an entry by its bare id, whoever holds it: COMPLETED, or COMPLETED_WITH_ERRORS when errors are given. One
+    /// that has ended stays as it ended.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such entry.
+    pub async fn finalize<E: Into<String>>(
+        &self,
+        id: EntryId,
+        errors: impl IntoIterator<Item = E>,
+    ) -> Result<Finalized> {
+        let (end, errors) = verdict(errors);
+        self.finish(Finalize { id, token: None, end, errors, results: None }).await
+    }
+
+    /// Ends an entry in any way, under a lease or by bare id.
+    ///
+    /// # Errors
+    /// `Fenced` when a lease is named that is not held, `NotFound` when there is no such entry.
+    pub async fn finish(&self, item: Finalize) -> Result<Finalized> {
+        self.shared().lanes.finish.call(item).await
+    }
+
+    /// Ends a batch as COMPLETED, with as little work per entry as can be, and answers each in order. If the caller goes
+    /// away meanwhile, what was handed over is still ended and the rest released.
+    pub async fn finalize_many(&self, events: Vec<QueuedEvent>) -> Vec<Result<Finalized>> {
+        let lane = &self.shared().lanes.finish;
+        let most = self.shared().options.limits.batch_items.max(1);
+        let mut answers = Vec::with_capacity(events.len());
+        let mut rest = events;
+        while !rest.is_empty() {
+            let tail = if rest.len() > most { rest.split_off(most) } else { Vec::new() };
+            let mut batch = std::mem::replace(&mut rest, tail);
+            let items = batch.iter().map(completed).collect();
+            let answered = match lane.submit_many(items).await {
+                Ok(ticket) => {
+                    batch.iter_mut().for_each(|event| drop(event.disarm()));
+                    ticket.answers().await
+                }
+                Err(error) => Err(error),
+            };
+            self.count_finished(&batch);
+            answers.extend(answered.unwrap_or_else(|error| batch.iter().map(|_| Err(error.clone())).collect()));
+        }
+        answers
+    }
+
+    fn count_finished(&self, batch: &[QueuedEvent]) {
+        let shared = self.shared();
+        let now = Instant::now();
+        let mut grouped = false;
+        for event in batch {
+            shared.meters.claim_to_finish.record(now.duration_since(event.claimed_since()).as_secs_f64());
+            grouped |= event.group.is_some();
+        }
+        if grouped {
+            shared.bells.ring(self.name()); // the next of their groups
+        }
+    }
+
+    /// Moves the end of a lease, named by id and token, to `lease` from now.
+    ///
+    /// # Errors
+    /// `Fenced` when the lease is not held.
+    pub async fn extend(&self, id: EntryId, token: LeaseToken, lease: Duration) -> Result<Timestamp> {
+        check_lease(lease)?;
+        self.shared().lanes.extend.call(Extend { id, token, lease }).await
+    }
+
+    /// Gives a lease back, named by id and token. The attempt does not count.
+    ///
+    /// # Errors
+    /// `Fenced` when the lease is not held.
+    pub async fn release(&self, id: EntryId, token: LeaseToken) -> Result<()> {
+        self.requeue(Requeue { id, token, when: RequeueAt::Now, counts: false, error: None }).await
+    }
+
+    /// Gives a lease back for later. The attempt does not count.
+    ///
+    /// # Errors
+    /// `Fenced` when the lease is not held.
+    pub async fn snooze(&self, id: EntryId, token: LeaseToken, delay: Duration) -> Result<()> {
+        self.requeue(Requeue { id, token, when: RequeueAt::After(delay), counts: false, error: None }).await
+    }
+
+    /// Gives a lease back in any way.
+    ///
+    /// # Errors
+    /// `Fenced` when the lease is not held.
+    pub async fn requeue(&self, item: Requeue) -> Result<()> {
+        let shared = self.shared();
+        let (when, counts) = (item.when, item.counts);
+        shared.lanes.requeue.call(item).await?;
+        if counts {
+            shared.meters.retried.increment(1)
+        } else {
+            shared.meters.released.increment(1)
+        }
+        match delay_of(when) {
+            None => shared.bells.ring(self.name()),
+            Some(delay) => shared.bells.ring_after(self.name(), delay),
+        }
+        Ok(())
+    }
+
+    /// Stops claiming, flushes what was handed in and what was dropped, ends background work and closes the store.
+    /// Entries that callers still hold keep their lease; it can only run out then. Calling it twice is fine.
+    pub async fn close(&self) {
+        let shared = Arc::clone(self.shared());
+        // In a task of its own, so that giving up on it halfway leaves nothing half closed.
+        let closing = tokio::spawn(async move { shared.close().await });
+        if closing.await.is_err() {
+            tracing::error!(error = %lost(), "closing the queue did not come to its end");
+        }
+    }
+}
+
+fn completed(event: &QueuedEvent) -> Finalize {
+    Finalize { id: event.id, token: Some(event.token), end: End::Completed, errors: None, results: None }
+}

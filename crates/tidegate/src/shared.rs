@@ -1,0 +1,330 @@
+//! What all handles of one opened queue share: the store, the lanes, the bells, the meters.
+//!
+//! Handles own it; background tasks hold only what they need, never the whole, so that they end with the last handle.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use tidegate_core::{EntryId, NewEvent, QueueName, Timestamp};
+use tidegate_store::{Backend, Batch, Extend, Finalize, Finalized, PublishOutcome, Published, Requeue, Result, Store};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::coalescer::{Coalescer, LaneLimits};
+use crate::consumer::{ClaimKey, ClaimLane};
+use crate::metrics::Meters;
+use crate::options::Options;
+use crate::release::{self, Errand, Release};
+use crate::transaction::sealed::NativeRef;
+use crate::upkeep::{self, Notes};
+use crate::wake::{self, Bells, news_of};
+
+/// The store under its own name, for what only one database can do.
+#[derive(Debug, Clone)]
+pub(crate) enum Native {
+    #[cfg(feature = "sqlite")]
+    Sqlite(Arc<tidegate_store::sqlite::SqliteStore>),
+    #[cfg(feature = "postgres")]
+    Postgres(Arc<tidegate_store::postgres::PostgresStore>),
+    Other,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) native: NativeRef,
+    pub(crate) options: Options,
+    pub(crate) meters: Arc<Meters>,
+    pub(crate) bells: Arc<Bells>,
+    pub(crate) lanes: Lanes,
+    pub(crate) notes: Arc<Mutex<Notes>>,
+    pub(crate) started: Instant,
+    claims: Mutex<HashMap<ClaimKey, Weak<ClaimLane>>>,
+    errands: mpsc::UnboundedSender<Errand>,
+    stop: watch::Sender<bool>,
+    closed: AtomicBool,
+    closing: tokio::sync::Mutex<bool>,
+}
+
+/// One lane per verb, so that no verb waits behind another.
+#[derive(Debug, Clone)]
+pub(crate) struct Lanes {
+    publish: Coalescer<NewEvent, Published>,
+    publish_grouped: Coalescer<NewEvent, Published>,
+    publish_keyed: Coalescer<NewEvent, Published>,
+    publish_keyed_grouped: Coalescer<NewEvent, Published>,
+    pub(crate) finish: Coalescer<Finalize, Finalized>,
+    pub(crate) extend: Coalescer<Extend, Timestamp>,
+    pub(crate) requeue: Coalescer<Requeue, ()>,
+    pub(crate) release: Coalescer<Requeue, ()>,
+    pub(crate) cancel: Coalescer<EntryId, ()>,
+}
+
+impl Shared {
+    pub(crate) fn start(options: Options, store: Arc<dyn Store>, native: Native) -> Arc<Self> {
+        let meters = Arc::new(Meters::new());
+        let bells = Arc::new(Bells::new());
+        let lanes = Lanes::new(&options, &store, &meters, &bells);
+        let (errands, errands_in) = mpsc::unbounded_channel();
+        let (stop, stopped) = watch::channel(false);
+        let shared = Arc::new(Self {
+            store: Arc::clone(&store),
+            native: NativeRef(native),
+            meters: Arc::clone(&meters),
+            bells: Arc::clone(&bells),
+            lanes: lanes.clone(),
+            notes: Arc::default(),
+            started: Instant::now(),
+            claims: Mutex::default(),
+            errands,
+            stop,
+            closed: AtomicBool::new(false),
+            closing: tokio::sync::Mutex::new(false),
+            options,
+        });
+        tokio::spawn(wake::forward(Arc::clone(&bells), store.wakeups(), stopped.clone()));
+        tokio::spawn(release::run(store, lanes, meters, bells, errands_in));
+        tokio::spawn(upkeep::run(Arc::downgrade(&shared), shared.options.upkeep_interval, stopped));
+        shared
+    }
+
+    /// The lane of everybody who claims with the same words.
+    pub(crate) fn claim_lane(self: &Arc<Self>, key: ClaimKey) -> Arc<ClaimLane> {
+        let mut claims = self.claims();
+        if let Some(lane) = claims.get(&key).and_then(Weak::upgrade) {
+            return lane;
+        }
+        claims.retain(|_, lane| lane.strong_count() > 0);
+        let lane = Arc::new(ClaimLane::new(self, key.clone()));
+        if self.is_closed() {
+            lane.close();
+        }
+        claims.insert(key, Arc::downgrade(&lane));
+        lane
+    }
+
+    pub(crate) fn claim_lanes(&self) -> Vec<Arc<ClaimLane>> {
+        self.claims().values().filter_map(Weak::upgrade).collect()
+    }
+
+    fn claims(&self) -> MutexGuard<'_, HashMap<ClaimKey, Weak<ClaimLane>>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bounds of a lane by backend.
+    pub(crate) fn lane_limits(&self, on_postgres: usize) -> LaneLimits {
+        lane_limits(&self.options, self.store.backend(), on_postgres)
+    }
+
+    /// Gives a lease back in the background, without using up the attempt.
+    pub(crate) fn release_later(&self, release: Release) {
+        // The other end lives as long as this; after a runtime's end there is nobody left to tell.
+        let _ = self.errands.send(Errand::Release(release));
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Stops claiming, flushes what was admitted and what was dropped, stops upkeep, closes the store.
+    pub(crate) async fn close(&self) {
+        let mut done = self.closing.lock().await;
+        if *done {
+            return;
+        }
+        self.closed.store(true, Ordering::Release);
+        let claims = self.claim_lanes();
+        claims.iter().for_each(|lane| lane.close());
+        for lane in &claims {
+            lane.idle().await;
+        }
+        self.lanes.close_and_flush().await;
+        let (flushed, answer) = oneshot::channel();
+        if self.errands.send(Errand::Flush(flushed)).is_ok() {
+            let _ = answer.await;
+        }
+        self.lanes.release.close();
+        self.lanes.release.idle().await;
+        let _ = self.stop.send(true);
+        self.bells.ring_all();
+        self.store.close().await;
+        *done = true;
+    }
+}
+
+fn lane_limits(options: &Options, backend: Backend, on_postgres: usize) -> LaneLimits {
+    let limits = &options.limits;
+    let in_flight = match backend {
+        Backend::Sqlite => 1,
+        Backend::Postgres => on_postgres,
+    };
+    LaneLimits {
+        batch_items: limits.batch_items,
+        batch_weight: limits.batch_bytes,
+        // Lanes that must keep an order stay at one, whatever the setting.
+        in_flight: if on_postgres == 1 { 1 } else { limits.in_flight.unwrap_or(in_flight) },
+        room_items: limits.waiting_items,
+        room_weight: limits.waiting_bytes,
+        deadline: limits.deadline,
+        skip_gone: false,
+    }
+}
+
+impl Lanes {
+    fn new(options: &Options, store: &Arc<dyn Store>, meters: &Arc<Meters>, bells: &Arc<Bells>) -> Self {
+        let limits = |on_postgres| lane_limits(options, store.backend(), on_postgres);
+        let publish = |name, on_postgres| {
+            let (store, meters, bells) = (Arc::clone(store), Arc::clone(meters), Arc::clone(bells));
+            Coalescer::new(name, limits(on_postgres), NewEvent::weight, move |events| {
+                publish(Arc::clone(&store), Arc::clone(&meters), Arc::clone(&bells), events)
+            })
+        };
+        Self {
+            publish: publish("publish", 2),
+            // One flush at a time: the order of a group is the order of its flushes.
+            publish_grouped: publish("publish_grouped", 1),
+            // A key may wait for somebody's open transaction: others should not wait with it.
+            publish_keyed: publish("publish_keyed", 4),
+            publish_keyed_grouped: publish("publish_keyed_grouped", 1),
+            finish: finish_lane(limits(2), store, meters),
+            extend: extend_lane(limits(2), store, meters),
+            requeue: requeue_lane("requeue", limits(2), store, Some(meters)),
+            release: requeue_lane("release", limits(2), store, None),
+            cancel: cancel_lane(limits(2), store),
+        }
+    }
+
+    /// Where events go that are published together.
+    pub(crate) fn for_publish(&self, events: &[NewEvent]) -> &Coalescer<NewEvent, Published> {
+        let keyed = events.iter().any(|event| event.deduplication.is_some());
+        let grouped = events.iter().any(|event| event.group.is_some());
+        match (keyed, grouped) {
+            (false, false) => &self.publish,
+            (false, true) => &self.publish_grouped,
+            (true, false) => &self.publish_keyed,
+            (true, true) => &self.publish_keyed_grouped,
+        }
+    }
+
+    async fn close_and_flush(&self) {
+        for lane in self.publish_lanes() {
+            lane.close();
+        }
+        self.finish.close();
+        self.extend.close();
+        self.requeue.close();
+        self.cancel.close();
+        self.idle().await;
+    }
+
+    /// Waits until everything admitted is flushed.
+    pub(crate) async fn idle(&self) {
+        for lane in self.publish_lanes() {
+            lane.idle().await;
+        }
+        self.finish.idle().await;
+        self.extend.idle().await;
+        self.requeue.idle().await;
+        self.cancel.idle().await;
+    }
+
+    fn publish_lanes(&self) -> [&Coalescer<NewEvent, Published>; 4] {
+        [&self.publish, &self.publish_grouped, &self.publish_keyed, &self.publish_keyed_grouped]
+    }
+}
+
+async fn publish(
+    store: Arc<dyn Store>,
+    meters: Arc<Meters>,
+    bells: Arc<Bells>,
+    events: Vec<NewEvent>,
+) -> Result<Batch<Published>> {
+    let news = news_of(&events);
+    let answers = store.publish(events).await?;
+    let created = |answer: &&Result<Published>| {
+        answer.as_ref().is_ok_and(|published| published.outcome == PublishOutcome::Created)
+    };
+    meters.published.increment(answers.iter().filter(created).count() as u64);
+    bells.published(news.iter());
+    Ok(answers)
+}
+
+fn finish_lane(limits: LaneLimits, store: &Arc<dyn Store>, meters: &Arc<Meters>) -> Coalescer<Finalize, Finalized> {
+    let (store, meters) = (Arc::clone(store), Arc::clone(meters));
+    let weigh = |item: &Finalize| {
+        64 + item.errors.as_ref().map_or(0, String::len) + item.results.as_ref().map_or(0, String::len)
+    };
+    Coalescer::new("finish", limits, weigh, move |items| {
+        let (store, meters) = (Arc::clone(&store), Arc::clone(&meters));
+        async move {
+            let answers = store.finalize(items).await?;
+            let mut ends = [0_u64; tidegate_core::End::ALL.len()];
+            for finalized in answers.iter().flatten().filter(|finalized| !finalized.repeated) {
+                ends[finalized.end.code() as usize] += 1;
+            }
+            for (end, count) in tidegate_core::End::ALL.into_iter().zip(ends) {
+                meters.ended(end, count);
+            }
+            meters.lost_leases(&answers);
+            Ok(answers)
+        }
+    })
+}
+
+fn extend_lane(limits: LaneLimits, store: &Arc<dyn Store>, meters: &Arc<Meters>) -> Coalescer<Extend, Timestamp> {
+    let (store, meters) = (Arc::clone(store), Arc::clone(meters));
+    Coalescer::new(
+        "extend",
+        limits,
+        |_| 64,
+        move |items| {
+            let (store, meters) = (Arc::clone(&store), Arc::clone(&meters));
+            async move {
+                let answers = store.extend(items).await?;
+                meters.lost_leases(&answers);
+                Ok(answers)
+            }
+        },
+    )
+}
+
+/// `meters` is absent in the background: a lease that ended otherwise is no news there.
+fn requeue_lane(
+    name: &'static str,
+    limits: LaneLimits,
+    store: &Arc<dyn Store>,
+    meters: Option<&Arc<Meters>>,
+) -> Coalescer<Requeue, ()> {
+    let (store, meters) = (Arc::clone(store), meters.cloned());
+    let weigh = |item: &Requeue| 64 + item.error.as_ref().map_or(0, String::len);
+    Coalescer::new(name, limits, weigh, move |items| {
+        let (store, meters) = (Arc::clone(&store), meters.clone());
+        async move {
+            let answers = store.requeue(items).await?;
+            if let Some(meters) = meters {
+                meters.lost_leases(&answers);
+            }
+            Ok(answers)
+        }
+    })
+}
+
+fn cancel_lane(limits: LaneLimits, store: &Arc<dyn Store>) -> Coalescer<EntryId, ()> {
+    let store = Arc::clone(store);
+    Coalescer::new(
+        "cancel",
+        limits,
+        |_| 64,
+        move |items| {
+            let store = Arc::clone(&store);
+            async move { store.cancel(items).await }
+        },
+    )
+}
+
+/// Tells the store and local waiters that a caller's own transaction has committed.
+pub(crate) fn wake(shared: &Shared, queues: std::collections::BTreeSet<QueueName>) {
+    queues.iter().for_each(|queue| shared.bells.ring(queue));
+    shared.store.wake(queues);
+}

@@ -1,0 +1,150 @@
+//! The store's regular upkeep, liveness of consumers, and gauges; and what `health` says about it.
+
+use std::sync::{MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tidegate_core::QueueName;
+use tidegate_store::{Consumer as Seen, ErrorKind};
+use tokio::sync::watch;
+
+use crate::error::{Error, Result, closed};
+use crate::metrics::{show_depth, show_oldest_age};
+use crate::queue::EventQueue;
+use crate::shared::Shared;
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(10);
+const ACTIVE_WITHIN: Duration = Duration::from_secs(30);
+const GAUGES_EVERY: Duration = Duration::from_secs(15);
+/// Counting takes at most this share of the time.
+const GAUGES_SHARE: u32 = 50;
+const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What upkeep noted last.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    last_upkeep: Option<Instant>,
+    last_error: Option<(Instant, Error)>,
+}
+
+/// Whether a queue works.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Health {
+    /// Whether the store answers, or why not.
+    pub store: Result<()>,
+    /// How long it took.
+    pub answered_in: Duration,
+    /// How long ago upkeep last succeeded; `None` if it never did.
+    pub last_upkeep: Option<Duration>,
+    /// The last error of upkeep and how long ago it was, since upkeep last succeeded.
+    pub last_error: Option<(Duration, Error)>,
+}
+
+impl Health {
+    /// Whether the store answers and upkeep goes on.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.store.is_ok() && self.last_error.is_none()
+    }
+}
+
+impl EventQueue {
+    /// Asks the store for a sign of life, and says how upkeep fares.
+    pub async fn health(&self) -> Health {
+        let shared = self.shared();
+        let started = Instant::now();
+        let store = if shared.is_closed() {
+            Err(closed())
+        } else {
+            match tokio::time::timeout(HEALTH_PATIENCE, shared.store.queues()).await {
+                Ok(answer) => answer.map(drop),
+                Err(_) => Err(Error::new(ErrorKind::Unavailable, "the store did not answer within 5 s")),
+            }
+        };
+        let notes = notes(shared);
+        Health {
+            store,
+            answered_in: started.elapsed(),
+            last_upkeep: notes.last_upkeep.map(|at| at.elapsed()),
+            last_error: notes.last_error.as_ref().map(|(at, error)| (at.elapsed(), error.clone())),
+        }
+    }
+}
+
+fn notes(shared: &Shared) -> MutexGuard<'_, Notes> {
+    shared.notes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs until the queue is closed or its last handle is gone.
+pub(crate) async fn run(shared: Weak<Shared>, every: Duration, mut stop: watch::Receiver<bool>) {
+    let mut pause = every;
+    let mut gauges_due = Instant::now() + Duration::from_secs(1);
+    loop {
+        let Some(strong) = shared.upgrade() else { return };
+        match round(&strong, &mut gauges_due).await {
+            Ok(()) => pause = every,
+            Err(error) if strong.is_closed() => {
+                tracing::debug!(%error, "upkeep ends");
+                return;
+            }
+            Err(error) => {
+                pause = (pause * 2).min(LONGEST_PAUSE.max(every));
+                tracing::warn!(%error, retry_in = ?pause, "upkeep failed");
+                notes(&strong).last_error = Some((Instant::now(), error));
+            }
+        }
+        drop(strong);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            // Either told to stop, or the last handle is gone.
+            _ = stop.changed() => return,
+        }
+    }
+}
+
+async fn round(shared: &Shared, gauges_due: &mut Instant) -> Result<()> {
+    let done = shared.store.maintain().await?;
+    if let Some(outage) = done.outage {
+        tracing::warn!(?outage, "the store was down: leases were moved by as much");
+    }
+    if done.promoted > 0 {
+        shared.bells.ring_all();
+    }
+    announce(shared).await?;
+    if Instant::now() >= *gauges_due {
+        let started = Instant::now();
+        refresh_gauges(shared).await?;
+        *gauges_due = Instant::now() + GAUGES_EVERY.max(started.elapsed() * GAUGES_SHARE);
+    }
+    let mut notes = notes(shared);
+    notes.last_upkeep = Some(Instant::now());
+    notes.last_error = None;
+    Ok(())
+}
+
+/// Says which consumers of this process are alive.
+async fn announce(shared: &Shared) -> Result<()> {
+    for lane in shared.claim_lanes() {
+        if lane.wants_announcing(ANNOUNCE_EVERY, ACTIVE_WITHIN) {
+            let key = &lane.origin.key;
+            let seen = Seen { worker: key.worker.clone(), queue: key.queue.clone(), types: key.types.clone() };
+            shared.store.consumer_seen(seen).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn refresh_gauges(shared: &Shared) -> Result<()> {
+    let mut shown: Vec<QueueName> = Vec::new();
+    for lane in shared.claim_lanes() {
+        let queue = &lane.origin.key.queue;
+        if !shown.contains(queue) {
+            show_depth(queue, &shared.store.depth(queue).await?);
+            shown.push(queue.clone());
+        }
+        let age = lane.origin.oldest_age.load(std::sync::atomic::Ordering::Relaxed);
+        show_oldest_age(queue, age as f64 / 1e6);
+    }
+    Ok(())
+}
