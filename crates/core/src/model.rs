@@ -132,18 +132,26 @@ impl Model {
         }
         let input = Input::Claim { worker: worker.into(), lease };
         let mut taken = Vec::new();
-        for id in self.candidates(max, types, now) {
-            let item = self.items.get_mut(&id).expect("a candidate exists");
-            item.entry = transition(&item.entry, &input, now).expect("a candidate is eligible");
-            match item.entry.phase {
-                Phase::Leased(_) => taken.push(id),
-                _ => {
+        // Entries that end here make room for others, so look again until nothing ends.
+        loop {
+            let mut ended = false;
+            for id in self.candidates(max - taken.len(), types, now) {
+                let item = self.items.get_mut(&id).expect("a candidate exists");
+                item.entry = transition(&item.entry, &input, now).expect("a candidate is eligible");
+                if matches!(item.entry.phase, Phase::Leased(_)) {
+                    taken.push((item.event.priority, id));
+                } else {
+                    ended = true;
                     let group = item.event.group.clone();
                     self.promote(group.as_deref(), now);
                 }
             }
+            if !ended {
+                break;
+            }
         }
-        taken
+        taken.sort();
+        taken.into_iter().map(|(_, id)| id).collect()
     }
 
     /// Each lane (type and priority) offers its first `max` of both paths: straight ones by id, timed ones by due

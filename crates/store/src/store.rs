@@ -485,3 +485,10 @@ pub enum Wake {
     /// Perhaps anywhere (another process wrote, or hints were lost).
     Any,
 }
+
+/// The errors an entry ends with when a claim finds its attempts used up.
+pub(crate) fn exhausted_errors(max_attempts: u32, last_error: Option<&str>) -> String {
+    let abandoned = format!("abandoned: all {max_attempts} attempts were used up without a verdict");
+    let errors: Vec<&str> = last_error.into_iter().chain([abandoned.as_str()]).collect();
+    serde_json::to_string(&errors).unwrap_or(abandoned)
+}

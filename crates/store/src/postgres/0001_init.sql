@@ -91,6 +91,12 @@ CREATE INDEX event_queue_arrived ON {ns}.event_queue (id) WHERE place = 3;
 CREATE UNIQUE INDEX event_queue_group_head ON {ns}.event_queue (queue_id, group_key)
     WHERE place < 2 AND group_key IS NOT NULL;
 
+-- Groups whose head was ended by a caller's own transaction: who is next is decided after its commit.
+CREATE TABLE {ns}.group_notes (
+    queue_id  integer NOT NULL,
+    group_key text NOT NULL
+);
+
 -- History: append-only but for `superseded`. xid orders readers by commit.
 CREATE TABLE {ns}.event_log (
     id                    bigint NOT NULL,
@@ -107,7 +113,7 @@ CREATE TABLE {ns}.event_log (
     max_attempts          integer NOT NULL,
     status                smallint NOT NULL,
     exhausted_as          smallint NOT NULL,
-    superseded            boolean NOT NULL DEFAULT false,
+    superseded            smallint NOT NULL DEFAULT 0, -- 0 stands, 1 redriven since, 2 discarded
     group_key             text,
     worker                text,
     errors                text,
@@ -115,7 +121,7 @@ CREATE TABLE {ns}.event_log (
     PRIMARY KEY (id, generation)
 ) PARTITION BY RANGE (id);
 CREATE TABLE {ns}.event_log_default PARTITION OF {ns}.event_log DEFAULT;
-CREATE INDEX event_log_dead_letters ON {ns}.event_log (queue_id, id) WHERE status IN (1, 2) AND NOT superseded;
+CREATE INDEX event_log_dead_letters ON {ns}.event_log (queue_id, id) WHERE status IN (1, 2) AND superseded = 0;
 
 -- Keys of entries (kind 0, scope = queue) and, later, of other writes.
 CREATE TABLE {ns}.deduplication (
@@ -153,7 +159,7 @@ UNION ALL
 SELECT g.id, g.generation, g.event_id, n.name, e.event_type, l.priority,
        (ARRAY['COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED', 'CANCELLED'])[g.status + 1],
        g.attempts, g.max_attempts, g.token, NULL, NULL, g.processing_started_at,
-       g.finished_at, e.created_at, g.worker, g.group_key, g.errors, g.superseded, e.payload
+       g.finished_at, e.created_at, g.worker, g.group_key, g.errors, g.superseded <> 0, e.payload
 FROM {ns}.event_log g
 JOIN {ns}.queues n ON n.id = g.queue_id
 LEFT JOIN {ns}.lanes l ON l.id = g.lane

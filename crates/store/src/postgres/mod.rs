@@ -1,1 +1,321 @@
+//! PostgreSQL: many nodes on one database.
+//!
+//! Claims by SKIP LOCKED on narrow rows, batches by `unnest`, no leader on the hot path. Owns connections, statements and
+//! what happens when answers are lost; must not know handlers or coalescing. See ARCHITECTURE.md for the rules.
 
+mod caller;
+mod catalog;
+mod claim;
+mod connection;
+mod dead_letters;
+mod errors;
+mod groups;
+mod headroom;
+mod inspect;
+mod marks;
+mod migrate;
+mod notify;
+mod publish;
+mod row;
+mod settle;
+mod sql;
+mod upkeep;
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use tidegate_core::{Depth, EntryId, Generation, NewEvent, QueueConfig, QueueName, Timestamp, Why};
+use tokio::sync::broadcast;
+use tokio_postgres::NoTls;
+
+use self::catalog::Catalog;
+use self::connection::{Database, Prelude};
+use self::errors::{Fault, classify};
+use self::headroom::Headroom;
+use self::marks::Marks;
+use self::notify::{Heard, Outbox};
+use self::sql::Sql;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{
+    Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Published,
+    QueueChange, Requeue, Store, StoreOptions, Upkeep, Wake,
+};
+
+/// How often a batch may find that the configuration changed under it.
+const MAX_CATALOG_READS: usize = 24;
+
+/// Settings of a PostgreSQL store.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PostgresOptions {
+    /// What both databases share.
+    pub store: StoreOptions,
+    /// Connections at most, besides one that listens.
+    pub max_connections: usize,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+    /// How long a call keeps trying while the database cannot be reached.
+    pub retry_for: Duration,
+}
+
+impl Default for PostgresOptions {
+    fn default() -> Self {
+        Self {
+            store: StoreOptions::default(),
+            max_connections: 10,
+            connect_timeout: Duration::from_secs(5),
+            retry_for: Duration::from_secs(15),
+        }
+    }
+}
+
+/// Events in PostgreSQL.
+#[derive(Debug)]
+pub struct PostgresStore {
+    inner: Arc<Inner>,
+    listener: Mutex<Option<tokio::task::JoinHandle<()>>>,
+}
+
+/// What all verbs share.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    me: Weak<Self>,
+    options: PostgresOptions,
+    database: Database,
+    sql: Sql,
+    catalog: RwLock<Arc<Catalog>>,
+    marks: Marks,
+    headroom: Headroom,
+    outbox: Arc<Outbox>,
+    wakes: broadcast::Sender<Wake>,
+    partitions_at: Mutex<Option<Instant>>,
+}
+
+impl PostgresStore {
+    /// Connects, checks or migrates the schema, and starts listening for wake-ups.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad URL or login, `Unavailable` when the database cannot be reached or is read-only, `Schema` when
+    /// its schema does not fit this program.
+    pub async fn open(url: &str, options: PostgresOptions) -> Result<Self> {
+        options.store.check()?;
+        let config = connection::config(url, &options)?;
+        let (mut client, first) = config.connect(NoTls).await.map_err(|error| classify(error).into_error())?;
+        let driver = tokio::spawn(first);
+        migrate::migrate(&mut client, &options).await?;
+        drop(client);
+        driver.abort();
+        let channel = options.store.namespace.clone();
+        let database = Database::new(connection::pool(config.clone(), &options)?, &options);
+        let inner = Arc::new_cyclic(|me| Inner {
+            me: me.clone(),
+            database,
+            sql: Sql::new(&options.store.namespace),
+            options,
+            catalog: RwLock::default(),
+            marks: Marks::default(),
+            headroom: Headroom::default(),
+            outbox: Arc::default(),
+            wakes: broadcast::channel(64).0,
+            partitions_at: Mutex::default(),
+        });
+        inner.reload_catalog().await?;
+        if inner.options.store.migrate {
+            inner.add_partitions().await?;
+        }
+        let listener = tokio::spawn(notify::run(Arc::downgrade(&inner), config, channel));
+        Ok(Self { inner, listener: Mutex::new(Some(listener)) })
+    }
+
+    /// Runs work in a task of its own: a caller that goes away neither stops it by half nor leaves a transaction open.
+    async fn detached<T, F>(&self, work: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        match tokio::spawn(work(Arc::clone(&self.inner))).await {
+            Ok(answer) => answer,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => Err(Error::new(ErrorKind::Indeterminate, "the runtime stopped before the database answered")),
+        }
+    }
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        if let Some(listener) = self.listener.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            listener.abort();
+        }
+    }
+}
+
+impl Inner {
+    /// The moment to use instead of the database's, if any.
+    fn now(&self) -> Option<Timestamp> {
+        self.options.store.clock.now()
+    }
+
+    /// The configuration as last read.
+    async fn catalog(&self) -> Result<Arc<Catalog>> {
+        Ok(Arc::clone(&self.catalog.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    async fn reload_catalog(&self) -> Result<()> {
+        let reader = self.database.reader_patiently().await?;
+        let rows = reader.query(&self.sql.catalog, &[]).await.map_err(Fault::into_error)?;
+        let read = Catalog::read(&rows).map_err(Fault::into_error)?;
+        let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
+        if read.generation >= catalog.generation {
+            *catalog = Arc::new(read);
+        }
+        Ok(())
+    }
+
+    /// Whether the configuration is still the one last read; if not, it is read again.
+    async fn generation_stands(&self, catalog: &Catalog) -> Result<bool> {
+        self.reload_catalog().await?;
+        Ok(self.catalog().await?.generation == catalog.generation)
+    }
+
+    /// Tells consumers here and in other processes that these queues got work.
+    fn announce(&self, queues: impl IntoIterator<Item = i32>) {
+        let queues: BTreeSet<i32> = queues.into_iter().collect();
+        if queues.is_empty() {
+            return;
+        }
+        self.wake_local(&queues);
+        self.outbox.add(&queues, false);
+    }
+
+    fn wake_local(&self, queues: &BTreeSet<i32>) {
+        let catalog = self.catalog.read().unwrap_or_else(PoisonError::into_inner);
+        let names = queues.iter().map(|id| catalog.queue_by_id(*id).map(|queue| queue.name.clone()));
+        let wake = names.collect::<Option<BTreeSet<QueueName>>>().map_or(Wake::Any, Wake::Queues);
+        // Nobody listening is fine.
+        let _ = self.wakes.send(wake);
+    }
+
+    /// Takes in a notification of another process (or our own).
+    fn heard(&self, payload: &str) {
+        match notify::read(payload) {
+            Heard::Queues(queues) => self.wake_local(&queues),
+            Heard::Late => self.look_late(),
+        }
+    }
+
+    /// A caller's own transaction committed: sort its arrivals in, look below the marks, then wake consumers.
+    fn look_late(&self) {
+        let Some(inner) = self.me.upgrade() else { return };
+        tokio::spawn(async move {
+            if let Err(error) = inner.sort_arrivals().await {
+                tracing::debug!(%error, "arrivals are sorted in later");
+            }
+            if let Err(fault) = inner.probe_below().await {
+                tracing::debug!(error = %fault.into_error(), "late entries are found later");
+            }
+            let _ = inner.wakes.send(Wake::Any);
+        });
+    }
+}
+
+/// A transaction goes on only under the configuration it was planned with.
+fn accept_generation(catalog: &Catalog, prelude: Prelude) -> Result<(), Fault> {
+    if prelude.generation == catalog.generation { Ok(()) } else { Err(Fault::StaleCatalog) }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn backend(&self) -> Backend {
+        Backend::Postgres
+    }
+
+    async fn publish(&self, events: Vec<NewEvent>) -> Result<Batch<Published>> {
+        self.detached(|inner| async move { inner.publish(events).await }).await
+    }
+
+    async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>> {
+        self.detached(|inner| async move { inner.claim(claim).await }).await
+    }
+
+    async fn finalize(&self, items: Vec<Finalize>) -> Result<Batch<Finalized>> {
+        self.detached(|inner| async move { inner.finalize(items).await }).await
+    }
+
+    async fn extend(&self, items: Vec<Extend>) -> Result<Batch<Timestamp>> {
+        self.detached(|inner| async move { inner.extend(items).await }).await
+    }
+
+    async fn requeue(&self, items: Vec<Requeue>) -> Result<Batch<()>> {
+        self.detached(|inner| async move { inner.requeue(items).await }).await
+    }
+
+    async fn cancel(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {
+        self.detached(|inner| async move { inner.cancel(ids).await }).await
+    }
+
+    async fn redrive(&self, ids: Vec<EntryId>) -> Result<Batch<Generation>> {
+        self.detached(|inner| async move { inner.redrive(ids).await }).await
+    }
+
+    async fn discard(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {
+        self.detached(|inner| async move { inner.discard(ids).await }).await
+    }
+
+    async fn entries(&self, ids: Vec<EntryId>) -> Result<Vec<Option<EntryView>>> {
+        self.detached(|inner| async move { inner.entries(ids).await }).await
+    }
+
+    async fn dead_letters(&self, query: DeadLetters) -> Result<Vec<EntryView>> {
+        self.detached(|inner| async move { inner.dead_letters(query).await }).await
+    }
+
+    async fn why(&self, id: EntryId) -> Result<Why> {
+        self.detached(|inner| async move { inner.why(id).await }).await
+    }
+
+    async fn depth(&self, queue: &QueueName) -> Result<Depth> {
+        let queue = queue.clone();
+        self.detached(|inner| async move { inner.depth(&queue).await }).await
+    }
+
+    async fn census(&self) -> Result<Census> {
+        self.detached(|inner| async move { inner.census().await }).await
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueConfig>> {
+        self.detached(|inner| async move { inner.queues().await }).await
+    }
+
+    async fn put_queue(&self, name: &QueueName, change: QueueChange) -> Result<QueueConfig> {
+        let name = name.clone();
+        self.detached(|inner| async move { inner.put_queue(&name, change).await }).await
+    }
+
+    async fn consumer_seen(&self, consumer: Consumer) -> Result<()> {
+        self.detached(|inner| async move { inner.consumer_seen(consumer).await }).await
+    }
+
+    async fn maintain(&self) -> Result<Upkeep> {
+        self.detached(|inner| async move { inner.maintain().await }).await
+    }
+
+    fn wakeups(&self) -> broadcast::Receiver<Wake> {
+        self.inner.wakes.subscribe()
+    }
+
+    fn wake(&self, _queues: BTreeSet<QueueName>) {
+        self.inner.look_late();
+        self.inner.outbox.add(&BTreeSet::new(), true);
+    }
+
+    async fn close(&self) {
+        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(listener) = listener {
+            listener.abort();
+        }
+        self.inner.database.pool.close();
+    }
+}

@@ -1,0 +1,318 @@
+//! Claiming. The statement is flat: its cost follows what it takes. Around it: the marks, entries whose attempts are used
+//! up, and the second look when the first found too little.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::FutureExt;
+use tidegate_core::{End, EntryId, LeaseToken, QueueState, Timestamp, Tsid};
+use tokio_postgres::Row;
+
+use super::catalog::{Catalog, Queue};
+use super::connection::{Begin, Prelude, Tx};
+use super::errors::Fault;
+use super::marks::Mark;
+use super::publish::micros;
+use super::row;
+use super::{Inner, MAX_CATALOG_READS, accept_generation};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Claim, Claimed, Finalize};
+
+/// Columns of the claim statement after the fact's.
+const AFTER_FACT: usize = 10 + row::FACT_COLUMNS;
+
+/// What one transaction of a claim found.
+#[derive(Debug, Default)]
+struct Found {
+    claimed: Vec<(i16, Claimed)>,
+    /// Entries that ended because their attempts were used up.
+    exhausted: usize,
+    /// Rows that were offered; more than were taken means that others were taking them.
+    offered: usize,
+}
+
+impl Inner {
+    pub(super) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>> {
+        tidegate_core::name::check_text("worker id", &claim.worker)?;
+        if claim.max == 0 || claim.max > 10_000 || claim.lease.is_zero() {
+            return Err(Error::invalid("a claim takes 1 to 10000 entries for more than no time"));
+        }
+        let mut claimed = Vec::new();
+        let mut sorted = false;
+        let mut looked = false;
+        let mut widen = 1;
+        for _ in 0..MAX_CATALOG_READS {
+            let catalog = self.catalog().await?;
+            let queue = Arc::clone(catalog.queue(&claim.queue)?);
+            if queue.state == QueueState::Paused && self.generation_stands(&catalog).await? {
+                break;
+            }
+            let left = claim.max - claimed.len();
+            let from_bottom = looked;
+            let began = Instant::now();
+            match self.claim_once(&catalog, &queue, &claim, left, widen, from_bottom).await {
+                Ok(found) => {
+                    if from_bottom {
+                        self.marks.looked(began, Instant::now());
+                    }
+                    let (taken, offered) = (found.claimed.len(), found.offered);
+                    let ended = found.exhausted > 0;
+                    claimed.extend(found.claimed);
+                    if claimed.len() >= claim.max {
+                        break;
+                    }
+                    if ended {
+                        continue;
+                    }
+                    // Others are taking what was offered: offer more than we want.
+                    if offered > taken && widen < 64 {
+                        widen *= 4;
+                        continue;
+                    }
+                    if taken > 0 {
+                        break;
+                    }
+                    if !sorted {
+                        sorted = true;
+                        if self.sort_arrivals().await? > 0 {
+                            continue;
+                        }
+                    }
+                    if !looked && self.marks.may_look(Instant::now()) {
+                        looked = true;
+                        continue;
+                    }
+                    break;
+                }
+                Err(Fault::StaleCatalog) => self.reload_catalog().await?,
+                Err(Fault::StaleHeartbeat) => {
+                    self.beat().await?;
+                }
+                Err(fault) => return Err(fault.into_error()),
+            }
+        }
+        self.tend_marks();
+        claimed.sort_by_key(|(priority, claimed)| (*priority, claimed.id));
+        Ok(claimed.into_iter().map(|(_, claimed)| claimed).collect())
+    }
+
+    async fn claim_once(
+        &self,
+        catalog: &Catalog,
+        queue: &Queue,
+        claim: &Claim,
+        max: usize,
+        widen: usize,
+        from_bottom: bool,
+    ) -> Result<Found, Fault> {
+        let at = Instant::now();
+        let lanes = LaneColumns::new(queue, claim.types.as_deref(), |lane| {
+            if from_bottom { Mark::BOTTOM } else { self.marks.of(lane, at) }
+        });
+        if lanes.ids.is_empty() {
+            // No lane of these types exists; that may have changed since the catalog was read.
+            return if self.generation_stands(catalog).await? { Ok(Found::default()) } else { Err(Fault::StaleCatalog) };
+        }
+        let lanes = &lanes;
+        let found = self
+            .database
+            .transact(
+                Begin::Lazy,
+                &|prelude| self.accept_claim(catalog, prelude),
+                &|tx| async move { self.take(&tx, queue, lanes, claim, max, widen).await }.boxed(),
+                &|tx, found: &Found| {
+                    let first = found.claimed.first().map(|(_, first)| (first.id.get(), first.token.0));
+                    async move {
+                        let Some((id, token)) = first else { return Ok(false) };
+                        let rows = tx.query(&self.sql.lease_stands, &[&id, &token, &claim.worker]).await?;
+                        Ok(rows.first().is_some_and(|row| row.get(0)))
+                    }
+                    .boxed()
+                },
+            )
+            .await?;
+        self.marks.claimed(found.claimed.iter().filter_map(|(priority, claimed)| {
+            let lane = queue.lane(&claimed.fact.event_type, *priority).ok()?;
+            Some((lane, claimed.id.get()))
+        }));
+        Ok(found)
+    }
+
+    fn accept_claim(&self, catalog: &Catalog, prelude: Prelude) -> Result<(), Fault> {
+        accept_generation(catalog, prelude)?;
+        if self.now().is_none() && !prelude.heartbeat_young {
+            return Err(Fault::StaleHeartbeat);
+        }
+        Ok(())
+    }
+
+    async fn take(
+        &self,
+        tx: &Tx,
+        queue: &Queue,
+        lanes: &LaneColumns,
+        claim: &Claim,
+        max: usize,
+        widen: usize,
+    ) -> Result<Found, Fault> {
+        let max_rows = max as i64;
+        let offers = max_rows * widen as i64;
+        // A shared lane holds many types: without a filter on types every one of them is wanted.
+        let shared: Vec<bool> = lanes.shared.iter().map(|shared| *shared && claim.types.is_some()).collect();
+        let rows = tx
+            .query(
+                &self.sql.claim,
+                &[
+                    &self.now(),
+                    &lanes.ids,
+                    &lanes.priorities,
+                    &lanes.marks,
+                    &lanes.due_marks,
+                    &shared,
+                    &offers,
+                    &micros(claim.lease),
+                    &claim.worker,
+                    &claim.types,
+                    &max_rows,
+                ],
+            )
+            .await?;
+        let mut found = Found::default();
+        let Some(first) = rows.first() else { return Ok(found) };
+        tx.set_xid(first.get(AFTER_FACT + 3));
+        found.offered = first.get::<_, i64>(AFTER_FACT + 4) as usize;
+        let mut exhausted = Vec::new();
+        for row in &rows {
+            let (attempts, max_attempts): (i32, i32) = (row.get(3), row.get(4));
+            if attempts > max_attempts {
+                exhausted.push(end_exhausted(row)?);
+            } else {
+                let lane: i32 = row.get(AFTER_FACT);
+                let priority = queue.lanes.iter().find(|known| known.id == lane).map_or(0, |lane| lane.priority);
+                found.claimed.push((priority, read_claimed(row)?));
+            }
+        }
+        found.exhausted = exhausted.len();
+        if !exhausted.is_empty() {
+            exhausted.sort_by_key(|item| item.id);
+            self.move_to_log(tx, &exhausted).await?;
+        }
+        Ok(found)
+    }
+
+    /// Moves marks up and probes below them, off the caller's path.
+    fn tend_marks(&self) {
+        let at = Instant::now();
+        let advance = self.marks.should_advance(at);
+        let probe = self.marks.should_probe(at);
+        if !advance && !probe {
+            return;
+        }
+        let Some(inner) = self.me.upgrade() else { return };
+        tokio::spawn(async move {
+            if advance && let Err(error) = inner.advance_marks().await {
+                tracing::debug!(error = %error.into_error(), "marks stay where they are");
+            }
+            if probe && let Err(error) = inner.probe_below().await {
+                tracing::debug!(error = %error.into_error(), "no probe below the marks");
+            }
+        });
+    }
+
+    async fn advance_marks(&self) -> Result<(), Fault> {
+        let catalog = self.catalog().await?;
+        let lanes: Vec<i32> = catalog.queues().flat_map(|queue| queue.lanes.iter().map(|lane| lane.id)).collect();
+        let began = Instant::now();
+        let marks: Vec<Mark> = lanes.iter().map(|lane| self.marks.of(*lane, began)).collect();
+        let now = self.database_time().await?;
+        for row in self.first_rows(&lanes, &marks).await? {
+            self.marks.seen(row.get(0), row.get(1), row.get(2), now, began);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn probe_below(&self) -> Result<(), Fault> {
+        let lanes = self.marks.raised();
+        let bottom = vec![Mark::BOTTOM; lanes.len()];
+        let began = Instant::now();
+        let rows = self.first_rows(&lanes, &bottom).await?;
+        self.marks.looked(began, Instant::now());
+        for row in rows {
+            self.marks.found_below(row.get(0), row.get(1), row.get(2));
+        }
+        Ok(())
+    }
+
+    async fn first_rows(&self, lanes: &[i32], marks: &[Mark]) -> Result<Vec<Row>, Fault> {
+        let ids: Vec<i64> = marks.iter().map(|mark| mark.id).collect();
+        let dues: Vec<Timestamp> = marks.iter().map(|mark| mark.due).collect();
+        self.database.reader().await?.query(&self.sql.first_rows, &[&lanes, &ids, &dues]).await
+    }
+
+    async fn database_time(&self) -> Result<Timestamp, Fault> {
+        let rows = self.database.reader().await?.query("SELECT coalesce($1::timestamptz, clock_timestamp())", &[&self.now()]).await?;
+        Ok(rows.first().map_or(Timestamp::UNIX_EPOCH, |row| row.get(0)))
+    }
+}
+
+/// The lanes of a claim as the statement's arrays.
+#[derive(Debug)]
+struct LaneColumns {
+    ids: Vec<i32>,
+    priorities: Vec<i16>,
+    marks: Vec<i64>,
+    due_marks: Vec<Timestamp>,
+    shared: Vec<bool>,
+}
+
+impl LaneColumns {
+    fn new(queue: &Queue, types: Option<&[String]>, mark: impl Fn(i32) -> Mark) -> Self {
+        let mut columns = Self {
+            ids: Vec::new(),
+            priorities: Vec::new(),
+            marks: Vec::new(),
+            due_marks: Vec::new(),
+            shared: Vec::new(),
+        };
+        for lane in queue.lanes_for(types) {
+            let mark = mark(lane.id);
+            columns.ids.push(lane.id);
+            columns.priorities.push(lane.priority);
+            columns.marks.push(mark.id);
+            columns.due_marks.push(mark.due);
+            columns.shared.push(lane.event_type.is_none());
+        }
+        columns
+    }
+}
+
+fn read_claimed(row: &Row) -> Result<Claimed, Fault> {
+    Ok(Claimed {
+        id: EntryId::new(row.get(0)).map_err(Error::from)?,
+        event_id: Tsid::from_i64(row.get(1)),
+        generation: row::count(row.get(2)),
+        attempts: row::count(row.get(3)),
+        max_attempts: row::count(row.get(4)),
+        token: LeaseToken(row.get(5)),
+        claimed_at: row.get(6),
+        lease_until: row.get(7),
+        last_error: row.get(8),
+        group: row.get(9),
+        fact: row::fact(row, 10),
+    })
+}
+
+/// An entry that was abandoned once too often.
+fn end_exhausted(row: &Row) -> Result<Finalize, Fault> {
+    let max_attempts: i32 = row.get(4);
+    let last_error: Option<String> = row.get(8);
+    let end = End::from_code(row.get(AFTER_FACT + 2))
+        .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("entry {} has a bad end", row.get::<_, i64>(0))))?;
+    Ok(Finalize {
+        id: EntryId::new(row.get(0)).map_err(Error::from)?,
+        token: Some(LeaseToken(row.get(5))),
+        end,
+        errors: Some(crate::store::exhausted_errors(row::count(max_attempts), last_error.as_deref())),
+        results: None,
+    })
+}

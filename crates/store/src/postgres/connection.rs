@@ -1,0 +1,337 @@
+//! Connections, transactions, and what to do when an answer is lost. Knows nothing of queues.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use deadpool_postgres::{Hook, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Timeouts};
+use futures_util::future::{BoxFuture, join};
+use tokio::time::Instant;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Config, NoTls, Row, SimpleQueryMessage};
+
+use super::PostgresOptions;
+use super::errors::Fault;
+use crate::error::{Error, ErrorKind, Result};
+use crate::failpoint;
+
+/// Settings of our own sessions. Plans must not depend on how full a table was when a statement was first planned, so
+/// only nested loops over indexes are allowed; one generic plan per statement.
+const SESSION: &str = "-c jit=off -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off \
+    -c enable_mergejoin=off -c plan_cache_mode=force_generic_plan -c idle_in_transaction_session_timeout=60000";
+
+/// How often a transaction that collided is tried again.
+const MAX_COLLISIONS: u32 = 20;
+
+/// Reads a database URL and adds what our sessions need.
+pub(super) fn config(url: &str, options: &PostgresOptions) -> Result<Config> {
+    let mut config: Config = url
+        .parse()
+        .map_err(|error| Error::invalid(format!("the database URL cannot be read: {error}")).with_source(error))?;
+    if config.get_hosts().is_empty() {
+        return Err(Error::invalid("the database URL names no host: use postgres://user@host:port/database"));
+    }
+    let mut session = format!("{SESSION} -c lock_timeout={}", options.store.lock_timeout.as_millis());
+    if let Some(given) = config.get_options() {
+        session = format!("{session} {given}");
+    }
+    config.options(&session);
+    if config.get_application_name().is_none() {
+        config.application_name("tidegate");
+    }
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(options.connect_timeout);
+    }
+    config.keepalives_idle(Duration::from_secs(15)).tcp_user_timeout(Duration::from_secs(30));
+    Ok(config)
+}
+
+/// A pool over that configuration.
+pub(super) fn pool(config: Config, options: &PostgresOptions) -> Result<Pool> {
+    let manager =
+        Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    let timeouts = Timeouts {
+        wait: Some(options.retry_for),
+        create: Some(options.connect_timeout),
+        recycle: Some(options.connect_timeout),
+    };
+    // What is acknowledged must be on disk, whatever the server's default is.
+    let durable = Hook::async_fn(|client, _| {
+        Box::pin(async move {
+            let sql = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
+            client.simple_query(sql).await.map_err(deadpool_postgres::HookError::Backend)?;
+            Ok(())
+        })
+    });
+    Pool::builder(manager)
+        .max_size(options.max_connections)
+        .timeouts(timeouts)
+        .runtime(deadpool_postgres::Runtime::Tokio1)
+        .post_create(durable)
+        .build()
+        .map_err(|error| Error::invalid("the connection pool cannot be built").with_source(error))
+}
+
+/// Whether a transaction draws its id at the start, or only once it writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begin {
+    /// It will write.
+    Write,
+    /// It may find nothing to write, and then costs no commit record.
+    Lazy,
+}
+
+/// An open transaction on a connection of its own. Unless it was ended cleanly, its connection is thrown away: an open
+/// transaction never returns to the pool, not even after a panic.
+pub(super) struct Tx {
+    client: Option<Object>,
+    clean: AtomicBool,
+    xid: OnceLock<String>,
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        if let (false, Some(client)) = (*self.clean.get_mut(), self.client.take()) {
+            drop(Object::take(client));
+        }
+    }
+}
+
+impl Tx {
+    fn new(client: Object, clean: bool) -> Self {
+        Self { client: Some(client), clean: AtomicBool::new(clean), xid: OnceLock::new() }
+    }
+
+    fn client(&self) -> &Object {
+        self.client.as_ref().expect("a connection is taken only by drop")
+    }
+
+    /// Runs a statement, prepared once per connection.
+    pub(super) async fn query(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Fault> {
+        let statement = self.client().prepare_cached(sql).await?;
+        Ok(self.client().query(&statement, params).await?)
+    }
+
+    /// Runs a statement and answers how many rows it touched.
+    pub(super) async fn execute(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<u64, Fault> {
+        let statement = self.client().prepare_cached(sql).await?;
+        Ok(self.client().execute(&statement, params).await?)
+    }
+
+    /// Runs a statement without preparing it.
+    pub(super) async fn run(&self, sql: &str) -> Result<(), Fault> {
+        Ok(self.client().batch_execute(sql).await?)
+    }
+
+    /// Draws the transaction's id, once it is clear that it will write.
+    pub(super) async fn draw_xid(&self) -> Result<(), Fault> {
+        if let Some(row) = self.query("SELECT pg_current_xact_id()::text", &[]).await?.first() {
+            self.set_xid(row.get(0));
+        }
+        Ok(())
+    }
+
+    /// Says which transaction this is, once known.
+    pub(super) fn set_xid(&self, xid: String) {
+        let _ = self.xid.set(xid);
+    }
+}
+
+/// What the start of a transaction told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Prelude {
+    pub(super) generation: i64,
+    pub(super) heartbeat_young: bool,
+}
+
+/// The database: a pool, and the rules of trying again.
+#[derive(Debug)]
+pub(super) struct Database {
+    pub(super) pool: Pool,
+    namespace: String,
+    outage_after: Duration,
+    retry_for: Duration,
+}
+
+/// The work of one transaction.
+pub(super) type Work<'a, T> = dyn Fn(Arc<Tx>) -> BoxFuture<'a, Result<T, Fault>> + Send + Sync + 'a;
+/// Looks whether a transaction whose answer was lost did happen.
+pub(super) type Confirm<'a, T> = dyn Fn(Arc<Tx>, &T) -> BoxFuture<'a, Result<bool, Fault>> + Send + Sync + 'a;
+/// Judges what the start of the transaction told.
+pub(super) type Accept<'a> = dyn Fn(Prelude) -> Result<(), Fault> + Send + Sync + 'a;
+
+enum Outcome<T> {
+    Done(T),
+    Fault(Fault),
+    /// COMMIT was sent and its answer lost.
+    Unknown { xid: String, value: T },
+}
+
+impl Database {
+    pub(super) fn new(pool: Pool, options: &PostgresOptions) -> Self {
+        Self {
+            pool,
+            namespace: options.store.namespace.clone(),
+            outage_after: options.store.outage_after,
+            retry_for: options.retry_for,
+        }
+    }
+
+    /// Runs one transaction to its end, whatever happens to the connection: lost before COMMIT it runs again; lost at
+    /// COMMIT it is looked up by `confirm` once the old transaction is over, and runs again if it did not happen.
+    pub(super) async fn transact<T: Send + Sync>(
+        &self,
+        begin: Begin,
+        accept: &Accept<'_>,
+        work: &Work<'_, T>,
+        confirm: &Confirm<'_, T>,
+    ) -> Result<T, Fault> {
+        let deadline = Instant::now() + self.retry_for;
+        let mut collisions = 0;
+        let mut pause = Duration::from_millis(10);
+        loop {
+            match self.once(begin, accept, work).await {
+                Outcome::Done(value) => return Ok(value),
+                Outcome::Unknown { xid, value } => {
+                    if self.find_out(&xid, &value, confirm).await? {
+                        return Ok(value);
+                    }
+                }
+                Outcome::Fault(Fault::Again(error)) if collisions < MAX_COLLISIONS => {
+                    tracing::debug!(%error, "transaction collided, running it again");
+                    collisions += 1;
+                    tokio::time::sleep(Duration::from_millis(rand::random_range(1..20))).await;
+                }
+                Outcome::Fault(Fault::Lost(error)) if Instant::now() + pause < deadline => {
+                    tracing::debug!(%error, "connection lost, running the transaction again");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_millis(500));
+                }
+                Outcome::Fault(fault) => return Err(fault),
+            }
+        }
+    }
+
+    async fn once<T: Send>(&self, begin: Begin, accept: &Accept<'_>, work: &Work<'_, T>) -> Outcome<T> {
+        let client = match self.pool.get().await {
+            Ok(client) => client,
+            Err(error) => return Outcome::Fault(error.into()),
+        };
+        let tx = Arc::new(Tx::new(client, false));
+        // Both are sent at once: the work does not wait for BEGIN's answer.
+        let (begun, worked) = join(self.begin(&tx, begin), work(Arc::clone(&tx))).await;
+        let value = match begun.and_then(accept).and(worked) {
+            Ok(value) => value,
+            Err(fault) => {
+                let rolled_back = tx.client().batch_execute("ROLLBACK").await.is_ok();
+                tx.clean.store(rolled_back, Ordering::Release);
+                return Outcome::Fault(fault);
+            }
+        };
+        failpoint("postgres.before_commit");
+        match tx.client().batch_execute("COMMIT").await {
+            Ok(()) => {
+                tx.clean.store(true, Ordering::Release);
+                failpoint("postgres.after_commit");
+                Outcome::Done(value)
+            }
+            Err(error) => match (Fault::from(error), tx.xid.get()) {
+                (Fault::Lost(_), Some(xid)) => Outcome::Unknown { xid: xid.clone(), value },
+                // Nothing was written, so nothing is unknown.
+                (Fault::Lost(_), None) if begin == Begin::Lazy => Outcome::Done(value),
+                (fault, _) => Outcome::Fault(fault),
+            },
+        }
+    }
+
+    async fn begin(&self, tx: &Tx, begin: Begin) -> Result<Prelude, Fault> {
+        let xid = if begin == Begin::Write { "pg_current_xact_id()" } else { "NULL" };
+        let sql = format!(
+            "BEGIN; SELECT {xid}, (SELECT generation FROM {ns}.meta), \
+             (SELECT at > clock_timestamp() - interval '{outage} milliseconds' FROM {ns}.heartbeat)",
+            ns = self.namespace,
+            outage = self.outage_after.as_millis(),
+        );
+        for message in tx.client().simple_query(&sql).await? {
+            if let SimpleQueryMessage::Row(row) = message {
+                if let Some(xid) = row.get(0) {
+                    tx.set_xid(xid.to_owned());
+                }
+                let generation = row.get(1).and_then(|text| text.parse().ok()).unwrap_or_default();
+                return Ok(Prelude { generation, heartbeat_young: row.get(2) == Some("t") });
+            }
+        }
+        Err(Fault::Final(Error::new(ErrorKind::Schema, "the schema was removed while in use")))
+    }
+
+    /// Waits until the transaction is over, then looks whether it happened. The transaction id alone does not tell: a
+    /// crash can make the server give the same number again.
+    async fn find_out<T: Send + Sync>(&self, xid: &str, value: &T, confirm: &Confirm<'_, T>) -> Result<bool, Fault> {
+        let deadline = Instant::now() + self.retry_for.max(Duration::from_secs(30));
+        loop {
+            match self.try_find_out(xid, value, confirm).await {
+                Ok(Some(happened)) => return Ok(happened),
+                Ok(None) | Err(Fault::Lost(_) | Fault::Again(_)) if Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                Ok(None) => return Err(indeterminate(None)),
+                Err(fault) => return Err(indeterminate(Some(fault.into_error()))),
+            }
+        }
+    }
+
+    async fn try_find_out<T: Send + Sync>(&self, xid: &str, value: &T, confirm: &Confirm<'_, T>) -> Result<Option<bool>, Fault> {
+        let tx = Arc::new(Tx::new(self.pool.get().await?, true));
+        // A number above the next one was forgotten by a crash; asking for its status would be an error.
+        let sql = "SELECT CASE WHEN $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) \
+                   THEN pg_xact_status($1::text::xid8) END";
+        let rows = tx.query(sql, &[&xid]).await?;
+        let status: Option<&str> = rows.first().and_then(|row| row.get(0));
+        if status == Some("in progress") {
+            return Ok(None);
+        }
+        confirm(tx, value).await.map(Some)
+    }
+
+    /// A connection for reading; waits while the database is being restarted.
+    pub(super) async fn reader_patiently(&self) -> Result<Tx> {
+        let deadline = Instant::now() + self.retry_for;
+        loop {
+            match self.reader().await {
+                Err(Fault::Lost(_)) if Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(100)).await,
+                reader => return reader.map_err(Fault::into_error),
+            }
+        }
+    }
+
+    /// A connection for reading, outside any transaction.
+    pub(super) async fn reader(&self) -> Result<Tx, Fault> {
+        Ok(Tx::new(self.pool.get().await?, true))
+    }
+}
+
+fn indeterminate(source: Option<Error>) -> Fault {
+    let error = Error::new(
+        ErrorKind::Indeterminate,
+        "the answer to a commit was lost and could not be found out: it may or may not have happened",
+    );
+    Fault::Final(match source {
+        Some(source) => error.with_source(source),
+        None => error,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_urls_are_told() {
+        let options = PostgresOptions::default();
+        for bad in ["", "nonsense", "postgres://", "postgres://h:notaport/db", "mysql://h/db"] {
+            let error = config(bad, &options).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}: {error}");
+        }
+        assert!(config("postgres://user@localhost:5432/db?options=-c%20work_mem%3D8MB", &options).is_ok());
+    }
+}

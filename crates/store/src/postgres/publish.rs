@@ -1,0 +1,571 @@
+//! Publishing: facts and entries in one statement, keys before entries, groups promoted last.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tidegate_core::{Availability, DedupMode, EntryId, NewEvent, QueueState, Timestamp, Tsid};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::{Inner, MAX_CATALOG_READS, accept_generation};
+use super::catalog::{Catalog, MissingLane};
+use super::connection::{Begin, Tx};
+use super::errors::Fault;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Batch, PublishOutcome, Published};
+
+/// Where an entry waits.
+pub(super) const FRESH: i16 = 0;
+pub(super) const TIMED: i16 = 1;
+pub(super) const PARKED: i16 = 2;
+pub(super) const ARRIVED: i16 = 3;
+
+/// One item on its way into the database.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) index: usize,
+    pub(super) event: NewEvent,
+    pub(super) queue_id: i32,
+    pub(super) lane: i32,
+}
+
+impl Inner {
+    /// Publishes a batch: items without keys in one transaction, items with keys in rounds of distinct keys.
+    pub(super) async fn publish(&self, events: Vec<NewEvent>) -> Result<Batch<Published>> {
+        let mut answers: Vec<Option<Result<Published>>> = (0..events.len()).map(|_| None).collect();
+        let mut free = Vec::new();
+        let mut keyed = Vec::new();
+        for (index, event) in events.into_iter().enumerate() {
+            match event.check(self.options.store.payload_limit) {
+                Err(error) => answers[index] = Some(Err(error.into())),
+                Ok(()) if event.deduplication.is_some() => keyed.push((index, event)),
+                Ok(()) => free.push((index, event)),
+            }
+        }
+        if !free.is_empty() {
+            self.publish_round(free, false, &mut answers).await;
+        }
+        while !keyed.is_empty() {
+            let mut seen = HashSet::new();
+            let key = |event: &NewEvent| {
+                (event.queue.clone(), event.deduplication.as_ref().map(|dedup| dedup.key.clone()))
+            };
+            let (round, rest) = keyed.into_iter().partition(|(_, event)| seen.insert(key(event)));
+            keyed = rest;
+            self.publish_round(round, true, &mut answers).await;
+        }
+        let lost = || Err(Error::new(ErrorKind::Indeterminate, "the database gave no answer for this item"));
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect())
+    }
+
+    async fn publish_round(&self, events: Vec<(usize, NewEvent)>, keyed: bool, answers: &mut [Option<Result<Published>>]) {
+        let indexes: Vec<usize> = events.iter().map(|(index, _)| *index).collect();
+        match self.try_round(&events, keyed).await {
+            Ok(round) => {
+                for (index, answer) in round {
+                    answers[index] = Some(answer);
+                }
+            }
+            // One key that somebody else's open transaction holds must not hold up its neighbours.
+            Err(error) if error.kind() == ErrorKind::Busy && keyed && indexes.len() > 1 => {
+                for event in events {
+                    let index = event.0;
+                    let answer = self.try_round(&[event], keyed).await;
+                    let answer = answer.and_then(|mut one| one.pop().map_or_else(|| Err(Error::fenced()), |(_, one)| one));
+                    answers[index] = Some(answer);
+                }
+            }
+            Err(error) => {
+                for index in indexes {
+                    answers[index] = Some(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    async fn try_round(&self, events: &[(usize, NewEvent)], keyed: bool) -> Result<Vec<(usize, Result<Published>)>> {
+        for _ in 0..MAX_CATALOG_READS {
+            let catalog = self.catalog().await?;
+            match self.round_once(&catalog, events, keyed).await {
+                Err(Fault::StaleCatalog) => self.reload_catalog().await?,
+                answers => return answers.map_err(Fault::into_error),
+            }
+        }
+        Err(Fault::StaleCatalog.into_error())
+    }
+
+    async fn round_once(
+        &self,
+        catalog: &Catalog,
+        events: &[(usize, NewEvent)],
+        keyed: bool,
+    ) -> Result<Vec<(usize, Result<Published>)>, Fault> {
+        let (items, mut answers) = self.place(catalog, events).await?;
+        if items.is_empty() {
+            return Ok(answers);
+        }
+        let items = &items;
+        let written = self
+            .database
+            .transact(
+                Begin::Write,
+                &|prelude| accept_generation(catalog, prelude),
+                &|tx| async move { self.write_items(&tx, catalog, items, keyed).await }.boxed(),
+                &|tx, written| self.confirm_publish(tx, written),
+            )
+            .await?;
+        answers.extend(written);
+        self.announce(items.iter().map(|item| item.queue_id));
+        Ok(answers)
+    }
+
+    /// Finds each event's queue and lane, making lanes that are missing in a transaction of their own.
+    async fn place(
+        &self,
+        catalog: &Catalog,
+        events: &[(usize, NewEvent)],
+    ) -> Result<(Vec<Item>, Vec<(usize, Result<Published>)>), Fault> {
+        let mut items = Vec::with_capacity(events.len());
+        let mut answers = Vec::new();
+        let mut missing = HashSet::new();
+        for (index, event) in events {
+            let queue = match catalog.queue(&event.queue) {
+                Ok(queue) if queue.state == QueueState::Draining => {
+                    let error = Error::new(ErrorKind::Full, format!("queue {} is draining", event.queue));
+                    answers.push((*index, Err(error)));
+                    continue;
+                }
+                Ok(queue) => queue,
+                Err(error) => {
+                    answers.push((*index, Err(error)));
+                    continue;
+                }
+            };
+            match queue.lane(&event.event_type, event.priority) {
+                Ok(lane) => items.push(Item { index: *index, event: event.clone(), queue_id: queue.id, lane }),
+                Err(lane) => {
+                    missing.insert(lane);
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok((items, answers));
+        }
+        self.add_lanes(missing.into_iter().collect()).await?;
+        Err(Fault::StaleCatalog)
+    }
+
+    /// Makes lanes and lets every process know.
+    pub(super) async fn add_lanes(&self, mut lanes: Vec<MissingLane>) -> Result<(), Fault> {
+        // Many new types at once could pass the limit together; what is over it goes to the shared lane next time.
+        lanes.sort_by(|a, b| (a.queue_id, a.priority, &a.event_type).cmp(&(b.queue_id, b.priority, &b.event_type)));
+        lanes.truncate(super::catalog::MAX_OWN_TYPES / 4);
+        let queue_ids: Vec<i32> = lanes.iter().map(|lane| lane.queue_id).collect();
+        let priorities: Vec<i16> = lanes.iter().map(|lane| lane.priority).collect();
+        let types: Vec<Option<&str>> = lanes.iter().map(|lane| lane.event_type.as_deref()).collect();
+        self.database
+            .transact(
+                Begin::Write,
+                &|_| Ok(()),
+                &|tx| {
+                    let (queue_ids, priorities, types) = (&queue_ids, &priorities, &types);
+                    async move {
+                        tx.query(&self.sql.bump_generation, &[]).await?;
+                        tx.query(&self.sql.add_lanes, &[queue_ids, priorities, types]).await?;
+                        Ok(())
+                    }
+                    .boxed()
+                },
+                &|_, ()| async { Ok(false) }.boxed(),
+            )
+            .await
+    }
+
+    async fn write_items(
+        &self,
+        tx: &Tx,
+        catalog: &Catalog,
+        items: &[Item],
+        keyed: bool,
+    ) -> Result<Vec<(usize, Result<Published>)>, Fault> {
+        let mut answers = Vec::with_capacity(items.len());
+        let mut fresh: Vec<&Item> = items.iter().collect();
+        let mut takeover = HashSet::new();
+        if keyed {
+            fresh = self.answer_known_keys(tx, fresh, &mut takeover, &mut answers).await?;
+        }
+        let accepted = self.within_limits(tx, catalog, fresh, &mut answers).await?;
+        if accepted.is_empty() {
+            return Ok(answers);
+        }
+        let ids = if keyed { Some(self.draw_ids(tx, accepted.len()).await?) } else { None };
+        let columns = Columns::new(&accepted, ids.as_deref(), self.now(), false);
+        let rows = tx.query(&self.sql.publish, &columns.params()).await?;
+        let published = read_published(&rows)?;
+        if keyed {
+            self.take_keys(tx, &accepted, &published, &takeover).await?;
+        }
+        let groups: Vec<(i32, &str)> =
+            accepted.iter().filter_map(|item| Some((item.queue_id, item.event.group.as_deref()?))).collect();
+        self.promote(tx, groups).await?;
+        answers.extend(accepted.iter().zip(published).map(|(item, published)| (item.index, Ok(published))));
+        Ok(answers)
+    }
+
+    pub(super) async fn draw_ids(&self, tx: &Tx, count: usize) -> Result<Vec<i64>, Fault> {
+        let count = i32::try_from(count).unwrap_or(i32::MAX);
+        let mut ids: Vec<i64> =
+            tx.query(&self.sql.draw_ids, &[&count]).await?.iter().map(|row| row.get(0)).collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// Answers repeats; what remains is new. Keys of entries that no longer wait are taken over.
+    async fn answer_known_keys<'a>(
+        &self,
+        tx: &Tx,
+        items: Vec<&'a Item>,
+        takeover: &mut HashSet<usize>,
+        answers: &mut Vec<(usize, Result<Published>)>,
+    ) -> Result<Vec<&'a Item>, Fault> {
+        let scopes: Vec<i64> = items.iter().map(|item| i64::from(item.queue_id)).collect();
+        let keys: Vec<&str> = items.iter().map(|item| key(item)).collect();
+        let types: Vec<&str> = items.iter().map(|item| item.event.event_type.as_str()).collect();
+        let payloads: Vec<&[u8]> = items.iter().map(|item| item.event.payload.as_ref()).collect();
+        let rows = tx.query(&self.sql.known_keys, &[&self.now(), &scopes, &keys, &types, &payloads]).await?;
+        let known: HashMap<usize, &Row> = rows.iter().map(|row| (row.get::<_, i32>(0) as usize - 1, row)).collect();
+        let mut fresh = Vec::new();
+        for (position, item) in items.into_iter().enumerate() {
+            let Some(row) = known.get(&position) else {
+                fresh.push(item);
+                continue;
+            };
+            let Known { first, same, waiting } = read_known(row)?;
+            match mode(item) {
+                DedupMode::KeepFirst if same => answers.push((item.index, Ok(first))),
+                DedupMode::KeepFirst => answers.push((item.index, Err(other_body(key(item))))),
+                DedupMode::ReplaceWaiting => {
+                    let replaced = if waiting { self.replace_fact(tx, item, first).await? } else { None };
+                    match replaced {
+                        Some(published) => answers.push((item.index, Ok(published))),
+                        None => {
+                            takeover.insert(item.index);
+                            fresh.push(item);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(fresh)
+    }
+
+    async fn replace_fact(&self, tx: &Tx, item: &Item, first: Published) -> Result<Option<Published>, Fault> {
+        let replacement = Replacement::new(item, first.id, self.now());
+        let rows = tx.query(&self.sql.replace_fact, &replacement.params()).await?;
+        Ok(rows.first().map(|row| read_replaced(row, first)))
+    }
+
+    async fn take_keys(
+        &self,
+        tx: &Tx,
+        items: &[&Item],
+        published: &[Published],
+        takeover: &HashSet<usize>,
+    ) -> Result<(), Fault> {
+        for taking_over in [false, true] {
+            let mut rows: Vec<(i64, &str, i64, i64, i64)> = items
+                .iter()
+                .zip(published)
+                .filter(|(item, _)| takeover.contains(&item.index) == taking_over)
+                .map(|(item, made)| {
+                    let window = item.event.deduplication.as_ref().map_or(Duration::ZERO, |dedup| dedup.window);
+                    (i64::from(item.queue_id), key(item), made.id.get(), made.event_id.to_i64(), micros(window))
+                })
+                .collect();
+            if rows.is_empty() {
+                continue;
+            }
+            rows.sort_unstable();
+            let scopes: Vec<i64> = rows.iter().map(|row| row.0).collect();
+            let keys: Vec<&str> = rows.iter().map(|row| row.1).collect();
+            let entries: Vec<i64> = rows.iter().map(|row| row.2).collect();
+            let events: Vec<i64> = rows.iter().map(|row| row.3).collect();
+            let windows: Vec<i64> = rows.iter().map(|row| row.4).collect();
+            let taken = tx
+                .query(
+                    &self.sql.take_keys,
+                    &[&self.now(), &scopes, &keys, &entries, &events, &windows, &taking_over],
+                )
+                .await?;
+            if taken.len() < rows.len() {
+                // Somebody else took a key since we looked: look again.
+                return Err(Fault::Again(Error::new(ErrorKind::Busy, "a deduplication key was taken meanwhile")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets through what the queues' depth limits allow, in order. Near a limit, publishers of the queue go one by one.
+    async fn within_limits<'a>(
+        &self,
+        tx: &Tx,
+        catalog: &Catalog,
+        items: Vec<&'a Item>,
+        answers: &mut Vec<(usize, Result<Published>)>,
+    ) -> Result<Vec<&'a Item>, Fault> {
+        let mut wanted: BTreeMap<i32, u64> = BTreeMap::new();
+        for item in &items {
+            let limited = catalog.queue_by_id(item.queue_id).is_some_and(|queue| queue.depth_limit.is_some());
+            if limited {
+                *wanted.entry(item.queue_id).or_default() += 1;
+            }
+        }
+        if wanted.is_empty() {
+            return Ok(items);
+        }
+        let mut room: HashMap<i32, u64> = HashMap::new();
+        for (queue_id, count) in wanted {
+            let limit = catalog.queue_by_id(queue_id).and_then(|queue| queue.depth_limit).unwrap_or(u64::MAX);
+            if self.headroom.take(queue_id, limit, count) {
+                room.insert(queue_id, count);
+                continue;
+            }
+            tx.query(&self.sql.lock_groups, &[&vec![self.lock_key(queue_id, "\0depth")]]).await?;
+            let bound = i64::try_from(limit).unwrap_or(i64::MAX);
+            let rows = tx.query(&self.sql.count_entries, &[&queue_id, &bound]).await?;
+            let held = rows.first().map_or(0, |row| row.get::<_, i64>(0)) as u64;
+            let left = limit.saturating_sub(held);
+            self.headroom.learn(queue_id, limit, left.saturating_sub(count));
+            room.insert(queue_id, left);
+        }
+        let mut accepted = Vec::with_capacity(items.len());
+        for item in items {
+            match room.get_mut(&item.queue_id) {
+                Some(0) => {
+                    let error = Error::new(ErrorKind::Full, format!("queue {} is full", item.event.queue));
+                    answers.push((item.index, Err(error)));
+                }
+                Some(left) => {
+                    *left -= 1;
+                    accepted.push(item);
+                }
+                None => accepted.push(item),
+            }
+        }
+        Ok(accepted)
+    }
+
+    fn confirm_publish<'a>(
+        &'a self,
+        tx: Arc<Tx>,
+        written: &[(usize, Result<Published>)],
+    ) -> BoxFuture<'a, Result<bool, Fault>> {
+        let made = written.iter().find_map(|(_, answer)| {
+            answer.as_ref().ok().filter(|published| published.outcome != PublishOutcome::Duplicate)
+        });
+        let event_id = made.map(|made| made.event_id.to_i64());
+        async move {
+            let Some(event_id) = event_id else { return Ok(true) };
+            let rows = tx.query(&self.sql.fact_exists, &[&event_id]).await?;
+            Ok(rows.first().is_some_and(|row| row.get(0)))
+        }
+        .boxed()
+    }
+}
+
+fn key(item: &Item) -> &str {
+    item.event.deduplication.as_ref().map_or("", |dedup| dedup.key.as_str())
+}
+
+fn mode(item: &Item) -> DedupMode {
+    item.event.deduplication.as_ref().map_or(DedupMode::KeepFirst, |dedup| dedup.mode)
+}
+
+pub(super) fn other_body(key: &str) -> Error {
+    Error::new(
+        ErrorKind::Conflict,
+        format!("deduplication key {key:?} stands for another event: use another key or the same contents"),
+    )
+}
+
+/// Whole microseconds, the databases' resolution.
+pub(super) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// What a key that is known stands for.
+pub(super) struct Known {
+    pub(super) first: Published,
+    /// Whether the contents are the same.
+    pub(super) same: bool,
+    /// Whether the entry still waits.
+    pub(super) waiting: bool,
+}
+
+pub(super) fn read_known(row: &Row) -> Result<Known, Fault> {
+    let created_at: Option<Timestamp> = row.get(3);
+    let first = Published {
+        id: EntryId::new(row.get(1)).map_err(Error::from)?,
+        event_id: Tsid::from_i64(row.get(2)),
+        outcome: PublishOutcome::Duplicate,
+        created_at: created_at.unwrap_or(Timestamp::UNIX_EPOCH),
+    };
+    Ok(Known { first, same: row.get(4), waiting: row.get(5) })
+}
+
+/// The parameters that give a waiting entry another fact.
+pub(super) struct Replacement<'a> {
+    now: Option<Timestamp>,
+    entry: i64,
+    payload: &'a [u8],
+    scope: i64,
+    key: &'a str,
+    event: &'a NewEvent,
+}
+
+impl<'a> Replacement<'a> {
+    pub(super) fn new(item: &'a Item, entry: EntryId, now: Option<Timestamp>) -> Self {
+        let payload = item.event.payload.as_ref();
+        Self { now, entry: entry.get(), payload, scope: i64::from(item.queue_id), key: key(item), event: &item.event }
+    }
+
+    pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 13] {
+        let event = self.event;
+        [
+            &self.now,
+            &self.entry,
+            &self.payload,
+            &event.content_type,
+            &event.source,
+            &event.subject,
+            &event.time,
+            &event.external_id,
+            &event.correlation_id,
+            &event.causation_id,
+            &event.attributes,
+            &self.scope,
+            &self.key,
+        ]
+    }
+}
+
+pub(super) fn read_replaced(row: &Row, first: Published) -> Published {
+    Published { event_id: Tsid::from_i64(row.get(0)), created_at: row.get(1), outcome: PublishOutcome::Replaced, ..first }
+}
+
+/// Reads what the publish statement made, in the items' order: ids rise in it.
+pub(super) fn read_published(rows: &[Row]) -> Result<Vec<Published>, Fault> {
+    let mut published = Vec::with_capacity(rows.len());
+    for row in rows {
+        published.push(Published {
+            id: EntryId::new(row.get(0)).map_err(Error::from)?,
+            event_id: Tsid::from_i64(row.get(1)),
+            outcome: PublishOutcome::Created,
+            created_at: row.get(2),
+        });
+    }
+    published.sort_unstable_by_key(|one| one.id);
+    Ok(published)
+}
+
+/// The arrays of the publish statement.
+#[derive(Debug)]
+pub(super) struct Columns<'a> {
+    now: Option<Timestamp>,
+    ids: Vec<Option<i64>>,
+    clients: Vec<Option<i64>>,
+    types: Vec<&'a str>,
+    payloads: Vec<&'a [u8]>,
+    texts: [Vec<Option<&'a str>>; 8],
+    times: Vec<Option<Timestamp>>,
+    lanes: Vec<i32>,
+    queues: Vec<i32>,
+    places: Vec<i16>,
+    dues: Vec<Option<Timestamp>>,
+    delays: Vec<Option<i64>>,
+    max_attempts: Vec<i32>,
+    exhausted: Vec<i16>,
+}
+
+impl<'a> Columns<'a> {
+    /// `arriving` is for a caller's own transaction: what needs sorting in is left to be sorted in after its commit.
+    pub(super) fn new(items: &[&'a Item], ids: Option<&[i64]>, now: Option<Timestamp>, arriving: bool) -> Self {
+        let text = |read: fn(&NewEvent) -> &Option<String>| -> Vec<Option<&'a str>> {
+            items.iter().map(|item| read(&item.event).as_deref()).collect()
+        };
+        let due = |item: &&Item| match item.event.available {
+            Availability::At(at) => Some(at),
+            _ => None,
+        };
+        let delay = |item: &&Item| match item.event.available {
+            Availability::After(delay) => Some(micros(delay)),
+            _ => None,
+        };
+        Self {
+            now,
+            ids: (0..items.len()).map(|index| ids.map(|ids| ids[index])).collect(),
+            clients: items.iter().map(|item| item.event.client.map(Tsid::to_i64)).collect(),
+            types: items.iter().map(|item| item.event.event_type.as_str()).collect(),
+            payloads: items.iter().map(|item| Bytes::as_ref(&item.event.payload)).collect(),
+            texts: [
+                text(|event| &event.content_type),
+                text(|event| &event.source),
+                text(|event| &event.subject),
+                text(|event| &event.external_id),
+                text(|event| &event.correlation_id),
+                text(|event| &event.causation_id),
+                text(|event| &event.attributes),
+                text(|event| &event.group),
+            ],
+            times: items.iter().map(|item| item.event.time).collect(),
+            lanes: items.iter().map(|item| item.lane).collect(),
+            queues: items.iter().map(|item| item.queue_id).collect(),
+            places: items.iter().map(|item| place(&item.event, arriving)).collect(),
+            dues: items.iter().map(due).collect(),
+            delays: items.iter().map(delay).collect(),
+            max_attempts: items.iter().map(|item| item.event.max_attempts as i32).collect(),
+            exhausted: items.iter().map(|item| item.event.exhausted_as.code()).collect(),
+        }
+    }
+
+    /// The parameters in the statement's order.
+    pub(super) fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
+        let [content_type, source, subject, external_id, correlation_id, causation_id, attributes, group] = &self.texts;
+        vec![
+            &self.now,
+            &self.ids,
+            &self.clients,
+            &self.types,
+            &self.payloads,
+            content_type,
+            source,
+            subject,
+            &self.times,
+            external_id,
+            correlation_id,
+            causation_id,
+            attributes,
+            &self.lanes,
+            &self.queues,
+            &self.places,
+            &self.dues,
+            &self.delays,
+            group,
+            &self.max_attempts,
+            &self.exhausted,
+        ]
+    }
+}
+
+fn place(event: &NewEvent, arriving: bool) -> i16 {
+    match (event.group.is_some(), event.available, arriving) {
+        (false, Availability::Now, _) => FRESH,
+        (_, _, true) => ARRIVED,
+        (true, ..) => PARKED,
+        (false, ..) => TIMED,
+    }
+}

@@ -1,0 +1,33 @@
+//! Reads rows into values.
+
+use bytes::Bytes;
+use tidegate_core::Tsid;
+use tokio_postgres::Row;
+
+use crate::store::Fact;
+
+/// How many columns a fact has.
+pub(super) const FACT_COLUMNS: usize = 12;
+
+/// A fact whose columns start at `first`.
+pub(super) fn fact(row: &Row, first: usize) -> Fact {
+    Fact {
+        client: row.get::<_, Option<i64>>(first).map(Tsid::from_i64),
+        event_type: row.get(first + 1),
+        payload: Bytes::from(row.get::<_, Vec<u8>>(first + 2)),
+        content_type: row.get(first + 3),
+        source: row.get(first + 4),
+        subject: row.get(first + 5),
+        time: row.get(first + 6),
+        external_id: row.get(first + 7),
+        correlation_id: row.get(first + 8),
+        causation_id: row.get(first + 9),
+        attributes: row.get(first + 10),
+        created_at: row.get(first + 11),
+    }
+}
+
+/// A count that is never negative.
+pub(super) fn count(number: i32) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}

@@ -1,0 +1,250 @@
+//! Ending, extending and giving back leases. Every statement compares the token; what did not match is looked up once to
+//! say why.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use futures_util::FutureExt;
+use tidegate_core::{End, EntryId, LeaseToken, Timestamp};
+use tokio_postgres::Row;
+
+use super::Inner;
+use super::connection::{Begin, Tx};
+use super::errors::Fault;
+use super::publish::micros;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Batch, Extend, Finalize, Finalized, Requeue, RequeueAt};
+
+/// Where an entry was found.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Live { token: i64, leased: bool },
+    Ended { token: i64, end: End },
+}
+
+impl Inner {
+    pub(super) async fn finalize(&self, items: Vec<Finalize>) -> Result<Batch<Finalized>> {
+        self.settle(items.len(), &|tx| async { self.finalize_items(tx, &items).await }.boxed()).await
+    }
+
+    pub(super) async fn cancel(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {
+        let items: Vec<Finalize> = ids
+            .into_iter()
+            .map(|id| Finalize { id, token: None, end: End::Cancelled, errors: None, results: None })
+            .collect();
+        let answers = self.finalize(items).await?;
+        let ended = || Error::new(ErrorKind::AlreadyEnded, "the entry has ended already");
+        Ok(answers.into_iter().map(|answer| answer.and_then(|done| if done.repeated { Err(ended()) } else { Ok(()) })).collect())
+    }
+
+    /// Runs one settling transaction and wakes queues in which a group moved on.
+    async fn settle<'a, T: Send + Sync + 'a>(
+        &'a self,
+        count: usize,
+        work: &(dyn Fn(std::sync::Arc<Tx>) -> futures_util::future::BoxFuture<'a, Result<(Batch<T>, Vec<i32>), Fault>> + Send + Sync + 'a),
+    ) -> Result<Batch<T>> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        // Each of these is found done when it runs again, so a lost answer is answered by running again.
+        let confirm = |_: std::sync::Arc<Tx>, _: &(Batch<T>, Vec<i32>)| async { Ok(false) }.boxed();
+        let done = self.database.transact(Begin::Write, &|_| Ok(()), work, &confirm).await;
+        let (answers, queues) = done.map_err(Fault::into_error)?;
+        self.announce(queues);
+        Ok(answers)
+    }
+
+    pub(super) async fn finalize_items(
+        &self,
+        tx: std::sync::Arc<Tx>,
+        items: &[Finalize],
+    ) -> Result<(Batch<Finalized>, Vec<i32>), Fault> {
+        // The first of each id goes to the database; repeats in one batch are judged by what it left.
+        let mut first: BTreeMap<EntryId, &Finalize> = BTreeMap::new();
+        for item in items {
+            first.entry(item.id).or_insert(item);
+        }
+        let distinct: Vec<&Finalize> = first.into_values().collect();
+        let (moved, queues) = self.move_to_log(&tx, &distinct).await?;
+        let mut moved: HashSet<EntryId> = moved;
+        let fresh: Vec<bool> = items.iter().map(|item| moved.remove(&item.id)).collect();
+        let rest: Vec<i64> = items.iter().zip(&fresh).filter(|(_, fresh)| !**fresh).map(|(item, _)| item.id.get()).collect();
+        let places = if rest.is_empty() { HashMap::new() } else { self.look_up(&tx, &rest).await? };
+        let answers = items.iter().zip(fresh).map(|(item, fresh)| {
+            if fresh {
+                return Ok(Finalized { repeated: false, end: item.end });
+            }
+            judge_finalize(item, places.get(&item.id.get()).copied())
+        });
+        Ok((answers.collect(), queues))
+    }
+
+    /// Moves entries to the log and promotes the groups they leave. Items are sorted by id and distinct.
+    pub(super) async fn move_to_log<F: std::borrow::Borrow<Finalize> + Sync>(
+        &self,
+        tx: &Tx,
+        items: &[F],
+    ) -> Result<(HashSet<EntryId>, Vec<i32>), Fault> {
+        let items: Vec<&Finalize> = items.iter().map(std::borrow::Borrow::borrow).collect();
+        let columns = FinalizeColumns::new(&items);
+        let rows = tx.query(&self.sql.finalize, &columns.params(&self.now())).await?;
+        let groups = rows.iter().filter_map(|row| Some((row.get::<_, i32>(1), row.get::<_, Option<&str>>(2)?)));
+        let queues = self.promote(tx, groups).await?;
+        Ok((read_ids(&rows)?, queues.into_iter().collect()))
+    }
+
+    pub(super) async fn extend(&self, items: Vec<Extend>) -> Result<Batch<Timestamp>> {
+        self.settle(items.len(), &|tx| async { self.extend_items(tx, &items).await }.boxed()).await
+    }
+
+    async fn extend_items(&self, tx: std::sync::Arc<Tx>, items: &[Extend]) -> Result<(Batch<Timestamp>, Vec<i32>), Fault> {
+        let mut sorted: Vec<&Extend> = items.iter().collect();
+        sorted.sort_by_key(|item| (item.id, item.token));
+        let ids: Vec<i64> = sorted.iter().map(|item| item.id.get()).collect();
+        let tokens: Vec<i64> = sorted.iter().map(|item| item.token.0).collect();
+        let leases: Vec<i64> = sorted.iter().map(|item| micros(item.lease)).collect();
+        let rows = tx.query(&self.sql.extend, &[&self.now(), &ids, &tokens, &leases]).await?;
+        let extended: HashMap<i64, Timestamp> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let places = self.look_up_unless(&tx, &ids, |id| extended.contains_key(id)).await?;
+        let answers = items.iter().map(|item| {
+            let stands = |id: &i64| !matches!(places.get(id), Some(Place::Live { token, .. }) if *token != item.token.0);
+            match extended.get(&item.id.get()) {
+                Some(until) if stands(&item.id.get()) => Ok(*until),
+                _ => Err(judge_holder(item.id, places.get(&item.id.get()).copied())),
+            }
+        });
+        Ok((answers.collect(), Vec::new()))
+    }
+
+    pub(super) async fn requeue(&self, items: Vec<Requeue>) -> Result<Batch<()>> {
+        // A token is given back once: when the transaction runs again after a lost answer, it may find that it did.
+        let runs = std::sync::atomic::AtomicU32::new(0);
+        let runs = &runs;
+        let items = &items;
+        self.settle(items.len(), &|tx| {
+            let again = runs.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 0;
+            async move { self.requeue_items(tx, items, again).await }.boxed()
+        })
+        .await
+    }
+
+    async fn requeue_items(&self, tx: std::sync::Arc<Tx>, items: &[Requeue], again: bool) -> Result<(Batch<()>, Vec<i32>), Fault> {
+        let mut first: BTreeMap<EntryId, (usize, &Requeue)> = BTreeMap::new();
+        for (index, item) in items.iter().enumerate() {
+            first.entry(item.id).or_insert((index, item));
+        }
+        let (indexes, sorted): (HashSet<usize>, Vec<&Requeue>) = first.into_values().unzip();
+        let rows = tx.query(&self.sql.requeue, &RequeueColumns::new(&sorted).params(&self.now())).await?;
+        let returned: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect();
+        let ids: Vec<i64> = items.iter().map(|item| item.id.get()).collect();
+        let repeated = items.len() > indexes.len();
+        let places = self.look_up_unless(&tx, &ids, |id| !repeated && returned.contains(id)).await?;
+        let answers = items.iter().enumerate().map(|(index, item)| {
+            let place = places.get(&item.id.get()).copied();
+            let given_back = matches!(place, Some(Place::Live { token, leased: false }) if token == item.token.0);
+            if indexes.contains(&index) && (returned.contains(&item.id.get()) || again && given_back) {
+                Ok(())
+            } else {
+                Err(judge_holder(item.id, place))
+            }
+        });
+        let queues: HashSet<i32> = rows.iter().map(|row| row.get(1)).collect();
+        Ok((answers.collect(), queues.into_iter().collect()))
+    }
+
+    async fn look_up_unless(&self, tx: &Tx, ids: &[i64], known: impl Fn(&i64) -> bool) -> Result<HashMap<i64, Place>, Fault> {
+        let unknown: Vec<i64> = ids.iter().filter(|id| !known(id)).copied().collect();
+        if unknown.is_empty() { Ok(HashMap::new()) } else { self.look_up(tx, &unknown).await }
+    }
+
+    async fn look_up(&self, tx: &Tx, ids: &[i64]) -> Result<HashMap<i64, Place>, Fault> {
+        let mut places = HashMap::new();
+        for row in tx.query(&self.sql.look_up, &[&ids]).await? {
+            let (id, token, end): (i64, i64, Option<i16>) = (row.get(0), row.get(1), row.get(2));
+            let place = match end.map(End::from_code) {
+                None => Place::Live { token, leased: row.get(3) },
+                Some(Some(end)) => Place::Ended { token, end },
+                Some(None) => return Err(Error::new(ErrorKind::Corrupt, format!("entry {id} has a bad end")).into()),
+            };
+            places.insert(id, place);
+        }
+        Ok(places)
+    }
+}
+
+fn judge_finalize(item: &Finalize, place: Option<Place>) -> Result<Finalized> {
+    match place {
+        Some(Place::Ended { token, end }) if item.token.is_none_or(|held| held.0 == token) => {
+            Ok(Finalized { repeated: true, end })
+        }
+        Some(_) => Err(Error::fenced()),
+        None => Err(Error::no_entry(item.id)),
+    }
+}
+
+fn judge_holder(id: EntryId, place: Option<Place>) -> Error {
+    if place.is_some() { Error::fenced() } else { Error::no_entry(id) }
+}
+
+fn read_ids(rows: &[Row]) -> Result<HashSet<EntryId>, Fault> {
+    let mut ids = HashSet::with_capacity(rows.len());
+    for row in rows {
+        ids.insert(EntryId::new(row.get(0)).map_err(Error::from)?);
+    }
+    Ok(ids)
+}
+
+/// The arrays of the finalise statement.
+#[derive(Debug)]
+pub(super) struct FinalizeColumns<'a> {
+    ids: Vec<i64>,
+    tokens: Vec<Option<i64>>,
+    ends: Vec<i16>,
+    errors: Vec<Option<&'a str>>,
+    results: Vec<Option<&'a str>>,
+}
+
+impl<'a> FinalizeColumns<'a> {
+    pub(super) fn new(items: &[&'a Finalize]) -> Self {
+        Self {
+            ids: items.iter().map(|item| item.id.get()).collect(),
+            tokens: items.iter().map(|item| item.token.map(|LeaseToken(token)| token)).collect(),
+            ends: items.iter().map(|item| item.end.code()).collect(),
+            errors: items.iter().map(|item| item.errors.as_deref()).collect(),
+            results: items.iter().map(|item| item.results.as_deref()).collect(),
+        }
+    }
+
+    pub(super) fn params<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn tokio_postgres::types::ToSql + Sync); 6] {
+        [now, &self.ids, &self.tokens, &self.ends, &self.errors, &self.results]
+    }
+}
+
+/// The arrays of the requeue statement.
+struct RequeueColumns<'a> {
+    ids: Vec<i64>,
+    tokens: Vec<i64>,
+    dues: Vec<Option<Timestamp>>,
+    delays: Vec<Option<i64>>,
+    counts: Vec<bool>,
+    errors: Vec<Option<&'a str>>,
+}
+
+impl<'a> RequeueColumns<'a> {
+    fn new(items: &[&'a Requeue]) -> Self {
+        Self {
+            ids: items.iter().map(|item| item.id.get()).collect(),
+            tokens: items.iter().map(|item| item.token.0).collect(),
+            dues: items.iter().map(|item| if let RequeueAt::At(at) = item.when { Some(at) } else { None }).collect(),
+            delays: items
+                .iter()
+                .map(|item| if let RequeueAt::After(delay) = item.when { Some(micros(delay)) } else { None })
+                .collect(),
+            counts: items.iter().map(|item| item.counts).collect(),
+            errors: items.iter().map(|item| item.error.as_deref()).collect(),
+        }
+    }
+
+    fn params<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn tokio_postgres::types::ToSql + Sync); 7] {
+        [now, &self.ids, &self.tokens, &self.dues, &self.delays, &self.counts, &self.errors]
+    }
+}

@@ -1,0 +1,237 @@
+//! Regular upkeep: the heartbeat, arrivals, expired keys, partitions to come; and changes of queues.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tidegate_core::{QueueConfig, QueueName, QueueState, Timestamp, id::TSID_EPOCH_MS};
+
+use super::Inner;
+use super::connection::{Begin, Tx};
+use super::errors::Fault;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Consumer, QueueChange, Upkeep};
+
+/// Entry ids per partition of the log.
+const LOG_PARTITION_IDS: i64 = 20_000_000;
+/// How often partitions to come are looked after.
+const PARTITIONS_EVERY: Duration = Duration::from_secs(600);
+
+impl Inner {
+    pub(super) async fn maintain(&self) -> Result<Upkeep> {
+        let outage = if self.now().is_none() { self.beat().await? } else { None };
+        let promoted = self.sort_arrivals().await?;
+        let keys_expired = self.expire_keys().await?;
+        if self.partitions_due() {
+            self.add_partitions().await?;
+        }
+        Ok(Upkeep { promoted, keys_expired, outage })
+    }
+
+    /// Writes the heartbeat. When it was old, leases that were held at its last beat are moved by the gap first.
+    pub(super) async fn beat(&self) -> Result<Option<Duration>> {
+        let beaten = self
+            .database
+            .transact(
+                Begin::Lazy,
+                &|_| Ok(()),
+                &|tx| async move { self.beat_in(&tx).await }.boxed(),
+                &|_, _| async { Ok(true) }.boxed(),
+            )
+            .await;
+        let outage = beaten.map_err(Fault::into_error)?;
+        if let Some(outage) = outage {
+            tracing::warn!(?outage, "the store had been down or blocked: leases were moved by that time");
+        }
+        Ok(outage)
+    }
+
+    async fn beat_in(&self, tx: &Tx) -> Result<Option<Duration>, Fault> {
+        let rows = tx.query(&self.sql.heartbeat, &[]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let (last, now): (Timestamp, Timestamp) = (row.get(0), row.get(1));
+        let gap = Duration::try_from(now.duration_since(last)).unwrap_or_default();
+        if gap < Duration::from_millis(800) && now >= last {
+            return Ok(None);
+        }
+        tx.draw_xid().await?;
+        let outage = gap > self.options.store.outage_after;
+        if outage {
+            tx.query(&self.sql.shift_leases, &[&now, &last]).await?;
+        }
+        tx.query(&self.sql.beat, &[]).await?;
+        Ok(outage.then_some(gap))
+    }
+
+    async fn expire_keys(&self) -> Result<u64> {
+        let reader = self.database.reader().await.map_err(Fault::into_error)?;
+        // One statement, its own transaction; a lost answer costs nothing.
+        let gone = reader.execute(&self.sql.expire_keys, &[&self.now()]).await;
+        gone.map_err(Fault::into_error)
+    }
+
+    pub(super) async fn put_queue(&self, name: &QueueName, change: QueueChange) -> Result<QueueConfig> {
+        let state = change.state.map(QueueState::code);
+        let limit = match change.depth_limit.flatten().map(i64::try_from) {
+            Some(Err(_)) => return Err(Error::invalid("a depth limit must be below 2^63")),
+            Some(Ok(limit)) => Some(limit),
+            None => None,
+        };
+        let (sets_limit, name_text) = (change.depth_limit.is_some(), name.as_str());
+        let put = self
+            .database
+            .transact(
+                Begin::Write,
+                &|_| Ok(()),
+                &|tx| {
+                    async move {
+                        tx.query(&self.sql.bump_generation, &[]).await?;
+                        let rows = tx.query(&self.sql.put_queue, &[&name_text, &state, &sets_limit, &limit]).await?;
+                        Ok(rows.first().map(|row| (row.get::<_, i16>(0), row.get::<_, Option<i64>>(1))))
+                    }
+                    .boxed()
+                },
+                &|_, _| async { Ok(false) }.boxed(),
+            )
+            .await
+            .map_err(Fault::into_error)?;
+        self.reload_catalog().await?;
+        let (state, limit) = put.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the queue was not written"))?;
+        if state == QueueState::Active.code() {
+            self.announce(self.catalog().await?.queue(name).ok().map(|queue| queue.id));
+        }
+        Ok(QueueConfig {
+            name: name.clone(),
+            state: QueueState::from_code(state).unwrap_or_default(),
+            depth_limit: limit.map(|limit| u64::try_from(limit).unwrap_or(0)),
+        })
+    }
+
+    pub(super) async fn consumer_seen(&self, consumer: Consumer) -> Result<()> {
+        tidegate_core::name::check_text("worker id", &consumer.worker)?;
+        let catalog = self.catalog().await?;
+        let queue_id = catalog.queue(&consumer.queue)?.id;
+        let reader = self.database.reader().await.map_err(Fault::into_error)?;
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
+            [&self.now(), &consumer.worker, &queue_id, &consumer.types];
+        reader.execute(&self.sql.consumer_seen, &params).await.map_err(Fault::into_error)?;
+        Ok(())
+    }
+
+    fn partitions_due(&self) -> bool {
+        let mut last = self.partitions_at.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let due = last.is_none_or(|last| last.elapsed() >= PARTITIONS_EVERY);
+        if due {
+            *last = Some(std::time::Instant::now());
+        }
+        due
+    }
+
+    /// Makes the partitions of this and the next two months (facts), and of the id ranges to come (log). A new table is
+    /// filled in beside and attached under a short lock timeout, so that writers are never held up; failing that, rows
+    /// go to the default partition, which is allowed.
+    pub(super) async fn add_partitions(&self) -> Result<()> {
+        let reader = self.database.reader().await.map_err(Fault::into_error)?;
+        let next = format!("SELECT last_value FROM {}.entry_id", self.options.store.namespace);
+        let rows = reader.query(&next, &[]).await.map_err(Fault::into_error)?;
+        let last_id: i64 = rows.first().map_or(1, |row| row.get(0));
+        drop(reader);
+        let now = self.now().unwrap_or_else(Timestamp::now);
+        let mut wanted = month_partitions(now);
+        wanted.extend(log_partitions(last_id));
+        for partition in wanted {
+            let made = self
+                .database
+                .transact(
+                    Begin::Write,
+                    &|_| Ok(()),
+                    &|tx| {
+                        let sql = partition.sql(&self.options.store.namespace);
+                        async move { tx.run(&sql).await }.boxed()
+                    },
+                    &|_, ()| async { Ok(true) }.boxed(),
+                )
+                .await;
+            if let Err(fault) = made {
+                let error = fault.into_error();
+                tracing::warn!(%error, partition = partition.name, "a partition could not be made now");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One partition: its parent, its name, and its range of ids.
+#[derive(Debug, PartialEq, Eq)]
+struct Partition {
+    parent: &'static str,
+    name: String,
+    from: i64,
+    to: i64,
+}
+
+impl Partition {
+    fn sql(&self, ns: &str) -> String {
+        let Self { parent, name, from, to } = self;
+        format!(
+            "SET LOCAL lock_timeout = '50ms';
+             DO $$ BEGIN
+               IF to_regclass('{ns}.{name}') IS NULL THEN
+                 CREATE TABLE {ns}.{name} (LIKE {ns}.{parent} INCLUDING ALL);
+                 ALTER TABLE {ns}.{parent} ATTACH PARTITION {ns}.{name} FOR VALUES FROM ({from}) TO ({to});
+               END IF;
+             EXCEPTION WHEN duplicate_table OR unique_violation THEN NULL;
+             END $$"
+        )
+    }
+}
+
+fn month_partitions(now: Timestamp) -> Vec<Partition> {
+    let today = now.to_zoned(jiff::tz::TimeZone::UTC).date().first_of_month();
+    let month = |ahead: i32| {
+        let span = jiff::Span::new().months(ahead);
+        today.checked_add(span).unwrap_or(today)
+    };
+    let tsid = |date: jiff::civil::Date| {
+        let ms = date.to_zoned(jiff::tz::TimeZone::UTC).map_or(0, |start| start.timestamp().as_millisecond());
+        (ms - TSID_EPOCH_MS).max(0) << 22
+    };
+    (0..3)
+        .map(|ahead| {
+            let (start, end) = (month(ahead), month(ahead + 1));
+            let name = format!("events_{:04}{:02}", start.year(), start.month());
+            Partition { parent: "events", name, from: tsid(start), to: tsid(end) }
+        })
+        .collect()
+}
+
+fn log_partitions(last_id: i64) -> Vec<Partition> {
+    let current = last_id / LOG_PARTITION_IDS;
+    (current..current + 2)
+        .map(|number| Partition {
+            parent: "event_log",
+            name: format!("event_log_{number}"),
+            from: number * LOG_PARTITION_IDS,
+            to: (number + 1) * LOG_PARTITION_IDS,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn months_follow_each_other_without_a_gap() {
+        let partitions = month_partitions("2026-11-30T23:59:59Z".parse().unwrap());
+        let names: Vec<&str> = partitions.iter().map(|partition| partition.name.as_str()).collect();
+        assert_eq!(names, ["events_202611", "events_202612", "events_202701"]);
+        assert!(partitions.windows(2).all(|pair| pair[0].to == pair[1].from && pair[0].from < pair[0].to));
+    }
+
+    #[test]
+    fn the_log_has_a_range_ahead() {
+        let partitions = log_partitions(LOG_PARTITION_IDS * 3 + 5);
+        assert_eq!(partitions[0].name, "event_log_3");
+        assert!(partitions[1].to > LOG_PARTITION_IDS * 4);
+    }
+}
