@@ -1,0 +1,288 @@
+//! The queue over a store in memory whose verbs are held up: lanes, gone callers, drops, upkeep, closing.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tidegate::{ErrorKind, EventQueue, NewEvent};
+
+use crate::memory::MemoryStore;
+use crate::support::{PATIENCE, eventually, soon};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn open(store: &Arc<MemoryStore>) -> EventQueue {
+    EventQueue::builder().poll_interval(HOUR).with_store(Arc::clone(store) as Arc<dyn tidegate::Store>).await.unwrap()
+}
+
+fn event(number: usize) -> NewEvent {
+    NewEvent::new("t", number.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_publishes_does_not_hold_up_completions() {
+    let store = MemoryStore::new();
+    let queue = open(&store).await;
+    queue.publish(event(1)).await.unwrap();
+    let gate = MemoryStore::shut(&store.publish_gate);
+    let flood: Vec<_> = (0..5_000)
+        .map(|number| {
+            tokio::spawn({
+                let queue = queue.clone();
+                async move { queue.publish(event(number)).await }
+            })
+        })
+        .collect();
+    eventually("the flood stands", || async { store.publishes.load(Ordering::SeqCst) == 2 }).await;
+    let held = soon("claim", queue.poll()).await.unwrap().unwrap();
+    soon("complete", held.complete()).await.unwrap();
+    gate.add_permits(1_000);
+    for publish in flood {
+        publish.await.unwrap().unwrap();
+    }
+    assert!(store.publishes.load(Ordering::SeqCst) <= 12, "single calls were batched");
+    assert_eq!(queue.depth().await.unwrap().ready, 5_000);
+}
+
+#[tokio::test]
+async fn grouped_and_keyed_publishes_do_not_wait_for_plain_ones() {
+    let store = MemoryStore::new();
+    let queue = open(&store).await;
+    let gate = MemoryStore::shut(&store.publish_gate);
+    let plain = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.publish(event(1)).await }
+    });
+    eventually("plain is held", || async { store.publishes.load(Ordering::SeqCst) == 1 }).await;
+    *store.publish_gate.lock().unwrap() = None;
+    soon("grouped", queue.publish(event(2).group("g"))).await.unwrap();
+    soon("keyed", queue.publish(event(3).deduplicate("k"))).await.unwrap();
+    soon("both", queue.publish(event(4).group("h").deduplicate("l"))).await.unwrap();
+    assert!(!plain.is_finished());
+    gate.add_permits(1);
+    plain.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn polls_at_once_become_one_claim_and_share_it_in_order() {
+    let store = MemoryStore::new();
+    let queue = open(&store).await;
+    let gate = MemoryStore::shut(&store.claim_gate);
+    let first = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.poll_many(2).await }
+    });
+    eventually("a claim is held", || async { store.claims.load(Ordering::SeqCst) == 1 }).await;
+    let polls: Vec<_> = (0..10)
+        .map(|_| {
+            tokio::spawn({
+                let queue = queue.clone();
+                async move { queue.poll().await }
+            })
+        })
+        .collect();
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    queue.publish_many((0..20).map(event).collect()).await;
+    gate.add_permits(100);
+    let mut got = first.await.unwrap().unwrap();
+    assert_eq!(got.len(), 2);
+    for poll in polls {
+        got.push(poll.await.unwrap().unwrap().expect("there was enough for all"));
+    }
+    assert_eq!(store.claims.load(Ordering::SeqCst), 2, "ten polls were one claim");
+    let mut ids: Vec<i64> = got.iter().map(|event| event.id.get()).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (1..=12).collect::<Vec<i64>>());
+}
+
+#[tokio::test]
+async fn a_claim_whose_caller_is_gone_is_released_and_does_not_count() {
+    let store = MemoryStore::new();
+    let queue = open(&store).await;
+    let id = queue.publish(event(1)).await.unwrap().id;
+    let gate = MemoryStore::shut(&store.claim_gate);
+    let poll = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.poll().await }
+    });
+    eventually("the claim is held", || async { store.claims_waiting.load(Ordering::SeqCst) == 1 }).await;
+    poll.abort();
+    let _ = poll.await;
+    gate.add_permits(100);
+    eventually("it is ready again", || async {
+        store.claims.load(Ordering::SeqCst) == 1
+            && store.claims_waiting.load(Ordering::SeqCst) == 0
+            && queue.depth().await.unwrap().ready == 1
+    })
+    .await;
+    assert_eq!(store.attempts(id), 0);
+    let again = queue.poll().await.unwrap().unwrap();
+    assert_eq!((again.attempts, again.token.0), (1, 2));
+    again.complete().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_publish_whose_caller_is_gone_still_commits() {
+    let store = MemoryStore::new();
+    let queue = open(&store).await;
+    let gate = MemoryStore::shut(&store.publish_gate);
+    let publish = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.publish(event(1)).await }
+    });
+    eventually("it is held", || async { store.publishes.load(Ordering::SeqCst) == 1 }).await;
+    publish.abort();
+    let _ = publish.await;
+    gate.add_permits(1);
+    eventually("it is there", || async { queue.depth().await.unwrap().ready == 1 }).await;
+}
+
+#[tokio::test]
+async fn one_poison_publish_fails_alone() {
+    let store = MemoryStore::new();
+    let queue = open(&store).await;
+    let gate = MemoryStore::shut(&store.publish_gate);
+    let spawn = |event: NewEvent| {
+        tokio::spawn({
+            let queue = queue.clone();
+            async move { queue.publish(event).await }
+        })
+    };
+    let mut publishes = vec![spawn(event(0))];
+    eventually("the first is held", || async { store.publishes.load(Ordering::SeqCst) == 1 }).await;
+    publishes.extend((1..10).map(|number| spawn(event(number))));
+    let poison = spawn(NewEvent::new("poison", "x"));
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    gate.add_permits(1_000);
+    for publish in publishes {
+        publish.await.unwrap().unwrap();
+    }
+    assert_eq!(poison.await.unwrap().unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn a_verdict_outlasts_a_short_outage_and_a_drop_does_too() {
+    let store = MemoryStore::new();
+    let queue = open(&store).await;
+    queue.publish_many((0..3).map(event).collect()).await;
+    let mut events = queue.poll_many(3).await.unwrap();
+    store.broken.store(3, Ordering::SeqCst);
+    events.pop().unwrap().complete().await.unwrap();
+    assert_eq!(store.broken.load(Ordering::SeqCst), 0, "it was tried until it went through");
+    store.broken.store(2, Ordering::SeqCst);
+    drop(events.pop());
+    eventually("released", || async { queue.depth().await.unwrap().ready == 1 }).await;
+    store.broken.store(1, Ordering::SeqCst);
+    events.pop().unwrap().snooze(HOUR).await.unwrap();
+    assert_eq!(queue.depth().await.unwrap().delayed, 1);
+}
+
+#[tokio::test]
+async fn waiters_are_woken_by_publishes_and_by_returns() {
+    let store = MemoryStore::new();
+    let queue = open(&store).await;
+    let waiter = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.next(HOUR).await }
+    });
+    eventually("it looked", || async { store.claims.load(Ordering::SeqCst) >= 1 }).await;
+    queue.publish(event(1)).await.unwrap();
+    let held = soon("woken by a publish", waiter).await.unwrap().unwrap().unwrap();
+    let waiter = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.next(HOUR).await }
+    });
+    held.retry_after(Duration::from_millis(20), "later").await.unwrap();
+    let held = soon("woken when due", waiter).await.unwrap().unwrap().unwrap();
+    assert_eq!(held.attempts, 2);
+    assert_eq!(held.last_error.as_deref(), Some("later"));
+    let waiter = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.next(HOUR).await }
+    });
+    drop(held);
+    let held = soon("woken by a drop", waiter).await.unwrap().unwrap().unwrap();
+    assert_eq!(held.attempts, 2);
+    held.complete().await.unwrap();
+    assert!(queue.next(Duration::from_millis(5)).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn upkeep_runs_announces_and_ends_with_the_last_handle() {
+    let store = MemoryStore::new();
+    let queue = open(&store).await;
+    assert!(queue.poll().await.unwrap().is_none());
+    eventually("upkeep and announcement", || async {
+        store.maintained.load(Ordering::SeqCst) >= 2 && store.seen.load(Ordering::SeqCst) == 1
+    })
+    .await;
+    assert!(queue.health().await.is_good());
+    drop(queue);
+    eventually("tasks let go of the store", || async { Arc::strong_count(&store) == 1 }).await;
+    assert_eq!(store.closed.load(Ordering::SeqCst), 0, "somebody else still holds the store");
+}
+
+#[tokio::test]
+async fn closing_flushes_and_refuses_and_can_be_repeated() {
+    let store = MemoryStore::new();
+    let queue = open(&store).await;
+    queue.publish_many((0..2).map(event).collect()).await;
+    let held = queue.poll().await.unwrap().unwrap();
+    drop(queue.poll().await.unwrap().unwrap());
+    let waiter = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.consumer().types(["other"])?.next(HOUR).await }
+    });
+    eventually("it looked", || async { store.claims.load(Ordering::SeqCst) >= 3 }).await;
+    let gate = MemoryStore::shut(&store.publish_gate);
+    let publish = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.publish(event(9)).await }
+    });
+    eventually("it is held", || async { store.publishes.load(Ordering::SeqCst) == 2 }).await;
+    let closing = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.close().await }
+    });
+    gate.add_permits(1);
+    soon("close", closing).await.unwrap();
+    soon("close again", queue.close()).await;
+    publish.await.unwrap().unwrap();
+    assert_eq!(store.closed.load(Ordering::SeqCst), 1);
+    let depth = queue.depth().await.unwrap();
+    assert_eq!((depth.leased, depth.ready), (1, 2), "what a caller holds stays held, what was dropped is back");
+    for refused in [queue.publish(event(1)).await.err(), queue.poll().await.err(), held.complete().await.err()] {
+        assert_eq!(refused.unwrap().kind(), ErrorKind::Unavailable);
+    }
+    assert_eq!(soon("waiter", waiter).await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(!queue.health().await.is_good());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_cancelled_calls_lose_nothing() {
+    let store = MemoryStore::new();
+    let queue = open(&store).await;
+    let mut acknowledged = 0_u64;
+    for number in 0..5_000_usize {
+        let patience = Duration::from_micros((number as u64 * 37) % 120);
+        if let Ok(answer) = tokio::time::timeout(patience, queue.publish(event(number))).await {
+            answer.unwrap();
+            acknowledged += 1;
+        }
+        drop(tokio::time::timeout(patience, queue.poll()).await);
+    }
+    eventually("nothing stays leased", || async { queue.depth().await.unwrap().leased == 0 }).await;
+    assert!(queue.depth().await.unwrap().total() >= acknowledged);
+    let mut worked = 0;
+    while let Some(held) = soon("work goes on", queue.next(Duration::from_millis(50))).await.unwrap() {
+        assert_eq!(held.attempts, 1, "a hang-up does not count");
+        held.complete().await.unwrap();
+        worked += 1;
+    }
+    assert!(worked >= acknowledged);
+    let _ = PATIENCE;
+}

@@ -1,0 +1,25 @@
+//! Waiting for conditions, and a fresh place on each database.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+/// Long enough for a slow machine; reached only when something is broken.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until a condition holds.
+pub(crate) async fn eventually<F, Fut>(what: &str, mut holds: F)
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = bool>,
+{
+    let started = Instant::now();
+    while !holds().await {
+        assert!(started.elapsed() < PATIENCE, "never came true: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Fails when something takes longer than anything should.
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("took too long: {what}"))
+}
