@@ -39,8 +39,16 @@ impl Server {
     /// # Errors
     /// When the server refuses.
     pub(crate) async fn database(&self) -> Result<Database> {
-        connect(&self.0.url("postgres")).await?.batch_execute("CHECKPOINT").await?;
+        self.checkpoint().await?;
         Ok(Database { url: self.0.create_database() })
+    }
+
+    /// Writes out everything that is dirty.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub(crate) async fn checkpoint(&self) -> Result<()> {
+        Ok(connect(&self.0.url("postgres")).await?.batch_execute("CHECKPOINT").await?)
     }
 
     /// Version and settings for the header of a report.

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use crate::catalogue::Better;
 use crate::report::{Outcome, Verdict};
 
-const WIDTH: f64 = 1180.0;
-const LEFT: f64 = 350.0;
-const RIGHT: f64 = 930.0;
+const WIDTH: f64 = 1280.0;
+const LEFT: f64 = 400.0;
+const RIGHT: f64 = 980.0;
 const TOP: f64 = 118.0;
 const ROW: f64 = 38.0;
 const BAR: f64 = 18.0;
@@ -31,10 +31,15 @@ pub(crate) fn svg(outcomes: &[Outcome], subtitle: &str) -> String {
     text(&mut out, 24.0, 38.0, 21.0, "start", "#16202c", "600", "Tidegate beside the raw limit of the same database");
     text(&mut out, 24.0, 62.0, 12.5, "start", "#5b6775", "400", &escape(subtitle));
     legend(&mut out);
+    for stripe in (0..outcomes.len()).step_by(2) {
+        rect(&mut out, 12.0, TOP + ROW * stripe as f64 - 3.0, WIDTH - 24.0, ROW, "#f5f7f9");
+    }
     grid(&mut out, bottom);
     for (index, outcome) in outcomes.iter().enumerate() {
         row(&mut out, outcome, TOP + ROW * index as f64);
     }
+    // Drawn last, so that bars do not hide it.
+    line(&mut out, x(1.0), TOP - 10.0, x(1.0), bottom + 4.0, "#16202c", 1.6, "");
     let caption = "how many times as good as it must be (logarithmic; further right is better)";
     text(&mut out, f64::midpoint(LEFT, RIGHT), bottom + 40.0, 12.5, "middle", "#5b6775", "400", caption);
     out.push_str("</svg>\n");
@@ -66,7 +71,7 @@ fn legend(out: &mut String) {
     for (verdict, label) in entries {
         rect(out, at, 80.0, 12.0, 12.0, colour(verdict));
         text(out, at + 18.0, 90.5, 12.5, "start", "#16202c", "400", label);
-        at += 165.0;
+        at += 48.0 + 7.0 * label.len() as f64;
     }
     line(out, at + 6.0, 79.0, at + 6.0, 93.0, "#16202c", 2.5, "");
     text(out, at + 16.0, 90.5, 12.5, "start", "#16202c", "400", "aim");
@@ -77,8 +82,7 @@ fn grid(out: &mut String, bottom: f64) {
     while mark <= HIGH {
         let at = x(mark);
         let is_must = mark == 1.0;
-        let (stroke, width) = if is_must { ("#16202c", 1.6) } else { ("#dfe4ea", 1.0) };
-        line(out, at, TOP - 10.0, at, bottom + 4.0, stroke, width, "");
+        line(out, at, TOP - 10.0, at, bottom + 4.0, "#d5dbe2", 1.0, "");
         let label = if is_must { "must".to_owned() } else { format!("{mark}×") };
         let (fill, weight) = if is_must { ("#16202c", "600") } else { ("#5b6775", "400") };
         text(out, at, bottom + 20.0, 12.0, "middle", fill, weight, &label);

@@ -122,6 +122,7 @@ impl Outcome {
     /// What is judged, with its unit, for people.
     pub(crate) fn judged_text(&self) -> String {
         match self.judge {
+            _ if !self.judged().is_finite() => "-".into(),
             Judge::Ratio => format!("{:.2}×", self.ratio),
             Judge::Value => format!("{} {}", short(self.value), self.unit),
         }
@@ -132,7 +133,8 @@ impl Outcome {
         let sign = if self.better == Better::Higher { '≥' } else { '≤' };
         match self.judge {
             Judge::Ratio => format!("{sign} {mark}×"),
-            Judge::Value => format!("{sign} {}", short(mark)),
+            Judge::Value if mark >= 1000.0 => format!("{sign} {}", short(mark)),
+            Judge::Value => format!("{sign} {mark}"),
         }
     }
 }

@@ -75,7 +75,8 @@ pub(crate) fn cycle(file: &Path, events: usize) -> Result<f64> {
 
         let take = connection.transaction()?;
         let mut claim = take.prepare_cached(CLAIM)?;
-        let claimed = claim.query_map([i64::try_from(BATCH)?], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
+        let claimed =
+            claim.query_map([i64::try_from(BATCH)?], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
         let claimed: Vec<(i64, Vec<u8>)> = claimed.collect::<rusqlite::Result<_>>()?;
         drop(claim);
         take.commit()?;

@@ -1,0 +1,84 @@
+//! One file per family of disciplines. Each measures and answers outcomes; none prints a report.
+
+mod claim_flat;
+mod held_snapshot;
+pub(crate) mod memory;
+mod postgres;
+mod sqlite;
+mod wal;
+
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::Result;
+use crate::catalogue::{DISCIPLINES, Discipline, Wanted, discipline};
+use crate::pg::Server;
+use crate::report::Outcome;
+use crate::runner::progress;
+use crate::scale::Scale;
+
+/// What every discipline works with.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    scale: Scale,
+    wanted: Wanted,
+    folder: TempDir,
+    server: Option<Server>,
+}
+
+impl Bench {
+    /// Prepares a run; PostgreSQL is started only if a discipline needs it.
+    ///
+    /// # Errors
+    /// When there is no place for files, or PostgreSQL does not start.
+    pub(crate) fn new(scale: Scale, wanted: Wanted) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("tidegate-bench-").tempdir()?;
+        let needs_server = DISCIPLINES.iter().any(|one| one.name.contains("postgres") && wanted.has(one.name));
+        if needs_server {
+            progress("starting PostgreSQL");
+        }
+        let server = if needs_server { Some(Server::start()?) } else { None };
+        Ok(Self { scale, wanted, folder, server })
+    }
+
+    /// Where SQLite's files lie.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The server, where one was needed.
+    pub(crate) fn started_server(&self) -> Option<&Server> {
+        self.server.as_ref()
+    }
+
+    fn server(&self) -> Result<&Server> {
+        self.server.as_ref().ok_or_else(|| "PostgreSQL was not started for this run".into())
+    }
+
+    /// A folder of its own for one SQLite database, removed with it.
+    fn sqlite_folder(&self) -> Result<TempDir> {
+        Ok(tempfile::tempdir_in(self.folder.path())?)
+    }
+}
+
+/// Runs every wanted discipline, in the order of the catalogue.
+///
+/// # Errors
+/// The first that cannot be measured.
+pub(crate) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+    let mut outcomes = Vec::new();
+    outcomes.extend(postgres::run(bench).await?);
+    outcomes.extend(sqlite::run(bench).await?);
+    outcomes.extend(claim_flat::run(bench).await?);
+    outcomes.extend(held_snapshot::run(bench).await?);
+    outcomes.extend(wal::run(bench).await?);
+    outcomes.extend(memory::run(bench).await?);
+    outcomes.retain(|outcome| bench.wanted.has(outcome.name));
+    Ok(outcomes)
+}
+
+/// A discipline that the code names, so it must be in the catalogue.
+fn known(name: &str) -> Result<&'static Discipline> {
+    discipline(name).ok_or_else(|| format!("{name} is not in the catalogue").into())
+}

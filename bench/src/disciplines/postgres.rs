@@ -1,0 +1,100 @@
+//! PostgreSQL's throughput: draining, publishing in batches, publishing one by one.
+
+use std::time::Instant;
+
+use tidegate::EventQueue;
+
+use super::{Bench, known};
+use crate::pg::Database;
+use crate::report::Outcome;
+use crate::runner::{at_once, interleave, rate};
+use crate::scale::{BATCH, CALLERS, PAYLOAD, PUBLISHERS};
+use crate::{Result, raw, tide};
+
+/// Runs what is wanted of this family.
+///
+/// # Errors
+/// When a database refuses.
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+    let mut outcomes = Vec::new();
+    let (runs, scale) = (bench.scale.runs, bench.scale);
+    for name in ["postgres_drain", "postgres_publish_many", "postgres_single_publish"] {
+        if !bench.wanted.has(name) {
+            continue;
+        }
+        let server = bench.server()?;
+        let pair = match name {
+            "postgres_drain" => {
+                let ours = async || drain(&server.database().await?, scale.drain).await;
+                let beside = async || raw::postgres::drain(&server.database().await?, scale.drain).await;
+                interleave(name, runs, ours, beside).await?
+            }
+            "postgres_publish_many" => {
+                let ours = async || publish_many(&server.database().await?, scale.publish_many).await;
+                let beside = async || raw::postgres::publish_many(&server.database().await?, scale.publish_many).await;
+                interleave(name, runs, ours, beside).await?
+            }
+            _ => {
+                let ours = async || publish_single(&server.database().await?, scale.publish_single).await;
+                let beside =
+                    async || raw::postgres::publish_single(&server.database().await?, scale.publish_single).await;
+                interleave(name, runs, ours, beside).await?
+            }
+        };
+        outcomes.push(Outcome::beside(known(name)?, pair));
+    }
+    Ok(outcomes)
+}
+
+async fn drain(database: &Database, events: usize) -> Result<f64> {
+    let queue = EventQueue::open(&database.url).await?;
+    tide::fill(&queue, &tide::event(PAYLOAD), events).await?;
+    database.settle().await?;
+    let start = Instant::now();
+    tide::work_off(&queue, events).await?;
+    let took = start.elapsed();
+    tide::expect_ended(&queue, events).await?;
+    queue.close().await;
+    Ok(rate(events, took))
+}
+
+async fn publish_many(database: &Database, events: usize) -> Result<f64> {
+    let queue = EventQueue::open(&database.url).await?;
+    // The first publish of a type makes its lane; the baseline's tables are ready, too.
+    tide::publish(&queue, &tide::event(PAYLOAD), 1).await?;
+    let events = events / (BATCH * CALLERS) * BATCH * CALLERS;
+    let start = Instant::now();
+    tide::fill(&queue, &tide::event(PAYLOAD), events).await?;
+    let took = start.elapsed();
+    queue.close().await;
+    Ok(rate(events, took))
+}
+
+async fn publish_single(database: &Database, events: usize) -> Result<f64> {
+    let queue = EventQueue::open(&database.url).await?;
+    tide::publish(&queue, &tide::event(PAYLOAD), 1).await?;
+    let rate = publish_one_by_one(&queue, events).await?;
+    queue.close().await;
+    Ok(rate)
+}
+
+/// Many tasks that each publish one event after the other; answers events per second.
+///
+/// # Errors
+/// When a publish fails.
+pub(super) async fn publish_one_by_one(queue: &EventQueue, events: usize) -> Result<f64> {
+    let each = events / PUBLISHERS;
+    let event = tide::event(PAYLOAD);
+    let start = Instant::now();
+    let tasks = (0..PUBLISHERS).map(|_| {
+        let (queue, event) = (queue.clone(), event.clone());
+        async move {
+            for _ in 0..each {
+                queue.publish(event.clone()).await?;
+            }
+            Ok(())
+        }
+    });
+    at_once(tasks).await?;
+    Ok(rate(each * PUBLISHERS, start.elapsed()))
+}
