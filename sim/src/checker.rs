@@ -29,6 +29,8 @@ pub(crate) enum Invariant {
     AcknowledgedIsThere,
     /// Nothing is there more often than its publishes may have happened, nor what nobody published.
     NothingTwice,
+    /// What was answered as not done, to be tried again, is not there.
+    DeniedIsNotThere,
     /// Every fact has one entry and every entry its fact.
     OneEntryPerFact,
     /// Leases of one entry never overlap in database time.
@@ -206,12 +208,14 @@ impl Tenure<'_> {
         given_back.chain(ended).fold(end, i64::min).max(self.claim.claimed_at)
     }
 
-    /// Whether the holder gave it back without counting the attempt: surely, maybe, or not.
+    /// Whether the holder gave it back without counting the attempt: surely, maybe, or not. A verdict that did not come
+    /// through may be followed by a release in the background.
     fn released(&self) -> Verdict {
-        let free = |verdict| self.requeues.iter().any(|requeue| !requeue.counts && requeue.verdict == verdict);
-        if free(Verdict::Done) {
+        let in_doubt =
+            self.requeues.iter().map(|requeue| requeue.verdict).chain(self.ends.iter().map(|end| end.verdict));
+        if self.requeues.iter().any(|requeue| !requeue.counts && requeue.verdict == Verdict::Done) {
             Verdict::Done
-        } else if free(Verdict::Maybe) {
+        } else if in_doubt.into_iter().any(|verdict| verdict == Verdict::Maybe) {
             Verdict::Maybe
         } else {
             Verdict::Not
@@ -275,7 +279,7 @@ impl<'a> Entries<'a> {
             return report.violate(Invariant::TokensRise, detail);
         };
         let verdict = match &op.outcome {
-            None | Some(Outcome::Unknown { .. }) => Verdict::Maybe,
+            None | Some(Outcome::Unknown { .. } | Outcome::Denied { .. }) => Verdict::Maybe,
             Some(Outcome::Fenced | Outcome::Refused { .. }) => Verdict::Not,
             Some(_) => Verdict::Done,
         };

@@ -66,6 +66,8 @@ pub(crate) enum Outcome {
     Counted { events: u64, waiting: u64, leased: u64, ended: u64 },
     /// It surely changed nothing.
     Refused { error: String },
+    /// The library says that nothing happened and to try again: it was busy, or the database was not there.
+    Denied { error: String },
     /// It may have happened.
     Unknown { error: String },
 }
@@ -80,6 +82,10 @@ pub(crate) enum Answer {
     Duplicate { id: i64 },
     /// It surely is not there.
     Refused { error: String },
+    /// The library says that it is not there and to try again.
+    Denied { error: String },
+    /// It may be there.
+    Unknown { error: String },
 }
 
 /// One lease as the library reported it, in database time.
@@ -227,6 +233,19 @@ impl Tail {
 
     /// The whole lines since the last call. A last line without its end was cut off by a kill, or is still being written.
     pub(crate) fn lines(&mut self) -> io::Result<Vec<Line>> {
+        self.lines_where(|_| true)
+    }
+
+    /// Only milestones and counts, without the cost of reading the rest.
+    pub(crate) fn milestones(&mut self) -> io::Result<Vec<Line>> {
+        let counted = b"\"counted\"";
+        self.lines_where(|line| {
+            let head = &line[..line.len().min(120)];
+            head.starts_with(b"{\"note\"") || head.windows(counted.len()).any(|part| part == counted)
+        })
+    }
+
+    fn lines_where(&mut self, wanted: impl Fn(&[u8]) -> bool) -> io::Result<Vec<Line>> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(self.offset))?;
         let mut bytes = Vec::new();
@@ -235,7 +254,7 @@ impl Tail {
         self.offset += whole as u64;
         bytes[..whole]
             .split(|byte| *byte == b'\n')
-            .filter(|line| !line.is_empty())
+            .filter(|line| !line.is_empty() && wanted(line))
             .map(|line| serde_json::from_slice(line).map_err(io::Error::from))
             .collect()
     }

@@ -1,4 +1,129 @@
+//! Tidegate's crash harness. This file only wires: one file per scenario, see README.md for what each checks.
+
 mod checker;
 mod history;
+mod scenario;
 mod state;
-fn main() {}
+mod supervisor;
+mod workload;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Parser, Subcommand};
+
+use scenario::{
+    Settings, Verdict, failpoints, hang_ups, poison, postgres_processes, postgres_restarts, power_loss, sqlite_restarts,
+};
+
+/// Starts real processes, kills them, cuts their power, and checks what they did against the invariants.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate-sim", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Many processes on one Postgres, killed at random.
+    PostgresProcesses(Settings),
+    /// One process on one SQLite file, killed and restarted.
+    SqliteRestarts(Settings),
+    /// Postgres itself killed and restarted under load.
+    PostgresRestarts(Settings),
+    /// Every named failpoint on both databases.
+    Failpoints(Settings),
+    /// An event that kills its worker each time.
+    Poison(Settings),
+    /// Callers that hang up, release and shut down.
+    HangUps(Settings),
+    /// Unsynced writes are lost.
+    PowerLoss(Settings),
+    /// All of it, short.
+    Ci(Settings),
+    /// All of it, with full numbers.
+    Long(Settings),
+    /// A process under test.
+    #[command(hide = true)]
+    Child { job: String },
+    /// A process whose power is cut.
+    #[command(hide = true)]
+    PowerChild { file: String, mode: String, life: u32 },
+}
+
+type Scenario = (&'static str, fn(Settings) -> Verdict);
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Child { job } => finish(workload::run(&job).map_err(|error| error.to_string())),
+        Command::PowerChild { file, mode, life } => {
+            finish(power_loss::child(&file, &mode, life).map_err(|error| error.to_string()))
+        }
+        Command::PostgresProcesses(settings) => one(("postgres-processes", postgres_processes::run), settings),
+        Command::SqliteRestarts(settings) => one(("sqlite-restarts", sqlite_restarts::run), settings),
+        Command::PostgresRestarts(settings) => one(("postgres-restarts", postgres_restarts::run), settings),
+        Command::Failpoints(settings) => one(("failpoints", failpoints::run), settings),
+        Command::Poison(settings) => one(("poison", poison::run), settings),
+        Command::HangUps(settings) => one(("hang-ups", hang_ups::run), settings),
+        Command::PowerLoss(settings) => one(("power-loss", power_loss::run), settings),
+        Command::Ci(settings) => all(settings, true),
+        Command::Long(settings) => all(settings, false),
+    }
+}
+
+fn finish(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tidegate-sim: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn one(scenario: Scenario, settings: Settings) -> ExitCode {
+    summary(u32::from(passes(scenario, settings)), 1)
+}
+
+/// Every scenario; in the short form with few events and few kills.
+fn all(settings: Settings, short: bool) -> ExitCode {
+    let scenarios: [(Scenario, u64, u32); 7] = [
+        (("power-loss", power_loss::run), 0, 8),
+        (("hang-ups", hang_ups::run), 200, 300),
+        (("poison", poison::run), 50, 0),
+        (("sqlite-restarts", sqlite_restarts::run), 5_000, 12),
+        (("failpoints", failpoints::run), 500, 3),
+        (("postgres-processes", postgres_processes::run), 1_500, 12),
+        (("postgres-restarts", postgres_restarts::run), 2_000, 4),
+    ];
+    let total = scenarios.len() as u32;
+    let passed = scenarios.into_iter().filter(|(scenario, events, kills)| {
+        let few = Settings {
+            events: settings.events.or(Some(*events)),
+            kills: settings.kills.or(Some(*kills)),
+            limit: settings.limit.min(240),
+            ..settings
+        };
+        passes(*scenario, if short { few } else { settings })
+    });
+    summary(passed.count() as u32, total)
+}
+
+/// Runs a scenario and says in a line what came of it.
+fn passes((name, run): Scenario, settings: Settings) -> bool {
+    let settings = Settings { seed: Some(settings.seed.unwrap_or_else(rand::random)), ..settings };
+    let begun = Instant::now();
+    let verdict = run(settings);
+    let took = begun.elapsed().as_secs_f32();
+    match &verdict {
+        Ok(summary) => println!("ok    {name} (seed {}, {took:.1} s): {summary}", settings.seed()),
+        Err(error) => println!("FAIL  {name} (seed {}, {took:.1} s): {error}", settings.seed()),
+    }
+    verdict.is_ok()
+}
+
+fn summary(passed: u32, total: u32) -> ExitCode {
+    println!("{passed} passed, {} failed", total - passed);
+    if passed == total { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -72,7 +72,7 @@ fn check_ending(tenure: &Tenure<'_>, ending: &Ending, row: Option<&LogRow>, repo
 /// A fenced lease was taken over, given back, or ended by somebody else; it did not itself end the entry.
 fn check_fence(tenure: &Tenure<'_>, row: Option<&LogRow>, token: i64, report: &mut Report) {
     let claim = tenure.claim;
-    let given_back = tenure.requeues.iter().any(|requeue| requeue.verdict != Verdict::Not);
+    let given_back = tenure.released() != Verdict::Not || tenure.requeues.iter().any(|r| r.verdict != Verdict::Not);
     if row.is_some_and(|row| row.token == claim.token) {
         let detail = format!("{} was fenced off entry {}, which ended under its token", tenure.process, claim.id);
         report.violate(Invariant::FencingTrue, detail);

@@ -7,11 +7,13 @@ use crate::history::{Answer, Intent, Op, Outcome};
 use crate::state::State;
 
 #[derive(Debug, Default)]
-struct Tried {
+struct Tried<'a> {
     /// Entries that were acknowledged.
     ids: HashSet<i64>,
     /// Publishes that may have happened.
     maybe: usize,
+    /// What was said of a publish that was denied.
+    denied: Option<&'a str>,
     once: bool,
 }
 
@@ -35,6 +37,10 @@ pub(super) fn check(history: &[Op], state: &State, report: &mut Report) {
                 format!("{key} was acknowledged as entry {id}, which is gone"),
             );
         }
+        if let (Some(error), 0, true, false) = (tried.denied, tried.maybe, tried.ids.is_empty(), there.is_empty()) {
+            report.violate(Invariant::DeniedIsNotThere, format!("{key} was denied ({error}), but is there: {there:?}"));
+            continue;
+        }
         let most = if tried.once { 1.min(tried.ids.len() + tried.maybe) } else { tried.ids.len() + tried.maybe };
         if there.len() > most {
             let detail = format!("{key} has the entries {there:?}, but {most} publishes of it may have happened");
@@ -49,8 +55,8 @@ pub(super) fn check(history: &[Op], state: &State, report: &mut Report) {
     check_facts(state, report);
 }
 
-fn gather(history: &[Op]) -> HashMap<&str, Tried> {
-    let mut all: HashMap<&str, Tried> = HashMap::new();
+fn gather(history: &[Op]) -> HashMap<&str, Tried<'_>> {
+    let mut all: HashMap<&str, Tried<'_>> = HashMap::new();
     for op in history {
         let Intent::Publish { offers, .. } = &op.intent else { continue };
         for (index, offer) in offers.iter().enumerate() {
@@ -63,8 +69,10 @@ fn gather(history: &[Op]) -> HashMap<&str, Tried> {
                         tried.ids.insert(*id);
                     }
                     Some(Answer::Refused { .. }) => {}
-                    None => tried.maybe += 1,
+                    Some(Answer::Denied { error }) => tried.denied = Some(error),
+                    Some(Answer::Unknown { .. }) | None => tried.maybe += 1,
                 },
+                Some(Outcome::Denied { error }) => tried.denied = Some(error),
                 Some(_) => {}
             }
         }

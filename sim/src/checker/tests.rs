@@ -155,6 +155,15 @@ fn a_rolled_back_or_refused_event_is_seen() {
 }
 
 #[test]
+fn a_denied_event_that_is_there_is_seen() {
+    let denied = || Some(Outcome::Denied { error: "unavailable".into() });
+    let mut story = Story::default();
+    story.offer(1, "k1", None, false, denied()).holds();
+    story.live(1, 0, 0).breaks(Invariant::DeniedIsNotThere);
+    story.published(2, "k1", 1).holds();
+}
+
+#[test]
 fn an_event_of_nobody_is_seen() {
     Story::default().live(1, 0, 0).breaks(Invariant::NothingTwice);
 }

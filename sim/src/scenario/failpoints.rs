@@ -1,0 +1,81 @@
+//! Every named failpoint is hit on its database, several times and early and late; then the rest is worked off.
+
+use std::time::Duration;
+
+use rand::Rng;
+
+use super::{Arena, Faults, Settings, Verdict, drive, server};
+use crate::checker::Rules;
+use crate::supervisor::{Fleet, was_killed};
+use crate::workload::{Failure, Job};
+
+/// The names that the stores pass.
+const SQLITE: [&str; 2] = ["sqlite.before_commit", "sqlite.after_commit"];
+const POSTGRES: [&str; 2] = ["postgres.before_commit", "postgres.after_commit"];
+
+const HIT_WITHIN: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(settings: Settings) -> Verdict {
+    let server = server()?;
+    let mut rng = settings.rng();
+    let mut hits = 0;
+    for (names, on_postgres) in [(SQLITE, false), (POSTGRES, true)] {
+        for name in names {
+            let arena = if on_postgres { Arena::postgres(&server, settings)? } else { Arena::sqlite(settings)? };
+            let passes: Vec<u32> = (0..settings.kills.unwrap_or(8)).map(|_| rng.random_range(1..60)).collect();
+            let verdict = hit(&arena, name, &passes, settings);
+            hits += passes.len();
+            arena.conclude(verdict)?;
+        }
+    }
+    Ok(format!("{} failpoints hit {hits} times", SQLITE.len() + POSTGRES.len()))
+}
+
+fn hit(arena: &Arena, name: &str, passes: &[u32], settings: Settings) -> Verdict {
+    let events = settings.events.unwrap_or(2_000);
+    let mut fleet = Fleet::start(vec![Job { census_ms: Some(50), ..arena.job("w0", events) }])?;
+    for pass in passes {
+        fleet.kill(0)?;
+        fleet.launch(0, Some(&format!("{name}:{pass}")))?;
+        match fleet.wait_for_end(0, HIT_WITHIN)? {
+            Some(status) if was_killed(status) => {}
+            other => return Err(format!("{name} was not hit for the {pass}-th time: {other:?}").into()),
+        }
+    }
+    fleet.launch(0, None)?;
+    let mut none = Faults::spread(0, settings.rng());
+    let no_strike = |_: &mut Fleet, _: &mut _| -> Result<(), Failure> { Ok(()) };
+    drive(&mut fleet, events, &mut none, settings.limit(), no_strike)?;
+    let report = arena.judge(Rules { drained: true }).map_err(|error| format!("{name}: {error}"))?;
+    Ok(report.counts.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A failpoint that somebody adds to a store must be hit here too.
+    #[test]
+    fn every_failpoint_of_the_stores_is_listed() {
+        let mut found = Vec::new();
+        let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+        let mut folders = vec![sources];
+        while let Some(folder) = folders.pop() {
+            for item in std::fs::read_dir(folder).unwrap() {
+                let path = item.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|extension| extension == "rs") {
+                    let text = std::fs::read_to_string(path).unwrap();
+                    found.extend(
+                        text.split("failpoint(\"").skip(1).filter_map(|rest| rest.split('"').next()).map(String::from),
+                    );
+                }
+            }
+        }
+        assert!(!found.is_empty());
+        for name in found {
+            assert!(SQLITE.contains(&name.as_str()) || POSTGRES.contains(&name.as_str()), "{name} is never hit");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Postgres itself is killed and restarted under load: the library reconnects, nothing is lost, nothing is doubled.
+
+use std::time::Duration;
+
+use rand::Rng;
+use tidegate_testing::PgServer;
+
+use super::{Arena, Faults, Settings, Verdict, drive, server};
+use crate::checker::Rules;
+use crate::supervisor::Fleet;
+
+pub(crate) fn run(settings: Settings) -> Verdict {
+    let mut server = server()?;
+    let arena = Arena::postgres(&server, settings)?;
+    let verdict = work(&arena, &mut server, settings);
+    arena.conclude(verdict)
+}
+
+fn work(arena: &Arena, server: &mut PgServer, settings: Settings) -> Verdict {
+    let processes = settings.processes.unwrap_or(3);
+    let events = settings.events.unwrap_or(10_000);
+    let kills = settings.kills.unwrap_or(20);
+    let mut jobs: Vec<_> = (0..processes).map(|number| arena.job(&format!("w{number}"), events)).collect();
+    jobs.push(arena.sampler());
+    let mut fleet = Fleet::start(jobs)?;
+    let mut faults = Faults::spread(kills, settings.rng());
+    drive(&mut fleet, u64::from(processes) * events, &mut faults, settings.limit(), |_, rng| {
+        server.kill()?;
+        std::thread::sleep(Duration::from_millis(rng.random_range(0..1_500)));
+        Ok(server.restart()?)
+    })?;
+    let report = arena.judge(Rules { drained: true })?;
+    Ok(format!("{kills} restarts of Postgres: {}", report.counts))
+}

@@ -1,0 +1,237 @@
+//! Starts the processes under test, kills them, restarts them, and sees how far they are.
+//!
+//! Nothing outlives the harness: children die with the thread that started them (so one thread starts them all), and
+//! whatever is left is killed by its id when a fleet is dropped. Progress is read from the children's own histories.
+
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::history::{self, Line, Outcome, Tail};
+use crate::workload::{Failure, Job};
+
+/// How often the harness looks at its children.
+pub(crate) const GLANCE: Duration = Duration::from_millis(10);
+
+/// A command that starts this program anew, to be killed when we die.
+pub(crate) fn myself(arguments: &[&str]) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(arguments);
+    // SAFETY: between fork and exec only prctl is called, which is safe there.
+    unsafe {
+        command.pre_exec(|| {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0 {
+                Ok(())
+            } else {
+                Err(io::Error::last_os_error())
+            }
+        });
+    }
+    Ok(command)
+}
+
+/// Whether a process was ended by SIGKILL.
+pub(crate) fn was_killed(status: ExitStatus) -> bool {
+    status.signal() == Some(libc::SIGKILL)
+}
+
+/// One process in all its lives.
+#[derive(Debug)]
+struct Member {
+    job: Job,
+    child: Option<Child>,
+    tails: HashMap<PathBuf, Tail>,
+    published: bool,
+}
+
+/// The processes of one run.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    members: Vec<Member>,
+    /// Events and ended entries of the last snapshot that any of them took, and what was still live.
+    last: Counted,
+    /// Snapshots since all had published.
+    settled: u32,
+    /// How often a process was started.
+    pub(crate) starts: u32,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Counted {
+    events: u64,
+    live: u64,
+    ended: u64,
+}
+
+impl Fleet {
+    /// Starts a process for each job.
+    pub(crate) fn start(jobs: Vec<Job>) -> Result<Self, Failure> {
+        let members = jobs.into_iter().map(|job| Member { job, child: None, tails: HashMap::new(), published: false });
+        let mut fleet = Self { members: members.collect(), last: Counted::default(), settled: 0, starts: 0 };
+        for index in 0..fleet.members.len() {
+            fleet.launch(index, None)?;
+        }
+        Ok(fleet)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Starts a process that does not run, with a failpoint where one is given.
+    pub(crate) fn launch(&mut self, index: usize, failpoint: Option<&str>) -> Result<(), Failure> {
+        let member = &mut self.members[index];
+        let log = member.job.folder.join(format!("{}.log", member.job.process));
+        let log = OpenOptions::new().append(true).create(true).open(log)?;
+        let mut command = myself(&["child", &serde_json::to_string(&member.job)?])?;
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).env_remove("TIDEGATE_FAILPOINT");
+        if let Some(failpoint) = failpoint {
+            command.env("TIDEGATE_FAILPOINT", failpoint);
+        }
+        member.child = Some(command.spawn()?);
+        member.published = false;
+        self.settled = 0;
+        self.starts += 1;
+        Ok(())
+    }
+
+    /// Kills a process with SIGKILL and waits until it is gone.
+    pub(crate) fn kill(&mut self, index: usize) -> Result<(), Failure> {
+        if let Some(mut child) = self.members[index].child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Takes back a process that ended by itself.
+    pub(crate) fn ended(&mut self, index: usize) -> Result<Option<ExitStatus>, Failure> {
+        let Some(child) = &mut self.members[index].child else { return Ok(None) };
+        let status = child.try_wait()?;
+        if status.is_some() {
+            self.members[index].child = None;
+        }
+        Ok(status)
+    }
+
+    /// Waits until a process ends by itself.
+    pub(crate) fn wait_for_end(&mut self, index: usize, limit: Duration) -> Result<Option<ExitStatus>, Failure> {
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
+            if let Some(status) = self.ended(index)? {
+                return Ok(Some(status));
+            }
+            std::thread::sleep(GLANCE);
+        }
+        Ok(None)
+    }
+
+    /// Reads how far everybody is. A process that ended unasked is a failure.
+    pub(crate) fn look(&mut self) -> Result<(), Failure> {
+        for index in 0..self.members.len() {
+            if let Some(status) = self.ended(index)? {
+                return Err(format!("{} ended by itself: {status}\n{}", self.name(index), self.log(index)).into());
+            }
+        }
+        self.read_all()
+    }
+
+    /// Reads how far everybody is, whoever is alive.
+    pub(crate) fn read_all(&mut self) -> Result<(), Failure> {
+        let all_published = self.all_published();
+        for index in 0..self.members.len() {
+            self.read(index, all_published)?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, index: usize, all_published: bool) -> Result<(), Failure> {
+        let member = &mut self.members[index];
+        for path in history::files(&member.job.folder, Some(&member.job.process))? {
+            let tail = member.tails.entry(path.clone()).or_insert_with(|| Tail::new(path));
+            for line in tail.milestones()? {
+                match line {
+                    Line::Note { text, .. } if text == "published" => member.published = true,
+                    Line::Result { what: Outcome::Counted { events, waiting, leased, ended }, .. } => {
+                        self.last = Counted { events, live: waiting + leased, ended };
+                        self.settled += u32::from(all_published);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn all_published(&self) -> bool {
+        self.members.iter().all(|member| member.published)
+    }
+
+    /// How much of `total` events was published and worked off, from 0 to 1.
+    pub(crate) fn progress(&self, total: u64) -> f64 {
+        (self.last.events + self.last.ended) as f64 / (2 * total.max(1)) as f64
+    }
+
+    /// Whether all published their share and a snapshot begun after that finds nothing live.
+    pub(crate) fn drained(&self) -> bool {
+        self.all_published() && self.settled >= 2 * self.len() as u32 && self.last.live == 0
+    }
+
+    /// For people, when something is stuck.
+    pub(crate) fn situation(&self) -> String {
+        let waiting: Vec<&str> =
+            self.members.iter().filter(|member| !member.published).map(|member| member.job.process.as_str()).collect();
+        format!("{:?}, still publishing: {waiting:?}", self.last)
+    }
+
+    /// Asks everybody to stop and waits for it.
+    pub(crate) fn stop(&mut self, limit: Duration) -> Result<(), Failure> {
+        for member in &mut self.members {
+            if let Some(child) = &mut member.child {
+                drop(child.stdin.take());
+            }
+        }
+        for index in 0..self.members.len() {
+            if self.members[index].child.is_none() {
+                continue;
+            }
+            match self.wait_for_end(index, limit)? {
+                Some(status) if status.success() => {}
+                Some(status) => {
+                    return Err(format!("{} did not stop well: {status}\n{}", self.name(index), self.log(index)).into());
+                }
+                None => return Err(format!("{} did not stop within {limit:?}", self.name(index)).into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn name(&self, index: usize) -> &str {
+        &self.members[index].job.process
+    }
+
+    /// The end of what a process wrote to its standard error.
+    fn log(&self, index: usize) -> String {
+        let job = &self.members[index].job;
+        let text = std::fs::read_to_string(job.folder.join(format!("{}.log", job.process))).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().rev().take(20).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        for member in &mut self.members {
+            if let Some(mut child) = member.child.take() {
+                // Both fail only when it is gone already.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Works entries off, well and badly: completes, fails, releases, extends, hangs up, comes back too late.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::StdRng;
+use tidegate::{Claimed, End, Finalize, QueuedEvent};
+use tokio::task::JoinSet;
+
+use super::{Failure, Life, outcome_of, plan};
+use crate::history::{Claim, Intent, Outcome};
+use crate::state::key_of;
+
+const WAIT: Duration = Duration::from_millis(200);
+
+/// Claims and works until the parent wants no more.
+pub(super) async fn run(life: Arc<Life>, number: u64) -> Result<(), Failure> {
+    let mut rng = life.choices(2_000 + number);
+    // Those who hold on to a lease for long do so apart, so that the others go on.
+    let mut apart: JoinSet<Result<(), Failure>> = JoinSet::new();
+    while !life.stopped() {
+        let events = claim(&life, &mut rng).await?;
+        let mut work = JoinSet::new();
+        for event in events {
+            if event.event_type() == plan::POISON && life.job.poison {
+                die();
+            }
+            let way = if life.job.mischief { rng.random_range(0..1000) } else { 0 };
+            let target = if way >= 990 { &mut apart } else { &mut work };
+            target.spawn(handle(Arc::clone(&life), event, way, rng.random_range(0..300)));
+        }
+        while let Some(done) = work.join_next().await {
+            done??;
+        }
+        while let Some(done) = apart.try_join_next() {
+            done??;
+        }
+    }
+    while let Some(done) = apart.join_next().await {
+        done??;
+    }
+    Ok(())
+}
+
+/// What the poison does to whoever takes it.
+fn die() -> ! {
+    // SAFETY: kill has no memory effects; the process ends here.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    loop {
+        std::thread::park();
+    }
+}
+
+async fn claim(life: &Life, rng: &mut StdRng) -> Result<Vec<QueuedEvent>, Failure> {
+    let lease = i64::try_from(life.job.lease_ms * 1000)?;
+    let op = life.recorder.intent(Intent::Claim { worker: life.job.process.clone(), lease })?;
+    let consumer = life.queue.consumer();
+    let hang_up = life.job.mischief && rng.random_ratio(1, 30);
+    let patience = if hang_up { Duration::from_micros(rng.random_range(0..4_000)) } else { Duration::from_secs(120) };
+    let answer = tokio::time::timeout(patience, consumer.wait_many(life.job.batch, WAIT)).await;
+    let (events, outcome) = match answer {
+        Ok(Ok(events)) => {
+            let claims = events.iter().map(|event| record(event)).collect();
+            (events, Outcome::Claimed { claims })
+        }
+        Ok(Err(error)) => (Vec::new(), outcome_of(&error)),
+        Err(_) => (Vec::new(), Outcome::Unknown { error: "hung up".into() }),
+    };
+    life.recorder.result(op, outcome.clone())?;
+    if !hang_up {
+        life.back_off(&outcome).await;
+    }
+    Ok(events)
+}
+
+fn record(claimed: &Claimed) -> Claim {
+    Claim {
+        id: claimed.id.get(),
+        generation: claimed.generation,
+        token: claimed.token.0,
+        attempts: claimed.attempts,
+        key: key_of(&claimed.fact.payload),
+        claimed_at: claimed.claimed_at.as_microsecond(),
+        lease_until: claimed.lease_until.as_microsecond(),
+    }
+}
+
+/// One entry, in one of the ways that consumers have.
+async fn handle(life: Arc<Life>, mut event: QueuedEvent, way: u32, pause_ms: u64) -> Result<(), Failure> {
+    let pause = Duration::from_millis(pause_ms);
+    match way {
+        0..840 => complete(&life, event, End::Completed).await,
+        840..860 => complete(&life, event, End::CompletedWithErrors).await,
+        860..910 => give_back(&life, event, false, Duration::ZERO).await,
+        910..930 => give_back(&life, event, false, pause).await,
+        930..960 => give_back(&life, event, true, pause).await,
+        960..970 => {
+            // Dropped without a verdict: released in the background, whenever that is.
+            let op = life.recorder.intent(requeue(&event, false))?;
+            drop(event);
+            Ok(life.recorder.result(op, Outcome::Unknown { error: "dropped".into() })?)
+        }
+        970..990 => {
+            extend(&life, &mut event).await?;
+            complete(&life, event, End::Completed).await
+        }
+        990..995 => {
+            tokio::time::sleep(life.lease() / 2).await;
+            extend(&life, &mut event).await?;
+            tokio::time::sleep(life.lease() / 2 + pause).await;
+            complete(&life, event, End::Completed).await
+        }
+        _ => come_too_late(&life, event, pause).await,
+    }
+}
+
+async fn complete(life: &Life, event: QueuedEvent, end: End) -> Result<(), Failure> {
+    let op = life.recorder.intent(finalize(&event, end))?;
+    let errors = (end != End::Completed).then(|| r#"["on purpose"]"#.to_owned());
+    let outcome = match event.end_as(end, errors, None).await {
+        Ok(finalized) => Outcome::Finalized { repeated: finalized.repeated, end: finalized.end.code() },
+        Err(error) => outcome_of(&error),
+    };
+    life.recorder.result(op, outcome.clone())?;
+    life.back_off(&outcome).await;
+    Ok(())
+}
+
+async fn give_back(life: &Life, event: QueuedEvent, counts: bool, delay: Duration) -> Result<(), Failure> {
+    // A failed last attempt would end it; that is the end of another test.
+    let counts = counts && !event.is_last_attempt();
+    let op = life.recorder.intent(requeue(&event, counts))?;
+    let answer = if counts {
+        event.retry_after(delay, "on purpose").await
+    } else if delay.is_zero() {
+        event.release().await
+    } else {
+        event.snooze(delay).await
+    };
+    let outcome = answer.map_or_else(|error| outcome_of(&error), |()| Outcome::Requeued);
+    life.recorder.result(op, outcome.clone())?;
+    life.back_off(&outcome).await;
+    Ok(())
+}
+
+async fn extend(life: &Life, event: &mut QueuedEvent) -> Result<(), Failure> {
+    let lease = i64::try_from(life.job.lease_ms * 1000)?;
+    let op = life.recorder.intent(Intent::Extend { id: event.id.get(), token: event.token.0, lease })?;
+    let outcome = match event.extend(life.lease()).await {
+        Ok(until) => Outcome::Extended { until: until.as_microsecond() },
+        Err(error) => outcome_of(&error),
+    };
+    Ok(life.recorder.result(op, outcome)?)
+}
+
+/// Sleeps past the end of the lease and then ends the entry under it, twice.
+async fn come_too_late(life: &Life, event: QueuedEvent, pause: Duration) -> Result<(), Failure> {
+    let claimed = event.into_parts();
+    tokio::time::sleep(life.lease() + pause).await;
+    for _ in 0..2 {
+        let op = life.recorder.intent(finalize(&claimed, End::Completed))?;
+        let (id, token) = (claimed.id, Some(claimed.token));
+        let item = Finalize { id, token, end: End::Completed, errors: None, results: None };
+        let outcome = match life.queue.finish(item).await {
+            Ok(finalized) => Outcome::Finalized { repeated: finalized.repeated, end: finalized.end.code() },
+            Err(error) => outcome_of(&error),
+        };
+        life.recorder.result(op, outcome)?;
+    }
+    Ok(())
+}
+
+fn finalize(claimed: &Claimed, end: End) -> Intent {
+    let (id, token) = (claimed.id.get(), claimed.token.0);
+    Intent::Finalize { id, generation: claimed.generation, token, end: end.code() }
+}
+
+fn requeue(claimed: &Claimed, counts: bool) -> Intent {
+    Intent::Requeue { id: claimed.id.get(), token: claimed.token.0, counts }
+}

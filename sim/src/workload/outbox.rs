@@ -1,0 +1,195 @@
+//! Publishes inside transactions of our own, through the library and through plain SQL, and commits or rolls back.
+
+use std::time::Duration;
+
+use tidegate::NewEvent;
+use tokio_postgres::{Client, NoTls};
+
+use super::plan::Planned;
+use super::publish::{answer, split};
+use super::{Failure, Life, outcome_of, sqlite_path};
+use crate::history::{Answer, Intent, Outcome};
+
+const NEWEST: &str = "SELECT max(id) FROM tidegate_event_queue";
+const BY_KEY: &str = "SELECT entry_id FROM tidegate_deduplication WHERE client_id = 0 AND kind = 0 AND key = ?1
+                      AND scope = (SELECT id FROM tidegate_queues WHERE name = 'default')";
+
+/// A connection that is the application's own, opened when it is needed.
+#[derive(Debug)]
+pub(super) enum Outbox {
+    Sqlite(Option<rusqlite::Connection>, String),
+    Postgres(Option<Client>, String),
+}
+
+impl Outbox {
+    pub(super) fn new(address: &str) -> Self {
+        match sqlite_path(address) {
+            Some(path) => Self::Sqlite(None, path.display().to_string()),
+            None => Self::Postgres(None, address.to_owned()),
+        }
+    }
+}
+
+/// Publishes in one transaction; `by_hand` uses plain SQL as another language would.
+pub(super) async fn publish(
+    life: &Life,
+    outbox: &mut Outbox,
+    planned: Vec<Planned>,
+    by_hand: bool,
+    commit: bool,
+) -> Result<Outcome, Failure> {
+    let (offers, events) = split(planned);
+    let op = life.recorder.intent(Intent::Publish { offers, outbox: true })?;
+    let outcome = match outbox {
+        Outbox::Sqlite(connection, path) if by_hand => on_file(connection, path, &events, commit),
+        Outbox::Sqlite(..) => on_writer(life, events, commit).await,
+        Outbox::Postgres(client, url) => on_postgres(life, client, url, events, by_hand, commit).await,
+    };
+    life.recorder.result(op, outcome.clone())?;
+    Ok(outcome)
+}
+
+fn unknown(error: impl std::fmt::Display) -> Outcome {
+    Outcome::Unknown { error: error.to_string() }
+}
+
+/// Through the insertable view, on a connection that the library does not know.
+fn on_file(connection: &mut Option<rusqlite::Connection>, path: &str, events: &[NewEvent], commit: bool) -> Outcome {
+    let work = |connection: &mut Option<rusqlite::Connection>| -> rusqlite::Result<Outcome> {
+        if connection.is_none() {
+            let opened = rusqlite::Connection::open(path)?;
+            opened.busy_timeout(Duration::from_secs(10))?;
+            opened.pragma_update(None, "synchronous", "FULL")?;
+            *connection = Some(opened);
+        }
+        let Some(connection) = connection else { return Ok(Outcome::RolledBack) };
+        let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let mut answers = Vec::new();
+        for event in events {
+            tx.execute(
+                "INSERT INTO tidegate_publish (event_type, payload, priority, delay_ms, message_group, deduplication_id,
+                                               max_attempts)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                rusqlite::params![
+                    event.event_type,
+                    event.payload.as_ref(),
+                    event.priority,
+                    delay(event).map(|delay| i64::try_from(delay.as_millis()).unwrap_or(0)),
+                    event.group,
+                    event.deduplication.as_ref().map(|deduplication| &deduplication.key),
+                    event.max_attempts,
+                ],
+            )?;
+            // Nobody else writes meanwhile: a new entry has the highest number. A repeat is known by its key.
+            answers.push(match &event.deduplication {
+                None => Answer::Created { id: tx.query_row(NEWEST, [], |row| row.get(0))? },
+                Some(once) => Answer::Duplicate { id: tx.query_row(BY_KEY, [&once.key], |row| row.get(0))? },
+            });
+        }
+        if commit {
+            tx.commit()?
+        } else {
+            tx.rollback()?
+        };
+        Ok(if commit { Outcome::Published { answers } } else { Outcome::RolledBack })
+    };
+    tokio::task::block_in_place(|| work(connection)).unwrap_or_else(|error| {
+        *connection = None;
+        unknown(error)
+    })
+}
+
+/// Through `transaction`, on the library's writer.
+async fn on_writer(life: &Life, events: Vec<NewEvent>, commit: bool) -> Outcome {
+    const ON_PURPOSE: &str = "rolled back on purpose";
+    let done = life.queue.transaction(move |tx| {
+        let published = events.into_iter().map(|event| tx.publish(event)).collect::<Result<Vec<_>, _>>()?;
+        if commit { Ok(published) } else { Err(tidegate::Error::invalid(ON_PURPOSE)) }
+    });
+    match done.await {
+        Ok(published) => Outcome::Published { answers: published.iter().map(answer).collect() },
+        Err(error) if error.to_string() == ON_PURPOSE => Outcome::RolledBack,
+        Err(error) => outcome_of(&error),
+    }
+}
+
+async fn on_postgres(
+    life: &Life,
+    client: &mut Option<Client>,
+    url: &str,
+    events: Vec<NewEvent>,
+    by_hand: bool,
+    commit: bool,
+) -> Outcome {
+    let outcome = try_postgres(life, client, url, events, by_hand, commit).await.unwrap_or_else(unknown);
+    if matches!(outcome, Outcome::Unknown { .. }) {
+        *client = None;
+    }
+    outcome
+}
+
+async fn try_postgres(
+    life: &Life,
+    client: &mut Option<Client>,
+    url: &str,
+    events: Vec<NewEvent>,
+    by_hand: bool,
+    commit: bool,
+) -> Result<Outcome, tokio_postgres::Error> {
+    if client.is_none() {
+        let (opened, connection) = tokio_postgres::connect(url, NoTls).await?;
+        tokio::spawn(connection);
+        *client = Some(opened);
+    }
+    let Some(client) = client else { return Ok(Outcome::RolledBack) };
+    let mut tx = client.transaction().await?;
+    let mut receipt = None;
+    let mut answers = Vec::new();
+    if by_hand {
+        for event in &events {
+            answers.push(Answer::Created { id: call_function(&tx, event).await? });
+        }
+    } else {
+        match life.queue.publish_many_in(&mut tx, events).await {
+            Ok(published) => {
+                answers.extend(published.iter().map(answer));
+                receipt = Some(published);
+            }
+            Err(error) => {
+                let outcome = outcome_of(&error);
+                tx.rollback().await?;
+                return Ok(outcome);
+            }
+        }
+    }
+    if !commit {
+        tx.rollback().await?;
+        return Ok(Outcome::RolledBack);
+    }
+    tx.commit().await?;
+    if let Some(receipt) = receipt {
+        receipt.wake();
+    }
+    Ok(Outcome::Published { answers })
+}
+
+async fn call_function(tx: &tokio_postgres::Transaction<'_>, event: &NewEvent) -> Result<i64, tokio_postgres::Error> {
+    let delay = delay(event).map(|delay| delay.as_secs_f64());
+    let key = event.deduplication.as_ref().map(|deduplication| &deduplication.key);
+    let max_attempts = i32::try_from(event.max_attempts).unwrap_or(i32::MAX);
+    let row = tx
+        .query_one(
+            "SELECT tidegate.publish(event_type => $1, payload => $2, priority => $3, delay => $4 * interval '1 second',
+                                     message_group => $5, deduplication_id => $6, max_attempts => $7)",
+            &[&event.event_type, &event.payload.as_ref(), &event.priority, &delay, &event.group, &key, &max_attempts],
+        )
+        .await?;
+    Ok(row.get(0))
+}
+
+fn delay(event: &NewEvent) -> Option<Duration> {
+    match event.available {
+        tidegate::Availability::After(delay) => Some(delay),
+        tidegate::Availability::Now | tidegate::Availability::At(_) => None,
+    }
+}

@@ -1,0 +1,168 @@
+//! Which events a process publishes, and which are left after a kill. Pure.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tidegate::NewEvent;
+
+use super::Job;
+use crate::history::{Answer, Intent, Offer, Op, Outcome};
+
+/// The type of the event that kills its worker.
+pub(crate) const POISON: &str = "sim.poison";
+const TYPES: [&str; 3] = ["sim.order", "sim.mail", "sim.invoice"];
+
+/// Spreads several numbers over one.
+pub(super) fn mix(parts: &[u64]) -> u64 {
+    parts.iter().fold(0x9e37_79b9_7f4a_7c15, |sum, part| {
+        let mixed = (sum ^ part).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ (mixed >> 29)
+    })
+}
+
+/// A number for a name, the same in every process.
+pub(super) fn hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// One event to be published.
+#[derive(Debug, Clone)]
+pub(super) struct Planned {
+    pub(super) offer: Offer,
+    pub(super) event: NewEvent,
+}
+
+/// What is left to be published.
+#[derive(Debug)]
+pub(super) struct Plan {
+    job: Job,
+    next: u64,
+    /// Deduplicated events whose outcome is unknown: publishing them again must not double them.
+    again: Vec<u64>,
+}
+
+impl Plan {
+    /// Goes on where earlier lives of the process stopped.
+    pub(super) fn resume(job: &Job, past: &[Op]) -> Self {
+        let mut next = 0;
+        let mut unknown = HashSet::new();
+        for op in past {
+            let Intent::Publish { offers, .. } = &op.intent else { continue };
+            for (index, offer) in offers.iter().enumerate() {
+                let Some(number) = offer.key.rsplit_once('#').and_then(|(_, number)| number.parse::<u64>().ok()) else {
+                    continue;
+                };
+                next = next.max(number + 1);
+                let there = matches!(&op.outcome, Some(Outcome::Published { answers })
+                    if matches!(answers.get(index), Some(Answer::Created { .. } | Answer::Duplicate { .. })));
+                if there {
+                    unknown.remove(&number);
+                } else if offer.once {
+                    unknown.insert(number);
+                }
+            }
+        }
+        let mut again: Vec<u64> = unknown.into_iter().collect();
+        again.sort_unstable();
+        Self { job: job.clone(), next, again }
+    }
+
+    /// Takes the next few events.
+    pub(super) fn take(&mut self, most: usize) -> Vec<Planned> {
+        if let Some(number) = self.again.pop() {
+            return vec![event(&self.job, number)];
+        }
+        let end = self.job.events.min(self.next + most as u64);
+        let taken = (self.next..end).map(|number| event(&self.job, number)).collect();
+        self.next = self.next.max(end);
+        taken
+    }
+}
+
+/// The `number`-th event of a process: the same whenever it is asked for.
+fn event(job: &Job, number: u64) -> Planned {
+    let mut rng = StdRng::seed_from_u64(mix(&[job.seed, hash(&job.process), number]));
+    let key = format!("{}#{number}", job.process);
+    let once = rng.random_ratio(1, 8);
+    let group = (job.groups > 0 && rng.random_ratio(1, 5)).then(|| format!("g{}", rng.random_range(0..job.groups)));
+    let padding = "x".repeat(rng.random_range(0..200));
+    let mut event = NewEvent::new(TYPES[rng.random_range(0..TYPES.len())], format!("{key}\n{padding}"));
+    event.max_attempts = job.max_attempts;
+    if rng.random_ratio(1, 10) {
+        event = event.priority(rng.random_range(-3..=3));
+    }
+    if rng.random_ratio(1, 10) {
+        event = event.delay(Duration::from_millis(rng.random_range(1..500)));
+    }
+    if let Some(group) = &group {
+        event = event.group(group);
+    }
+    if once {
+        event = event.deduplicate(&key);
+    }
+    Planned { offer: Offer { key, group, once }, event }
+}
+
+/// An event under a key of its own, which is never counted or resumed.
+pub(super) fn extra(key: String, event_type: &str, max_attempts: u32) -> Planned {
+    let mut event = NewEvent::new(event_type, format!("{key}\n"));
+    event.max_attempts = max_attempts;
+    Planned { offer: Offer { key, group: None, once: false }, event }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> Job {
+        Job {
+            process: "w1".into(),
+            folder: "/".into(),
+            address: "sqlite:x".into(),
+            seed: 7,
+            events: 100,
+            publishers: 1,
+            consumers: 1,
+            batch: 10,
+            lease_ms: 1000,
+            groups: 4,
+            census_ms: None,
+            mischief: true,
+            poison: false,
+            max_attempts: 20,
+        }
+    }
+
+    fn publish(offers: Vec<Offer>, outcome: Option<Outcome>) -> Op {
+        let intent = Intent::Publish { offers, outbox: false };
+        Op { process: "w1.0000".into(), begun: 0, answered: None, intent, outcome }
+    }
+
+    #[test]
+    fn a_life_goes_on_where_the_last_one_stopped() {
+        let all = Plan::resume(&job(), &[]).take(1000);
+        assert_eq!(all.len(), 100);
+        let once: Vec<&Planned> = all.iter().filter(|planned| planned.offer.once).collect();
+        assert!(once.len() > 2, "some are deduplicated");
+        let known = Outcome::Published { answers: vec![Answer::Created { id: 1 }] };
+        let past = [
+            publish(vec![once[0].offer.clone()], Some(known)),
+            publish(vec![once[1].offer.clone()], None),
+            publish(vec![all[40].offer.clone()], None),
+        ];
+        let mut plan = Plan::resume(&job(), &past);
+        assert_eq!(plan.take(5)[0].offer, once[1].offer, "an unknown deduplicated event comes again");
+        let next = plan.take(1000);
+        assert_eq!(next.last().map(|planned| planned.offer.key.as_str()), Some("w1#99"));
+        assert!(plan.take(1).is_empty());
+    }
+
+    #[test]
+    fn events_are_the_same_each_time() {
+        for number in 0..50 {
+            assert_eq!(event(&job(), number).event, event(&job(), number).event);
+        }
+    }
+}

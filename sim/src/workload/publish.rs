@@ -1,0 +1,110 @@
+//! Publishes a process's share in every way there is.
+
+use std::sync::{Arc, Mutex};
+
+use rand::Rng;
+use tidegate::{PublishOutcome, Published};
+
+use super::plan::{self, Plan, Planned};
+use super::{Failure, Life, outbox, outcome_of};
+use crate::history::{Answer, Intent, Offer, Outcome};
+
+/// Publishes until nothing is left, with several tasks at once.
+pub(super) async fn run(life: Arc<Life>, plan: Plan) -> Result<(), Failure> {
+    let plan = Arc::new(Mutex::new(plan));
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..life.job.publishers {
+        tasks.spawn(publisher(Arc::clone(&life), Arc::clone(&plan), number as u64));
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    if !life.stopped() {
+        life.recorder.note("published")?;
+    }
+    Ok(())
+}
+
+async fn publisher(life: Arc<Life>, plan: Arc<Mutex<Plan>>, number: u64) -> Result<(), Failure> {
+    let mut rng = life.choices(1_000 + number);
+    let mut outbox = outbox::Outbox::new(&life.job.address);
+    let take = |most| plan.lock().map_err(|_| "another publisher panicked").map(|mut plan| plan.take(most));
+    for round in 0_u64.. {
+        if life.stopped() {
+            break;
+        }
+        let way = rng.random_range(0..100);
+        let planned = take(if way < 70 {
+            1
+        } else if way < 90 {
+            rng.random_range(2..50)
+        } else {
+            2
+        })?;
+        if planned.is_empty() {
+            break;
+        }
+        let outcome = match way {
+            0..70 => one(&life, planned).await?,
+            70..90 => many(&life, planned).await?,
+            _ => outbox::publish(&life, &mut outbox, planned, rng.random(), true).await?,
+        };
+        life.back_off(&outcome).await;
+        if way >= 97 {
+            let key = format!("{}/rolled-back/{}/{number}/{round}", life.job.process, life.incarnation);
+            let extra = vec![plan::extra(key, "sim.order", 20)];
+            outbox::publish(&life, &mut outbox, extra, rng.random(), false).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Publishes the event that kills its worker.
+pub(super) async fn poison(life: &Life) -> Result<(), Failure> {
+    let event = plan::extra(format!("{}/poison", life.job.process), plan::POISON, life.job.max_attempts);
+    match one(life, vec![event]).await? {
+        Outcome::Published { .. } => Ok(()),
+        other => Err(format!("the poison was not published: {other:?}").into()),
+    }
+}
+
+pub(super) fn split(planned: Vec<Planned>) -> (Vec<Offer>, Vec<tidegate::NewEvent>) {
+    planned.into_iter().map(|planned| (planned.offer, planned.event)).unzip()
+}
+
+pub(super) fn answer(published: &Published) -> Answer {
+    let id = published.id.get();
+    match published.outcome {
+        PublishOutcome::Duplicate => Answer::Duplicate { id },
+        PublishOutcome::Created | PublishOutcome::Replaced => Answer::Created { id },
+    }
+}
+
+async fn one(life: &Life, planned: Vec<Planned>) -> Result<Outcome, Failure> {
+    let (offers, mut events) = split(planned);
+    let Some(event) = events.pop() else { return Ok(Outcome::RolledBack) };
+    let op = life.recorder.intent(Intent::Publish { offers, outbox: false })?;
+    let outcome = match life.queue.publish(event).await {
+        Ok(published) => Outcome::Published { answers: vec![answer(&published)] },
+        Err(error) => outcome_of(&error),
+    };
+    life.recorder.result(op, outcome.clone())?;
+    Ok(outcome)
+}
+
+async fn many(life: &Life, planned: Vec<Planned>) -> Result<Outcome, Failure> {
+    let (offers, events) = split(planned);
+    let op = life.recorder.intent(Intent::Publish { offers, outbox: false })?;
+    let answers = life.queue.publish_many(events).await;
+    let answers = answers.iter().map(|published| match published {
+        Ok(published) => answer(published),
+        Err(error) => match outcome_of(error) {
+            Outcome::Unknown { error } => Answer::Unknown { error },
+            Outcome::Denied { error } => Answer::Denied { error },
+            _ => Answer::Refused { error: error.to_string() },
+        },
+    });
+    let outcome = Outcome::Published { answers: answers.collect() };
+    life.recorder.result(op, outcome.clone())?;
+    Ok(outcome)
+}
