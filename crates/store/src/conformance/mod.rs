@@ -1,1 +1,359 @@
+//! The cases that every store must pass, as a library.
+//!
+//! This module owns what a store has to do as seen through [`Store`] and through a caller's own transactions. It knows
+//! no database: a [`Fixture`] brings one. A case is added here, never in one backend's own tests:
+//! [`conformance_cases!`](crate::conformance_cases) names them all, so that a test binary can make a test of each.
 
+mod attempts;
+mod bad_input;
+mod batches;
+mod concurrency;
+mod counting;
+mod dead_letters;
+mod deduplication;
+mod delays;
+mod eligibility;
+mod fencing;
+mod groups;
+mod ids;
+mod model;
+mod namespaces;
+mod order;
+mod outage;
+mod outbox;
+mod payloads;
+mod queues;
+mod restart;
+mod scene;
+mod schema;
+mod wakeups;
+mod why;
+
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tidegate_core::NewEvent;
+
+use crate::error::Result;
+use crate::store::{Backend, Finalize, Finalized, Published, Store, StoreOptions};
+
+pub use scene::Scene;
+
+/// A fresh database for one case.
+#[async_trait]
+pub trait Fixture: Debug + Send + Sync + 'static {
+    /// Which database it brings.
+    fn backend(&self) -> Backend;
+
+    /// Opens the store as one more process would: several may be open at once.
+    async fn open(&self, options: StoreOptions) -> Result<Arc<dyn Store>>;
+
+    /// Begins a transaction of the application's own, on a connection of its own. What is published in it goes through
+    /// the store that was opened last.
+    async fn begin(&self) -> Box<dyn CallerTx>;
+
+    /// Counts the rows of the application's own table.
+    async fn own_rows(&self) -> u64;
+
+    /// Writes these numbers where the default namespace keeps its schema's version and oldest compatible program.
+    async fn set_schema(&self, version: i32, oldest_compatible: i32);
+
+    /// Makes the heartbeat of the default namespace look this much older.
+    async fn age_heartbeat(&self, by: Duration);
+
+    /// Counts transactions that are open though nobody works in them.
+    async fn forgotten_transactions(&self) -> u64;
+
+    /// Closes every store and removes the database.
+    async fn finish(&self);
+}
+
+/// A transaction of the application's own.
+#[async_trait]
+pub trait CallerTx: Send {
+    /// Publishes in it through the store.
+    async fn publish_in(&mut self, events: Vec<NewEvent>) -> Result<Vec<Published>>;
+
+    /// Finalises in it through the store.
+    async fn finalize_in(&mut self, items: Vec<Finalize>) -> Result<Vec<Finalized>>;
+
+    /// Publishes in it with plain SQL, as another language would; answers the database's own words on failure.
+    async fn publish_sql(&mut self, event: &NewEvent) -> std::result::Result<(), String>;
+
+    /// Writes a row into the application's own table.
+    async fn write_own_row(&mut self);
+
+    /// Commits it.
+    async fn commit(self: Box<Self>);
+
+    /// Takes all of it back.
+    async fn rollback(self: Box<Self>);
+}
+
+/// A case, ready to run.
+pub type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// One behaviour that every store must show.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    /// `subject::name`.
+    pub name: &'static str,
+    /// Runs it; it panics when the store behaves otherwise.
+    pub run: fn(Scene) -> Running,
+}
+
+/// Runs one case by its name on a fresh database.
+///
+/// # Panics
+/// When the store does not behave as the case says, or there is no such case.
+pub async fn run(name: &str, fixture: Arc<dyn Fixture>) {
+    let Some(case) = cases().into_iter().find(|case| case.name == name) else { panic!("there is no case {name}") };
+    let running = tokio::spawn((case.run)(Scene::new(fixture.clone())));
+    let outcome = running.await;
+    fixture.finish().await;
+    if let Err(error) = outcome {
+        match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => panic!("the case did not run to its end: {error}"),
+        }
+    }
+}
+
+macro_rules! registry {
+    ($($subject:ident { $($name:ident),* $(,)? })*) => {
+        /// Every case.
+        #[must_use]
+        pub fn cases() -> Vec<Case> {
+            vec![$($(Case {
+                name: concat!(stringify!($subject), "::", stringify!($name)),
+                run: |scene| Box::pin($subject::$name(scene)),
+            }),*),*]
+        }
+    };
+}
+
+/// Hands the subjects and names of all cases to another macro, as `subject { name, name, } …`.
+#[macro_export]
+macro_rules! conformance_cases {
+    ($then:ident) => {
+        $then! {
+            eligibility {
+                publish_is_pending_with_no_attempts,
+                nothing_to_claim_is_an_empty_answer,
+                claim_leases_and_counts_an_attempt,
+                a_leased_entry_is_not_offered,
+                an_abandoned_entry_is_claimed_again,
+                the_lease_runs_from_each_claim,
+                finalize_moves_to_the_log,
+                finalize_with_errors_is_completed_with_errors,
+                finalize_by_id_without_a_claim,
+                finalize_is_idempotent,
+                claim_by_type_takes_only_these_types,
+                facts_come_back_in_full,
+            }
+            attempts {
+                each_abandonment_counts,
+                releases_never_use_up_attempts,
+                failures_count_and_keep_their_error,
+                an_event_that_kills_its_worker_ends_in_the_log,
+                exhausted_entries_end_as_they_were_told,
+                a_retry_that_used_the_last_attempt_ends_at_the_next_claim,
+                exhausted_entries_do_not_hide_the_ones_behind,
+            }
+            fencing {
+                an_old_token_changes_nothing,
+                a_zombie_in_the_same_process_is_fenced,
+                an_expired_lease_that_nobody_took_still_finishes,
+                a_released_lease_cannot_finish,
+                tokens_rise_and_survive_a_redrive,
+                a_repeat_under_the_ending_token_is_repeated,
+                a_late_finalize_after_the_end_is_fenced,
+                extend_moves_the_lease,
+                extend_and_requeue_of_the_unknown,
+                tokens_of_the_future_are_fenced,
+            }
+            order {
+                oldest_first,
+                priority_before_order,
+                order_within_one_batch,
+                a_release_keeps_its_place,
+                priorities_across_types,
+                more_types_than_lanes,
+                late_starts_do_not_hide_earlier_entries,
+                retried_entries_and_fresh_ones_share_one_order,
+            }
+            delays {
+                a_delayed_entry_waits_for_its_moment,
+                a_moment_in_the_past_is_due_at_once,
+                many_delayed_in_front_hide_nothing,
+                snooze_waits_without_counting,
+                retry_at_waits_and_counts,
+                due_entries_go_by_their_due_moment_within_a_lane,
+            }
+            groups {
+                one_of_a_group_in_flight_in_order,
+                groups_do_not_hold_each_other_up,
+                one_claim_takes_one_of_each_group,
+                a_released_head_stays_first,
+                a_retrying_head_holds_its_group,
+                a_delayed_head_holds_its_group,
+                a_cancelled_head_frees_the_next,
+                an_exhausted_head_frees_the_next,
+                a_cancelled_follower_is_skipped,
+                a_redriven_member_goes_in_by_its_number,
+                the_same_group_in_two_queues_is_two_groups,
+                an_abandoned_head_is_taken_over_before_its_followers,
+                a_follower_in_an_open_transaction_while_the_head_ends,
+                a_follower_that_commits_before_the_head_ends,
+                concurrent_publishers_and_workers_keep_groups_in_order,
+                a_group_never_stalls_when_ends_race_with_publishes,
+            }
+            deduplication {
+                a_repeat_answers_the_first,
+                a_repeat_after_the_end_still_answers_the_first,
+                another_body_under_the_key_is_a_conflict,
+                keys_are_scoped_by_queue,
+                keys_are_scoped_by_client,
+                keys_expire,
+                a_repeat_inside_one_batch,
+                replace_changes_what_waits,
+                replace_of_a_taken_entry_is_a_new_one,
+                concurrent_repeats_make_one_entry,
+                a_rolled_back_key_is_free,
+            }
+            dead_letters {
+                listed_by_queue_type_and_page,
+                only_the_middle_two_ends_are_dead_letters,
+                redrive_starts_a_generation,
+                redrive_of_anything_else_is_a_conflict,
+                each_generation_ends_once,
+                discard_takes_off_the_list,
+                cancel_ends_whoever_holds,
+                cancel_tells_ended_from_unknown,
+                errors_and_results_are_kept,
+            }
+            queues {
+                the_default_queue_exists,
+                put_creates_and_changes,
+                queues_are_apart,
+                a_paused_queue_accepts_but_does_not_deliver,
+                a_draining_queue_refuses_but_delivers,
+                a_full_queue_refuses,
+                a_repeated_key_is_answered_by_a_full_queue,
+                changes_reach_other_processes,
+                an_unknown_queue_is_not_found,
+            }
+            outbox {
+                commits_with_the_callers_rows,
+                rolls_back_with_the_callers_rows,
+                an_open_transaction_holds_nobody_up_for_long,
+                without_a_wake_it_is_still_delivered,
+                upkeep_sorts_arrivals_in,
+                every_option_works_in_a_callers_transaction,
+                a_late_commit_is_found_below_later_entries,
+                finalize_in_commits_with_effects,
+                finalize_in_rolls_back_with_effects,
+                finalize_in_with_a_stale_lease_is_fenced,
+                finalize_in_frees_the_group,
+                a_bad_event_fails_the_call,
+                plain_sql_publishes,
+                plain_sql_rolls_back,
+                plain_sql_knows_the_options,
+                plain_sql_refuses_bad_input,
+                plain_sql_deduplicates,
+                plain_sql_of_a_new_type_is_claimed,
+            }
+            why {
+                ready_and_how_many_are_ahead,
+                no_live_consumer_for_its_type,
+                due_at,
+                leased_and_abandoned,
+                behind_in_group,
+                queue_paused,
+                ended,
+                unknown_is_not_found,
+            }
+            counting {
+                depth_counts_each_kind,
+                census_balances_over_every_end,
+                census_balances_while_others_write,
+                depth_of_a_paused_queue_counts_ready,
+            }
+            bad_input {
+                each_bad_event_is_refused_alone,
+                payloads_above_the_limit,
+                claims_that_make_no_sense,
+                texts_that_no_database_can_hold,
+                unknown_entries,
+                empty_batches,
+                extreme_leases_and_moments,
+                hostile_texts_are_only_texts,
+            }
+            batches {
+                one_bad_item_in_a_thousand,
+                the_same_entry_twice_in_one_batch,
+                mixed_answers_in_one_finalize,
+                a_thousand_of_everything,
+                mixed_queues_in_one_batch,
+            }
+            schema {
+                a_newer_schema_is_refused,
+                a_newer_but_compatible_schema_works,
+                an_older_schema_is_refused_without_migration,
+                an_empty_database_is_refused_without_migration,
+                the_same_program_twice,
+                concurrent_first_starts,
+            }
+            ids {
+                ids_follow_offset_and_step,
+                another_id_space_is_refused,
+                ids_are_never_used_again,
+                event_ids_are_unique_and_sort_by_time,
+                two_processes_draw_apart,
+            }
+            namespaces {
+                two_in_one_database_do_not_see_each_other,
+                bad_namespaces_are_refused,
+            }
+            concurrency {
+                many_claimers_get_each_entry_once,
+                many_processes_get_each_entry_once,
+                concurrent_finalizers_end_it_once,
+                finalize_races_with_takeover,
+                cancelled_futures_leave_nothing_half_done,
+                crossing_batches_do_not_deadlock,
+            }
+            outage {
+                leases_do_not_expire_while_the_store_was_down,
+                leases_expire_while_the_heartbeat_is_young,
+                an_outage_is_told_once,
+            }
+            wakeups {
+                a_publish_wakes_its_own_process,
+                a_publish_wakes_another_process,
+                a_callers_commit_wakes_when_told,
+                a_freed_group_wakes,
+            }
+            restart {
+                everything_is_there_after_reopening,
+                closing_twice_is_fine,
+                a_closed_store_answers_with_an_error,
+                another_process_sees_every_commit_at_once,
+            }
+            payloads {
+                every_byte_value_comes_back,
+                empty_and_large_payloads,
+                json_is_not_reformatted,
+            }
+            model {
+                random_histories_match_the_model,
+                random_histories_of_groups_match_the_model,
+            }
+        }
+    };
+}
+
+conformance_cases!(registry);

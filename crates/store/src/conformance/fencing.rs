@@ -1,0 +1,148 @@
+//! Tokens: who may still write about an entry.
+
+use tidegate_core::{End, EntryId, LeaseToken};
+
+use super::scene::*;
+use crate::ErrorKind::{Fenced, NotFound};
+use crate::store::*;
+
+/// Everything that a holder may try.
+async fn try_everything(store: &AnyStore, claimed: &Claimed) -> Vec<crate::ErrorKind> {
+    vec![
+        kind(finalize(store, end(claimed, End::Completed)).await),
+        kind(extend(store, claimed, LEASE).await),
+        kind(requeue(store, release(claimed)).await),
+        kind(requeue(store, retry(claimed, RequeueAt::After(LEASE))).await),
+    ]
+}
+
+pub(super) async fn an_old_token_changes_nothing(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, event("t")).await;
+    let zombie = claim_one(&store).await;
+    scene.advance(60);
+    let holder = claim_one(&store).await;
+    let before = view(&store, id).await;
+    assert_eq!(try_everything(&store, &zombie).await, [Fenced; 4]);
+    assert_eq!(view(&store, id).await, before, "nothing changed");
+    complete(&store, &holder).await;
+}
+
+pub(super) async fn a_zombie_in_the_same_process_is_fenced(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, event("t")).await;
+    let zombie = claim_one(&store).await;
+    requeue(&store, release(&zombie)).await.unwrap();
+    let holder = claim_one(&store).await;
+    assert_eq!(
+        (zombie.attempts, zombie.lease_until, zombie.id),
+        (holder.attempts, holder.lease_until, holder.id),
+        "the state is the same in all but the token"
+    );
+    assert_eq!(try_everything(&store, &zombie).await, [Fenced; 4]);
+    assert!(matches!(view(&store, id).await.phase, EntryPhase::Leased { .. }));
+    complete(&store, &holder).await;
+}
+
+pub(super) async fn an_expired_lease_that_nobody_took_still_finishes(scene: Scene) {
+    let store = scene.open().await;
+    publish(&store, events(3)).await;
+    let claimed = claim(&store, 3).await;
+    scene.advance(3600);
+    complete(&store, &claimed[0]).await;
+    assert_eq!(extend(&store, &claimed[1], LEASE).await.unwrap(), scene.moment(60));
+    requeue(&store, release(&claimed[2])).await.unwrap();
+    assert_eq!(claim_ids(&store, 3).await, [claimed[2].id]);
+}
+
+pub(super) async fn a_released_lease_cannot_finish(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, event("t")).await;
+    let claimed = claim_one(&store).await;
+    requeue(&store, release(&claimed)).await.unwrap();
+    assert_eq!(try_everything(&store, &claimed).await, [Fenced; 4]);
+    assert_eq!(view(&store, id).await.phase, EntryPhase::Waiting { due: None });
+}
+
+pub(super) async fn tokens_rise_and_survive_a_redrive(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, event("t")).await;
+    let mut last = LeaseToken(0);
+    let mut old = Vec::new();
+    for round in 0..6 {
+        let claimed = claim_one(&store).await;
+        assert!(claimed.token > last, "round {round}");
+        last = claimed.token;
+        match round % 3 {
+            0 => requeue(&store, release(&claimed)).await.unwrap(),
+            1 => scene.advance(60),
+            _ => {
+                finalize(&store, end(&claimed, End::Failed)).await.unwrap();
+                redrive(&store, id).await.unwrap();
+            }
+        }
+        old.push(claimed);
+    }
+    for zombie in &old {
+        assert_eq!(try_everything(&store, zombie).await, [Fenced; 4], "{zombie:?}");
+    }
+}
+
+pub(super) async fn a_repeat_under_the_ending_token_is_repeated(scene: Scene) {
+    let store = scene.open().await;
+    publish_one(&store, event("t")).await;
+    let claimed = claim_one(&store).await;
+    finalize(&store, end(&claimed, End::Failed)).await.unwrap();
+    let repeat = finalize(&store, end(&claimed, End::Completed)).await.unwrap();
+    assert_eq!(repeat, Finalized { repeated: true, end: End::Failed });
+    assert_eq!(kind(extend(&store, &claimed, LEASE).await), Fenced);
+    assert_eq!(kind(requeue(&store, release(&claimed)).await), Fenced);
+}
+
+pub(super) async fn a_late_finalize_after_the_end_is_fenced(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, event("t")).await;
+    let zombie = claim_one(&store).await;
+    scene.advance(60);
+    let holder = claim_one(&store).await;
+    complete(&store, &holder).await;
+    let before = view(&store, id).await;
+    assert_eq!(try_everything(&store, &zombie).await, [Fenced; 4]);
+    assert_eq!(view(&store, id).await, before);
+}
+
+pub(super) async fn extend_moves_the_lease(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, event("t")).await;
+    let claimed = claim_one(&store).await;
+    for _ in 0..5 {
+        scene.advance(50);
+        assert_eq!(extend(&store, &claimed, LEASE).await.unwrap(), scene.moment(60));
+        assert_eq!(claim(&store, 1).await, []);
+    }
+    assert_eq!(extend(&store, &claimed, seconds(5)).await.unwrap(), scene.moment(5), "also to a nearer end");
+    assert_eq!(view(&store, id).await.attempts, 1);
+    scene.advance(5);
+    assert_eq!(claim_one(&store).await.attempts, 2);
+}
+
+pub(super) async fn extend_and_requeue_of_the_unknown(scene: Scene) {
+    let store = scene.open().await;
+    publish_one(&store, event("t")).await;
+    let mut ghost = claim_one(&store).await;
+    ghost.id = EntryId::new(999_999).unwrap();
+    let refused = try_everything(&store, &ghost).await;
+    assert!(refused.iter().all(|kind| matches!(kind, Fenced | NotFound)), "{refused:?}");
+    assert_eq!(refused[0], NotFound, "a finalisation tells an unknown entry from a lost lease");
+}
+
+pub(super) async fn tokens_of_the_future_are_fenced(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, event("t")).await;
+    let claimed = claim_one(&store).await;
+    for token in [0, -1, claimed.token.0 + 1, i64::MAX, i64::MIN] {
+        let forged = Claimed { token: LeaseToken(token), ..claimed.clone() };
+        assert_eq!(try_everything(&store, &forged).await, [Fenced; 4], "{token}");
+    }
+    assert!(matches!(view(&store, id).await.phase, EntryPhase::Leased { .. }));
+}

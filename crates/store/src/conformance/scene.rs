@@ -1,0 +1,263 @@
+//! What cases share: a clock to move, single-item calls, and waiting for a condition.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::{Depth, End, EntryId, NewEvent, QueueName, Timestamp};
+
+use super::{CallerTx, Fixture};
+use crate::error::{ErrorKind, Result};
+use crate::store::*;
+
+/// How long cases lease for.
+pub(super) const LEASE: Duration = Duration::from_secs(60);
+/// How long a case waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) type AnyStore = Arc<dyn Store>;
+
+/// A case's database and clock.
+#[derive(Debug, Clone)]
+pub struct Scene {
+    pub(super) fixture: Arc<dyn Fixture>,
+    clock: ManualClock,
+}
+
+impl Scene {
+    /// A scene on a fresh database.
+    #[must_use]
+    pub fn new(fixture: Arc<dyn Fixture>) -> Self {
+        let start = Timestamp::from_second(1_780_000_000).expect("a moment of this century");
+        Self { fixture, clock: ManualClock::at(start) }
+    }
+
+    pub(super) fn is_sqlite(&self) -> bool {
+        self.fixture.backend() == Backend::Sqlite
+    }
+
+    /// Options with the manual clock.
+    pub(super) fn options(&self) -> StoreOptions {
+        StoreOptions { clock: Clock::Manual(self.clock.clone()), ..StoreOptions::default() }
+    }
+
+    /// Opens the store on the manual clock.
+    pub(super) async fn open(&self) -> AnyStore {
+        self.open_with(self.options()).await
+    }
+
+    /// Opens the store on the database's own clock.
+    pub(super) async fn open_on_database_time(&self) -> AnyStore {
+        self.open_with(StoreOptions::default()).await
+    }
+
+    pub(super) async fn open_with(&self, options: StoreOptions) -> AnyStore {
+        self.fixture.open(options).await.expect("the store opens")
+    }
+
+    pub(super) async fn begin(&self) -> Box<dyn CallerTx> {
+        self.fixture.begin().await
+    }
+
+    /// Moves the clock on.
+    pub(super) fn advance(&self, seconds: u64) {
+        self.clock.advance(Duration::from_secs(seconds));
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// The clock's moment in so many seconds.
+    pub(super) fn moment(&self, seconds: u64) -> Timestamp {
+        tidegate_core::entry::later(self.now(), Duration::from_secs(seconds))
+    }
+}
+
+pub(super) fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+pub(super) fn default_queue() -> QueueName {
+    QueueName::default()
+}
+
+pub(super) fn queue(name: &str) -> QueueName {
+    QueueName::new(name).expect("a queue's name")
+}
+
+/// An event of this type with a small payload.
+pub(super) fn event(event_type: &str) -> NewEvent {
+    NewEvent::new(event_type, "{}")
+}
+
+/// So many events of type `t`, numbered in their payloads.
+pub(super) fn events(count: usize) -> Vec<NewEvent> {
+    (0..count).map(|number| NewEvent::new("t", number.to_string())).collect()
+}
+
+/// Publishes, and answers the ids; every item must succeed.
+pub(super) async fn publish(store: &AnyStore, events: Vec<NewEvent>) -> Vec<EntryId> {
+    let answers = store.publish(events).await.expect("the batch is published");
+    answers.into_iter().map(|answer| answer.expect("the event is published").id).collect()
+}
+
+pub(super) async fn publish_one(store: &AnyStore, event: NewEvent) -> EntryId {
+    publish(store, vec![event]).await[0]
+}
+
+/// Publishes one event and answers whatever the store says of it.
+pub(super) async fn try_publish(store: &AnyStore, event: NewEvent) -> Result<Published> {
+    only(store.publish(vec![event]).await)
+}
+
+/// The claim that most cases make: of all types, from `default`, for a minute.
+pub(super) fn want(max: usize) -> Claim {
+    Claim { queue: default_queue(), types: None, max, lease: LEASE, worker: "w".into() }
+}
+
+pub(super) fn want_types(max: usize, types: &[&str]) -> Claim {
+    Claim { types: Some(types.iter().map(|name| (*name).to_owned()).collect()), ..want(max) }
+}
+
+pub(super) async fn claim(store: &AnyStore, max: usize) -> Vec<Claimed> {
+    store.claim(want(max)).await.expect("the claim is answered")
+}
+
+/// Claims the one entry that must be claimable.
+pub(super) async fn claim_one(store: &AnyStore) -> Claimed {
+    let mut claimed = claim(store, 1).await;
+    assert_eq!(claimed.len(), 1, "something can be claimed");
+    claimed.remove(0)
+}
+
+pub(super) async fn claim_ids(store: &AnyStore, max: usize) -> Vec<EntryId> {
+    ids(&claim(store, max).await)
+}
+
+pub(super) fn ids(claimed: &[Claimed]) -> Vec<EntryId> {
+    claimed.iter().map(|claimed| claimed.id).collect()
+}
+
+/// Ends a claimed entry under its token.
+pub(super) fn end(claimed: &Claimed, end: End) -> Finalize {
+    Finalize { id: claimed.id, token: Some(claimed.token), end, errors: None, results: None }
+}
+
+/// Ends an entry by its bare id.
+pub(super) fn end_by_id(id: EntryId, end: End) -> Finalize {
+    Finalize { id, token: None, end, errors: None, results: None }
+}
+
+pub(super) async fn finalize(store: &AnyStore, item: Finalize) -> Result<Finalized> {
+    only(store.finalize(vec![item]).await)
+}
+
+pub(super) async fn complete(store: &AnyStore, claimed: &Claimed) {
+    let finalized = finalize(store, end(claimed, End::Completed)).await.expect("it ends");
+    assert_eq!(finalized, Finalized { repeated: false, end: End::Completed });
+}
+
+/// Gives a lease back at once, without counting the attempt.
+pub(super) fn release(claimed: &Claimed) -> Requeue {
+    Requeue { id: claimed.id, token: claimed.token, when: RequeueAt::Now, counts: false, error: None }
+}
+
+/// Gives a lease back after a failure.
+pub(super) fn retry(claimed: &Claimed, when: RequeueAt) -> Requeue {
+    Requeue { id: claimed.id, token: claimed.token, when, counts: true, error: Some("it failed".into()) }
+}
+
+pub(super) async fn requeue(store: &AnyStore, item: Requeue) -> Result<()> {
+    only(store.requeue(vec![item]).await)
+}
+
+pub(super) async fn extend(store: &AnyStore, claimed: &Claimed, lease: Duration) -> Result<Timestamp> {
+    only(store.extend(vec![Extend { id: claimed.id, token: claimed.token, lease }]).await)
+}
+
+pub(super) async fn cancel(store: &AnyStore, id: EntryId) -> Result<()> {
+    only(store.cancel(vec![id]).await)
+}
+
+pub(super) async fn redrive(store: &AnyStore, id: EntryId) -> Result<tidegate_core::Generation> {
+    only(store.redrive(vec![id]).await)
+}
+
+pub(super) async fn discard(store: &AnyStore, id: EntryId) -> Result<()> {
+    only(store.discard(vec![id]).await)
+}
+
+/// The answer to a batch of one.
+pub(super) fn only<T: std::fmt::Debug>(answers: Result<Batch<T>>) -> Result<T> {
+    let mut answers = answers.expect("the batch is answered");
+    assert_eq!(answers.len(), 1, "one answer per item: {answers:?}");
+    answers.remove(0)
+}
+
+/// The class of an error that must have come.
+pub(super) fn kind<T: std::fmt::Debug>(answer: Result<T>) -> ErrorKind {
+    answer.expect_err("it is refused").kind()
+}
+
+/// `None` where an item went well, else the class of its error.
+pub(super) fn kinds<T>(answers: &[Result<T>]) -> Vec<Option<ErrorKind>> {
+    answers.iter().map(|answer| answer.as_ref().err().map(crate::Error::kind)).collect()
+}
+
+pub(super) async fn view(store: &AnyStore, id: EntryId) -> EntryView {
+    let mut views = store.entries(vec![id]).await.expect("entries are shown");
+    views.remove(0).unwrap_or_else(|| panic!("there is no entry {id}"))
+}
+
+pub(super) async fn depth(store: &AnyStore) -> Depth {
+    store.depth(&default_queue()).await.expect("the depth is counted")
+}
+
+/// How an entry ended, if it has.
+pub(super) fn ended(view: &EntryView) -> Option<End> {
+    match view.phase {
+        EntryPhase::Ended { end, .. } => Some(end),
+        _ => None,
+    }
+}
+
+/// What must hold at any moment: every fact is waiting, leased or ended.
+pub(super) async fn census(store: &AnyStore) -> Census {
+    let census = store.census().await.expect("everything is counted");
+    assert_eq!(census.events, census.waiting + census.leased + census.ended, "{census:?}");
+    census
+}
+
+pub(super) async fn dead_letters(store: &AnyStore) -> Vec<EntryId> {
+    let query = DeadLetters { queue: default_queue(), event_type: None, after: None, limit: 1000 };
+    store.dead_letters(query).await.expect("dead letters are listed").iter().map(|view| view.id).collect()
+}
+
+/// Claims again and again, with upkeep between, until so many came; what a hint or a late commit may delay.
+pub(super) async fn claim_until(store: &AnyStore, count: usize) -> Vec<Claimed> {
+    let mut taken = Vec::new();
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while taken.len() < count {
+        assert!(tokio::time::Instant::now() < deadline, "only {} of {count} entries came", taken.len());
+        let came = claim(store, count - taken.len()).await;
+        if came.is_empty() {
+            store.maintain().await.expect("upkeep runs");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        taken.extend(came);
+    }
+    taken
+}
+
+/// Waits until a condition holds.
+pub(super) async fn eventually<F, Answer>(what: &str, mut condition: F)
+where
+    F: FnMut() -> Answer,
+    Answer: Future<Output = bool>,
+{
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !condition().await {
+        assert!(tokio::time::Instant::now() < deadline, "{what} did not happen");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

@@ -1,0 +1,94 @@
+//! Why an entry is not running.
+
+use tidegate_core::{End, EntryId, QueueState, Why};
+
+use super::scene::*;
+use crate::store::*;
+
+async fn seen(store: &AnyStore, types: Option<&[&str]>) {
+    let types = types.map(|types| types.iter().map(|name| (*name).to_owned()).collect());
+    store.consumer_seen(Consumer { worker: "w".into(), queue: default_queue(), types }).await.unwrap();
+}
+
+pub(super) async fn ready_and_how_many_are_ahead(scene: Scene) {
+    let store = scene.open().await;
+    seen(&store, None).await;
+    let published = publish(&store, events(5)).await;
+    for (index, id) in published.iter().enumerate() {
+        assert_eq!(store.why(*id).await.unwrap(), Why::Ready { ahead: index as u64 });
+    }
+    publish_one(&store, event("u").priority(-1)).await;
+    assert_eq!(store.why(published[0]).await.unwrap(), Why::Ready { ahead: 1 });
+}
+
+pub(super) async fn no_live_consumer_for_its_type(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, event("t")).await;
+    let nobody = Why::NoLiveConsumer { event_type: "t".into() };
+    assert_eq!(store.why(id).await.unwrap(), nobody);
+    seen(&store, Some(&["u", "v"])).await;
+    assert_eq!(store.why(id).await.unwrap(), nobody);
+    seen(&store, Some(&["u", "t"])).await;
+    assert_eq!(store.why(id).await.unwrap(), Why::Ready { ahead: 0 });
+    scene.advance(24 * 3600);
+    assert_eq!(store.why(id).await.unwrap(), nobody, "it was not seen lately");
+    seen(&store, None).await;
+    assert_eq!(store.why(id).await.unwrap(), Why::Ready { ahead: 0 });
+}
+
+pub(super) async fn due_at(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, event("t").delay(seconds(30))).await;
+    assert_eq!(store.why(id).await.unwrap(), Why::DueAt { at: scene.moment(30) });
+    scene.advance(30);
+    seen(&store, None).await;
+    assert_eq!(store.why(id).await.unwrap(), Why::Ready { ahead: 0 });
+}
+
+pub(super) async fn leased_and_abandoned(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, event("t")).await;
+    let claimed = claim_one(&store).await;
+    let until = claimed.lease_until;
+    assert_eq!(store.why(id).await.unwrap(), Why::Leased { worker: "w".into(), until });
+    scene.advance(61);
+    assert_eq!(store.why(id).await.unwrap(), Why::Abandoned { worker: "w".into(), since: until });
+}
+
+pub(super) async fn behind_in_group(scene: Scene) {
+    let store = scene.open().await;
+    seen(&store, None).await;
+    let published = publish(&store, vec![event("t").group("g"); 3]).await;
+    assert_eq!(store.why(published[0]).await.unwrap(), Why::Ready { ahead: 0 });
+    for ahead in 1..3 {
+        let expected = Why::BehindInGroup { group: "g".into(), ahead: ahead as u64 };
+        assert_eq!(store.why(published[ahead]).await.unwrap(), expected);
+    }
+    complete(&store, &claim_one(&store).await).await;
+    assert_eq!(store.why(published[2]).await.unwrap(), Why::BehindInGroup { group: "g".into(), ahead: 1 });
+}
+
+pub(super) async fn queue_paused(scene: Scene) {
+    let store = scene.open().await;
+    let published = publish(&store, vec![event("t"), event("t").delay(seconds(9))]).await;
+    let change = QueueChange { state: Some(QueueState::Paused), ..QueueChange::default() };
+    store.put_queue(&default_queue(), change).await.unwrap();
+    for id in published {
+        assert_eq!(store.why(id).await.unwrap(), Why::QueuePaused, "it comes before the due moment");
+    }
+}
+
+pub(super) async fn ended(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, event("t")).await;
+    scene.advance(3);
+    finalize(&store, end_by_id(id, End::Failed)).await.unwrap();
+    let at = scene.now();
+    scene.advance(3);
+    assert_eq!(store.why(id).await.unwrap(), Why::Ended { end: End::Failed, at });
+}
+
+pub(super) async fn unknown_is_not_found(scene: Scene) {
+    let store = scene.open().await;
+    assert_eq!(kind(store.why(EntryId::new(1).unwrap()).await), crate::ErrorKind::NotFound);
+}
