@@ -1,1 +1,299 @@
+//! SQLite: one file, one writer thread, a few readers.
+//!
+//! This file is the store's face: it turns each verb into a job for a thread and waits for the answer. The verbs
+//! themselves are in the modules beside it, as functions of a transaction; none of them knows threads or futures.
 
+mod claim;
+mod dead_letters;
+mod errors;
+mod facts;
+mod inspect;
+mod jobs;
+mod migrate;
+mod open;
+mod publish;
+mod queries;
+mod reader;
+mod settle;
+#[cfg(test)]
+mod tests;
+mod tx;
+mod upkeep;
+mod writer;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use tidegate_core::{Depth, EntryId, Generation, NewEvent, QueueConfig, QueueName, Timestamp, Why};
+use tokio::sync::{broadcast, watch};
+
+use self::errors::closed;
+use self::jobs::{Jobs, Urgency, job};
+pub use self::open::{SqliteOptions, Synchronous};
+use self::tx::{Known, Shared, Tx};
+use self::writer::Inbox;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{
+    Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Published,
+    QueueChange, Requeue, Store, Upkeep, Wake,
+};
+
+/// A store in a SQLite file. Clones share it; it closes with the last one.
+///
+/// ```
+/// # async fn example() -> tidegate_store::Result<()> {
+/// use tidegate_core::NewEvent;
+/// use tidegate_store::Store;
+/// use tidegate_store::sqlite::{SqliteOptions, SqliteStore};
+/// let store = SqliteStore::open("events.db", SqliteOptions::default()).await?;
+/// let published = store.publish(vec![NewEvent::new("order.created", "{}")]).await?;
+/// # drop(published);
+/// store.close().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct SqliteStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    reads: Arc<Jobs>,
+    /// Ends when the last thread has closed its connection.
+    threads: watch::Receiver<()>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqliteStore")
+            .field("path", &self.path)
+            .field("options", &self.shared.options)
+            .field("writes", &self.inbox.jobs)
+            .field("reads", &self.reads)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// What waits is still done; then the threads end.
+    fn close(&self) {
+        self.inbox.jobs.close();
+        self.reads.close();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl SqliteStore {
+    /// Opens the file, creates it if it is not there, and brings its tables up to date.
+    ///
+    /// # Errors
+    /// `Unavailable` when the file cannot be opened or written, `Corrupt` when it is not a database, `Schema` when its
+    /// tables do not fit this program, `Invalid` when the options do not fit, `Busy` when somebody holds its lock.
+    pub async fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self> {
+        open::open(path.as_ref().to_owned(), options).await
+    }
+
+    /// Runs a closure in a transaction of its own on the store's writer: what it writes, and what it publishes and
+    /// finalises with [`publish_in`](Self::publish_in) and [`finalize_in`](Self::finalize_in), commits together. An
+    /// error or a panic rolls it back. Other writers wait meanwhile, so it should be short and must not wait for this
+    /// store.
+    ///
+    /// # Errors
+    /// The closure's own, or what the commit met.
+    pub async fn transaction<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T> + Send + 'static,
+    {
+        let (mut job, answer) = job(move |tx: &mut Tx<'_>| work(tx.conn));
+        job.alone = true;
+        self.enqueue(Urgency::Publish, job)?;
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Publishes within the caller's own transaction on the same file. All events or none: the first that is refused
+    /// is the error, and the transaction is as before the call. After the commit, [`Store::wake`] tells consumers.
+    ///
+    /// # Errors
+    /// As [`Store::publish`]; `Busy` when another connection holds the write lock.
+    pub fn publish_in(&self, conn: &Connection, events: Vec<NewEvent>) -> Result<Vec<Published>> {
+        self.within(conn, |tx| publish::publish(tx, &events)?.into_iter().collect())
+    }
+
+    /// Finalises within the caller's own transaction on the same file, so that its effects happen exactly once: a
+    /// lease that is no longer held, even because this same lease ended the entry before, rolls the caller's whole
+    /// transaction back.
+    ///
+    /// # Errors
+    /// `Fenced` after such a rollback; otherwise as [`Store::finalize`], with the transaction as before the call.
+    pub fn finalize_in(&self, conn: &Connection, items: Vec<Finalize>) -> Result<Vec<Finalized>> {
+        let outcome = self.within(conn, |tx| {
+            let answers: Vec<Finalized> = settle::finalize(tx, &items)?.into_iter().collect::<Result<_>>()?;
+            let again = answers.iter().zip(&items).any(|(answer, item)| answer.repeated && item.token.is_some());
+            if again { Err(Error::fenced()) } else { Ok(answers) }
+        });
+        if outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Fenced) && !conn.is_autocommit() {
+            conn.execute_batch("ROLLBACK")?;
+        }
+        outcome
+    }
+
+    /// Runs a verb inside a caller's transaction, undone by itself when it fails.
+    fn within<T>(&self, conn: &Connection, work: impl FnOnce(&mut Tx<'_>) -> Result<T>) -> Result<T> {
+        self.check_running()?;
+        conn.execute_batch("SAVEPOINT tidegate")?;
+        let (mut known, mut woken) = (Known::default(), BTreeSet::new());
+        let mut tx = Tx::new(conn, &self.inner.shared, &mut known, &mut woken);
+        let outcome = work(&mut tx).and_then(|answer| tx.finish().map(|()| answer));
+        if !conn.is_autocommit() {
+            conn.execute_batch(if outcome.is_ok() {
+                "RELEASE tidegate"
+            } else {
+                "ROLLBACK TO tidegate; RELEASE tidegate"
+            })?;
+        }
+        outcome
+    }
+
+    fn check_running(&self) -> Result<()> {
+        self.inner.inbox.stopped.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    fn enqueue(&self, urgency: Urgency, job: jobs::Queued) -> Result<()> {
+        self.check_running()?;
+        self.inner.inbox.jobs.push(urgency, job)
+    }
+
+    async fn write<T, F>(&self, urgency: Urgency, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Tx<'_>) -> Result<T> + Send + 'static,
+    {
+        let (job, answer) = job(work);
+        self.enqueue(urgency, job)?;
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    async fn read<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Tx<'_>) -> Result<T> + Send + 'static,
+    {
+        self.check_running()?;
+        let (job, answer) = job(work);
+        self.inner.reads.push(Urgency::Finish, job)?;
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn backend(&self) -> Backend {
+        Backend::Sqlite
+    }
+
+    async fn publish(&self, events: Vec<NewEvent>) -> Result<Batch<Published>> {
+        self.write(Urgency::Publish, move |tx| publish::publish(tx, &events)).await
+    }
+
+    async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>> {
+        let (mut job, answer) = job(move |tx: &mut Tx<'_>| claim::claim(tx, &claim));
+        // Entries taken for a caller who is gone would wait for their lease to end.
+        job.skippable = true;
+        self.enqueue(Urgency::Claim, job)?;
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    async fn finalize(&self, items: Vec<Finalize>) -> Result<Batch<Finalized>> {
+        self.write(Urgency::Finish, move |tx| settle::finalize(tx, &items)).await
+    }
+
+    async fn extend(&self, items: Vec<Extend>) -> Result<Batch<Timestamp>> {
+        self.write(Urgency::Finish, move |tx| settle::extend(tx, &items)).await
+    }
+
+    async fn requeue(&self, items: Vec<Requeue>) -> Result<Batch<()>> {
+        self.write(Urgency::Finish, move |tx| settle::requeue(tx, &items)).await
+    }
+
+    async fn cancel(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {
+        self.write(Urgency::Finish, move |tx| settle::cancel(tx, &ids)).await
+    }
+
+    async fn redrive(&self, ids: Vec<EntryId>) -> Result<Batch<Generation>> {
+        self.write(Urgency::Publish, move |tx| dead_letters::redrive(tx, &ids)).await
+    }
+
+    async fn discard(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {
+        self.write(Urgency::Publish, move |tx| dead_letters::discard(tx, &ids)).await
+    }
+
+    async fn entries(&self, ids: Vec<EntryId>) -> Result<Vec<Option<EntryView>>> {
+        self.read(move |tx| inspect::entries(tx, &ids)).await
+    }
+
+    async fn dead_letters(&self, query: DeadLetters) -> Result<Vec<EntryView>> {
+        self.read(move |tx| inspect::dead_letters(tx, &query)).await
+    }
+
+    async fn why(&self, id: EntryId) -> Result<Why> {
+        self.read(move |tx| inspect::why(tx, id)).await
+    }
+
+    async fn depth(&self, queue: &QueueName) -> Result<Depth> {
+        let queue = queue.clone();
+        self.read(move |tx| inspect::depth(tx, &queue)).await
+    }
+
+    async fn census(&self) -> Result<Census> {
+        self.read(|tx| inspect::census(tx)).await
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueConfig>> {
+        self.read(|tx| inspect::queues(tx)).await
+    }
+
+    async fn put_queue(&self, name: &QueueName, change: QueueChange) -> Result<QueueConfig> {
+        let name = name.clone();
+        self.write(Urgency::Finish, move |tx| upkeep::put_queue(tx, &name, change)).await
+    }
+
+    async fn consumer_seen(&self, consumer: Consumer) -> Result<()> {
+        self.write(Urgency::Claim, move |tx| upkeep::consumer_seen(tx, &consumer)).await
+    }
+
+    async fn maintain(&self) -> Result<Upkeep> {
+        self.write(Urgency::Finish, upkeep::maintain).await
+    }
+
+    fn wakeups(&self) -> broadcast::Receiver<Wake> {
+        let receiver = self.inner.inbox.wake.subscribe();
+        // The writer looks for other connections' commits only while somebody listens: it must hear of the first.
+        self.inner.inbox.jobs.nudge();
+        receiver
+    }
+
+    fn wake(&self, queues: BTreeSet<QueueName>) {
+        // A hint with nobody listening, or to a closed store, is nothing lost.
+        let _ = self.inner.inbox.wake.send(Wake::Queues(queues));
+        let (job, _) = job(upkeep::sort_in);
+        let _ = self.enqueue(Urgency::Finish, job);
+    }
+
+    async fn close(&self) {
+        self.inner.close();
+        let mut threads = self.inner.threads.clone();
+        while threads.changed().await.is_ok() {}
+    }
+}

@@ -1,0 +1,116 @@
+//! Brings the tables of one namespace to this program's version, under SQLite's write lock.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::claim::ROOM;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{SCHEMA_VERSION, StoreOptions};
+
+/// Later steps, each with the version that it leads to and the oldest program that can work with its result.
+const STEPS: &[(i32, i32, &str)] = &[];
+
+/// SQLite's moment in microseconds, in words that old versions know too.
+const SQL_NOW: &str = "(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)";
+
+struct Meta {
+    version: i32,
+    oldest_compatible: i32,
+    id_offset: i64,
+    id_step: i64,
+}
+
+/// Checks the schema and, where allowed, migrates it.
+pub(super) fn migrate(conn: &Connection, options: &StoreOptions, now: i64) -> Result<()> {
+    if let Some(meta) = read_meta(conn, &options.namespace)?
+        && meta.version >= SCHEMA_VERSION
+    {
+        return check(&meta, options);
+    }
+    conn.execute_batch("BEGIN IMMEDIATE")?;
+    let outcome = migrate_locked(conn, options, now).and_then(|()| Ok(conn.execute_batch("COMMIT")?));
+    if outcome.is_err() && !conn.is_autocommit() {
+        conn.execute_batch("ROLLBACK")?;
+    }
+    outcome
+}
+
+/// Looks again: somebody else may have migrated while this process waited for the lock.
+fn migrate_locked(conn: &Connection, options: &StoreOptions, now: i64) -> Result<()> {
+    let namespace = &options.namespace;
+    let before = read_meta(conn, namespace)?;
+    let version = before.as_ref().map_or(0, |meta| meta.version);
+    if version < SCHEMA_VERSION && !options.migrate {
+        return Err(Error::new(
+            ErrorKind::Schema,
+            format!(
+                "the schema {namespace} has version {version}, this program needs {SCHEMA_VERSION}: migrate it first"
+            ),
+        ));
+    }
+    if before.is_none() {
+        conn.execute_batch(&first_schema(options, now))?;
+    }
+    for (to, oldest_compatible, sql) in STEPS.iter().filter(|(to, ..)| *to > version.max(1)) {
+        conn.execute_batch(&sql.replace("{ns}", namespace))?;
+        conn.execute(
+            &format!("UPDATE {namespace}_meta SET schema_version = ?1, oldest_compatible = ?2"),
+            (to, oldest_compatible),
+        )?;
+    }
+    match read_meta(conn, namespace)? {
+        Some(meta) => check(&meta, options),
+        None => Err(Error::new(ErrorKind::Schema, "the schema has no version")),
+    }
+}
+
+/// The first schema with its blanks filled in.
+pub(super) fn first_schema(options: &StoreOptions, now: i64) -> String {
+    include_str!("schema.sql")
+        .replace("{sql_now}", SQL_NOW)
+        .replace("{ns}", &options.namespace)
+        .replace("{id_offset}", &options.ids.offset.to_string())
+        .replace("{id_step}", &options.ids.step.to_string())
+        .replace("{payload_limit}", &options.payload_limit.0.to_string())
+        .replace("{room}", &ROOM.to_string())
+        .replace("{now}", &now.to_string())
+}
+
+fn read_meta(conn: &Connection, namespace: &str) -> Result<Option<Meta>> {
+    let exists = conn
+        .prepare("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?1")?
+        .exists([format!("{namespace}_meta")])?;
+    if !exists {
+        return Ok(None);
+    }
+    let sql = format!("SELECT schema_version, oldest_compatible, id_offset, id_step FROM {namespace}_meta");
+    let meta = conn
+        .query_row(&sql, [], |row| {
+            Ok(Meta {
+                version: row.get(0)?,
+                oldest_compatible: row.get(1)?,
+                id_offset: row.get(2)?,
+                id_step: row.get(3)?,
+            })
+        })
+        .optional()?;
+    meta.map_or_else(|| Err(Error::new(ErrorKind::Schema, format!("{namespace}_meta is empty"))), |meta| Ok(Some(meta)))
+}
+
+fn check(meta: &Meta, options: &StoreOptions) -> Result<()> {
+    if meta.oldest_compatible > SCHEMA_VERSION {
+        return Err(Error::new(
+            ErrorKind::Schema,
+            format!(
+                "the schema {} has version {} and needs a program of at least version {}; this one has {SCHEMA_VERSION}",
+                options.namespace, meta.version, meta.oldest_compatible
+            ),
+        ));
+    }
+    if (meta.id_offset, meta.id_step) != (options.ids.offset, options.ids.step) {
+        return Err(Error::invalid(format!(
+            "the database draws its ids from offset {} step {}, not offset {} step {}: that is fixed by the first start",
+            meta.id_offset, meta.id_step, options.ids.offset, options.ids.step
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! Opening: options, connections, threads.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+use tokio::sync::{broadcast, oneshot, watch};
+
+use super::jobs::Jobs;
+use super::queries::Sql;
+use super::tx::{Shared, Time};
+use super::writer::{Inbox, Writer};
+use super::{Inner, SqliteStore, migrate, reader, writer};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::StoreOptions;
+
+/// More than there are statements, so that none is compiled twice.
+const STATEMENTS: usize = 128;
+/// The write-ahead log's file is cut back to this when it was longer for a while.
+const WAL_BYTES: i64 = 64 << 20;
+/// Wake-ups that a slow listener can fall behind before it is told that some were lost.
+const WAKEUPS: usize = 1024;
+
+/// Settings of a SQLite store.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct SqliteOptions {
+    /// What both databases share. `lock_timeout` bounds the wait for another connection's write lock.
+    pub store: StoreOptions,
+    /// When written data counts as safe.
+    pub synchronous: Synchronous,
+}
+
+impl SqliteOptions {
+    /// These shared settings, everything else at its default.
+    #[must_use]
+    pub fn new(store: StoreOptions) -> Self {
+        Self { store, ..Self::default() }
+    }
+}
+
+/// When written data counts as safe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Synchronous {
+    /// Every commit is on the disk before it is answered.
+    #[default]
+    Full,
+    /// Nothing waits for the disk: a power failure may lose or damage everything. Only for the test that shows this.
+    Off,
+}
+
+/// Everything that opening can wait for happens on a thread of its own.
+pub(super) async fn open(path: PathBuf, options: SqliteOptions) -> Result<SqliteStore> {
+    options.store.check()?;
+    if path.as_os_str().is_empty() || path == Path::new(":memory:") {
+        return Err(Error::invalid("a store needs a file: its writer and its readers have a connection each"));
+    }
+    let (sender, receiver) = oneshot::channel();
+    spawn("tidegate-open", move || {
+        // Nobody waits any more: the connections close again.
+        let _ = sender.send(prepare(path, options));
+    })?;
+    let ready = receiver.await.map_err(|_| Error::new(ErrorKind::Unavailable, "opening the database failed"))??;
+    ready.start()
+}
+
+/// Connections that are ready to work.
+struct Ready {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    writer: Writer,
+    readers: Vec<Connection>,
+}
+
+fn prepare(path: PathBuf, options: SqliteOptions) -> Result<Ready> {
+    let time = Time::new(options.store.clock.clone());
+    let conn = connect(&path, &options, writer::CACHE_KIB)?;
+    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
+    migrate::migrate(&conn, &options.store, time.now())?;
+    let mut readers = Vec::with_capacity(reader::READERS);
+    for _ in 0..reader::READERS {
+        let reader = connect(&path, &options, reader::CACHE_KIB)?;
+        reader.pragma_update(None, "query_only", true)?;
+        readers.push(reader);
+    }
+    let sql = Sql::new(&options.store.namespace);
+    let shared = Arc::new(Shared { options: options.store, sql, time });
+    let (wake, _) = broadcast::channel(WAKEUPS);
+    let inbox = Arc::new(Inbox { jobs: Jobs::new(), wake, stopped: OnceLock::new() });
+    let writer = Writer::new(conn, shared.clone(), inbox.clone())?;
+    Ok(Ready { path, shared, inbox, writer, readers })
+}
+
+impl Ready {
+    fn start(self) -> Result<SqliteStore> {
+        let (alive, threads) = watch::channel(());
+        let reads = Arc::new(Jobs::new());
+        let inner =
+            Inner { path: self.path, shared: self.shared.clone(), inbox: self.inbox, reads: reads.clone(), threads };
+        // From here on an error drops `inner`, which ends the threads started before it.
+        let store = SqliteStore { inner: Arc::new(inner) };
+        for conn in self.readers {
+            let (shared, reads, alive) = (self.shared.clone(), reads.clone(), alive.clone());
+            spawn("tidegate-read", move || {
+                reader::run(&conn, &shared, &reads);
+                drop(conn);
+                drop(alive);
+            })?;
+        }
+        let writer = self.writer;
+        spawn("tidegate-write", move || {
+            writer.run();
+            drop(alive);
+        })?;
+        Ok(store)
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(work)
+        .map(drop)
+        .map_err(|error| Error::new(ErrorKind::Unavailable, "a thread could not be started").with_source(error))
+}
+
+fn connect(path: &Path, options: &SqliteOptions, cache_kib: i32) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags)?;
+    // Below a millisecond SQLite would not wait at all.
+    conn.busy_timeout(options.store.lock_timeout.max(Duration::from_millis(1)))?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    let mode: String = conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+    if mode != "wal" {
+        let message = format!("the database cannot use a write-ahead log here: its journal mode is {mode}");
+        return Err(Error::new(ErrorKind::Unavailable, message));
+    }
+    let synchronous = match options.synchronous {
+        Synchronous::Full => "FULL",
+        Synchronous::Off => "OFF",
+    };
+    conn.pragma_update(None, "synchronous", synchronous)?;
+    conn.pragma_update(None, "cache_size", -cache_kib)?;
+    conn.pragma_update(None, "mmap_size", 0)?;
+    conn.pragma_update(None, "temp_store", "MEMORY")?;
+    conn.pragma_update(None, "journal_size_limit", WAL_BYTES)?;
+    Ok(conn)
+}

@@ -1,0 +1,287 @@
+//! Every statement of the SQLite store, with the index that serves it. `{ns}` is the namespace.
+
+use super::claim::ROOM;
+
+macro_rules! queries {
+    ($($(#[doc = $doc:literal])* $name:ident = $sql:expr;)*) => {
+        /// The statements under one namespace.
+        #[derive(Debug)]
+        pub(super) struct Sql {
+            $($(#[doc = $doc])* pub(super) $name: Box<str>,)*
+        }
+
+        impl Sql {
+            pub(super) fn new(namespace: &str) -> Self {
+                Self { $($name: fill($sql, namespace),)* }
+            }
+
+            #[cfg(test)]
+            pub(super) fn all(&self) -> Vec<(&'static str, &str)> {
+                vec![$((stringify!($name), &*self.$name)),*]
+            }
+        }
+    };
+}
+
+fn fill(sql: &str, namespace: &str) -> Box<str> {
+    sql.replace("{ns}", namespace).replace("{room}", &ROOM.to_string()).into()
+}
+
+/// The columns of a fact, in the order in which `facts::read` takes them.
+macro_rules! fact {
+    () => {
+        "e.client_id, e.event_type, e.payload, e.content_type, e.source, e.subject, e.time, e.external_id, \
+         e.correlation_id, e.causation_id, e.attributes, e.created_at"
+    };
+}
+
+/// What a claim needs to know of a candidate.
+macro_rules! candidate {
+    () => {
+        "q.id, q.event_id, q.generation, q.attempts, q.max_attempts, q.token, q.exhausted_as, q.group_key, \
+         q.last_error, q.lease_until"
+    };
+}
+
+queries! {
+    /// One row.
+    generation = "SELECT generation FROM {ns}_meta";
+    /// One row.
+    bump_generation = "UPDATE {ns}_meta SET generation = generation + 1";
+    /// One row.
+    heartbeat = "SELECT at FROM {ns}_heartbeat";
+    /// One row.
+    beat = "UPDATE {ns}_heartbeat SET at = ?1";
+    /// One row.
+    next_entry_id = "SELECT entry_id FROM {ns}_sequence";
+    /// One row.
+    save_entry_id = "UPDATE {ns}_sequence SET entry_id = ?1";
+    /// One row.
+    next_log_seq = "SELECT log_seq FROM {ns}_sequence";
+    /// One row.
+    save_log_seq = "UPDATE {ns}_sequence SET log_seq = ?1";
+
+    /// Index queues_name.
+    queue_by_name = "SELECT id, state, depth_limit FROM {ns}_queues WHERE coalesce(client_id, 0) = 0 AND name = ?1";
+    /// Index queues_name, whole: queues are few.
+    queues = "SELECT name, state, depth_limit FROM {ns}_queues WHERE coalesce(client_id, 0) = 0 ORDER BY name";
+    /// Primary key.
+    queue_name = "SELECT name FROM {ns}_queues WHERE id = ?1";
+    /// Appends.
+    insert_queue = "INSERT INTO {ns}_queues (name, state, depth_limit, created_at) VALUES (?1, ?2, ?3, ?4)";
+    /// Primary key.
+    update_queue = "UPDATE {ns}_queues SET state = ?2, depth_limit = ?3 WHERE id = ?1";
+    /// Index lanes_key.
+    lanes_of_queue = "SELECT id, priority, event_type FROM {ns}_lanes WHERE queue_id = ?1";
+    /// Appends.
+    insert_lane = "INSERT INTO {ns}_lanes (queue_id, priority, event_type) VALUES (?1, ?2, ?3)";
+
+    /// Appends, save for clocks that were set back.
+    insert_fact = "INSERT INTO {ns}_events (id, created_at, client_id, event_type, content_type, source, subject, time, \
+         external_id, correlation_id, causation_id, attributes, payload) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+    /// Appends; one entry in the index of its place.
+    insert_entry = "INSERT INTO {ns}_event_queue (id, event_id, due_at, client_id, lane, queue_id, max_attempts, place, \
+         exhausted_as, group_key, token, attempts, generation, room) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, 0, 1, zeroblob({room}))";
+    /// Primary key.
+    find_key = "SELECT entry_id, event_id, expires_at FROM {ns}_deduplication \
+         WHERE client_id = ?1 AND kind = 0 AND scope = ?2 AND key = ?3";
+    /// Primary key.
+    put_key = "INSERT OR REPLACE INTO {ns}_deduplication (client_id, kind, scope, key, entry_id, event_id, expires_at) \
+         VALUES (?1, 0, ?2, ?3, ?4, ?5, ?6)";
+    /// Primary key.
+    point_key = "UPDATE {ns}_deduplication SET event_id = ?4 WHERE client_id = ?1 AND kind = 0 AND scope = ?2 AND key = ?3";
+    /// Primary key.
+    fact_body = "SELECT event_type, payload, created_at FROM {ns}_events WHERE id = ?1";
+    /// Primary key.
+    replace_waiting = "UPDATE {ns}_event_queue SET event_id = ?2, updated_at = ?3, room = zeroblob({room} - 8) \
+         WHERE id = ?1 AND lease_until IS NULL";
+    /// Primary key.
+    delete_fact = "DELETE FROM {ns}_events WHERE id = ?1";
+    /// Indexes event_queue_fresh, _timed, _parked and _arrived, at most as many entries as the limit.
+    count_queue = "SELECT count(*) FROM (\
+         SELECT 1 FROM {ns}_lanes l JOIN {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh ON q.lane = l.id AND q.place = 0 \
+         WHERE l.queue_id = ?1 \
+         UNION ALL \
+         SELECT 1 FROM {ns}_lanes l JOIN {ns}_event_queue q INDEXED BY {ns}_event_queue_timed ON q.lane = l.id AND q.place = 1 \
+         WHERE l.queue_id = ?1 \
+         UNION ALL \
+         SELECT 1 FROM {ns}_event_queue INDEXED BY {ns}_event_queue_parked WHERE queue_id = ?1 AND place = 2 \
+         UNION ALL \
+         SELECT 1 FROM {ns}_event_queue INDEXED BY {ns}_event_queue_arrived WHERE queue_id = ?1 AND place = 3 \
+         LIMIT ?2)";
+
+    /// Index event_queue_fresh, from the lane's mark on; stepped only as far as needed.
+    fresh = concat!("SELECT ", candidate!(), ", NULL FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh \
+         WHERE q.lane = ?1 AND q.place = 0 AND q.id > ?2 ORDER BY q.id");
+    /// Index event_queue_timed; stepped only as far as needed.
+    timed = concat!("SELECT ", candidate!(), ", NULL FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_timed \
+         WHERE q.lane = ?1 AND q.place = 1 AND q.due_at <= ?2 ORDER BY q.due_at, q.id");
+    /// Index event_queue_fresh and the facts' primary key: a lane that types share.
+    fresh_shared = concat!("SELECT ", candidate!(), ", e.event_type FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh \
+         CROSS JOIN {ns}_events e ON e.id = q.event_id WHERE q.lane = ?1 AND q.place = 0 AND q.id > ?2 ORDER BY q.id");
+    /// Index event_queue_timed and the facts' primary key: a lane that types share.
+    timed_shared = concat!("SELECT ", candidate!(), ", e.event_type FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_timed \
+         CROSS JOIN {ns}_events e ON e.id = q.event_id \
+         WHERE q.lane = ?1 AND q.place = 1 AND q.due_at <= ?2 ORDER BY q.due_at, q.id");
+    /// Primary key; no index knows a column that it changes, and the row keeps its length.
+    take = "UPDATE {ns}_event_queue SET lease_until = ?2, processing_started_at = ?3, updated_at = ?3, \
+         token = token + 1, attempts = attempts + 1, worker = ?4, room = zeroblob(?5) WHERE id = ?1";
+    /// Primary key.
+    fact = concat!("SELECT ", fact!(), " FROM {ns}_events e WHERE e.id = ?1");
+
+    /// Primary key; the log appends. The usual end: held under this token, in no group.
+    log_held = "INSERT INTO {ns}_event_log (seq, id, generation, event_id, finished_at, processing_started_at, token, \
+         client_id, lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, worker, errors, results) \
+         SELECT ?1, id, generation, event_id, ?4, processing_started_at, token, \
+         client_id, lane, queue_id, attempts, max_attempts, ?5, exhausted_as, 0, worker, ?6, ?7 \
+         FROM {ns}_event_queue WHERE id = ?2 AND token = ?3 AND lease_until IS NOT NULL AND group_key IS NULL";
+    /// Primary key; the log appends.
+    log_any = "INSERT INTO {ns}_event_log (seq, id, generation, event_id, finished_at, processing_started_at, token, \
+         client_id, lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, group_key, worker, errors, results) \
+         SELECT ?1, id, generation, event_id, ?3, processing_started_at, token + ?4, \
+         client_id, lane, queue_id, attempts, max_attempts, ?5, exhausted_as, 0, group_key, ?6, ?7, ?8 \
+         FROM {ns}_event_queue WHERE id = ?2";
+    /// Primary key.
+    delete_held = "DELETE FROM {ns}_event_queue WHERE id = ?1 AND lease_until IS NOT NULL";
+    /// Primary key.
+    delete_entry = "DELETE FROM {ns}_event_queue WHERE id = ?1";
+    /// Primary key.
+    live = "SELECT token, lease_until, queue_id, group_key, worker FROM {ns}_event_queue WHERE id = ?1";
+    /// Index event_log_key, from its end.
+    last_log = "SELECT seq, generation, token, status, superseded, queue_id, group_key FROM {ns}_event_log \
+         WHERE id = ?1 ORDER BY generation DESC LIMIT 1";
+    /// Primary key.
+    extend = "UPDATE {ns}_event_queue SET lease_until = ?3, updated_at = ?4 \
+         WHERE id = ?1 AND token = ?2 AND lease_until IS NOT NULL";
+    /// Primary key; stays in its index.
+    requeue_now = "UPDATE {ns}_event_queue SET lease_until = NULL, worker = NULL, updated_at = ?3, attempts = attempts - ?4, \
+         last_error = coalesce(?5, last_error), room = zeroblob({room} - 16) \
+         WHERE id = ?1 AND token = ?2 AND lease_until IS NOT NULL RETURNING queue_id";
+    /// Primary key; moves to event_queue_timed.
+    requeue_at = "UPDATE {ns}_event_queue SET lease_until = NULL, worker = NULL, updated_at = ?3, attempts = attempts - ?4, \
+         last_error = coalesce(?5, last_error), place = 1, due_at = ?6, room = zeroblob({room} - 16) \
+         WHERE id = ?1 AND token = ?2 AND lease_until IS NOT NULL RETURNING queue_id";
+    /// Indexes event_queue_group_head and event_queue_parked.
+    promote = "UPDATE {ns}_event_queue SET place = 1, due_at = max(coalesce(due_at, ?3), ?3) \
+         WHERE id = (SELECT id FROM {ns}_event_queue INDEXED BY {ns}_event_queue_parked \
+                     WHERE queue_id = ?1 AND group_key = ?2 AND place = 2 ORDER BY id LIMIT 1) \
+         AND NOT EXISTS (SELECT 1 FROM {ns}_event_queue INDEXED BY {ns}_event_queue_group_head \
+                         WHERE queue_id = ?1 AND group_key = ?2 AND group_key IS NOT NULL AND place < 2)";
+
+    /// Primary key of the log; the queue's indexes take the entry back.
+    redrive = "INSERT INTO {ns}_event_queue (id, event_id, due_at, token, client_id, lane, queue_id, attempts, \
+         max_attempts, generation, place, exhausted_as, group_key, updated_at, room) \
+         SELECT id, event_id, ?2, token, client_id, lane, queue_id, 0, max_attempts, generation + 1, \
+         CASE WHEN group_key IS NULL THEN 1 ELSE 2 END, exhausted_as, group_key, ?2, zeroblob({room} - 8) \
+         FROM {ns}_event_log WHERE seq = ?1";
+    /// Primary key.
+    supersede = "UPDATE {ns}_event_log SET superseded = 1 WHERE seq = ?1";
+    /// Index event_log_dead_letters.
+    dead_letters = "SELECT id FROM {ns}_event_log INDEXED BY {ns}_event_log_dead_letters \
+         WHERE queue_id = ?1 AND status IN (1, 2) AND superseded = 0 AND id > ?2 ORDER BY id LIMIT ?3";
+    /// Index event_log_dead_letters and the facts' primary key.
+    dead_letters_of_type = "SELECT g.id FROM {ns}_event_log g INDEXED BY {ns}_event_log_dead_letters \
+         CROSS JOIN {ns}_events e ON e.id = g.event_id \
+         WHERE g.queue_id = ?1 AND g.status IN (1, 2) AND g.superseded = 0 AND g.id > ?2 AND e.event_type = ?4 \
+         ORDER BY g.id LIMIT ?3";
+
+    /// Primary keys.
+    view_live = concat!("SELECT q.event_id, n.name, q.generation, q.attempts, q.max_attempts, q.token, \
+         coalesce(l.priority, -1000 - q.lane), q.group_key, q.last_error, NULL, q.place, q.due_at, q.lease_until, \
+         q.processing_started_at, q.worker, q.queue_id, ", fact!(), " \
+         FROM {ns}_event_queue q JOIN {ns}_queues n ON n.id = q.queue_id LEFT JOIN {ns}_lanes l ON l.id = q.lane \
+         JOIN {ns}_events e ON e.id = q.event_id WHERE q.id = ?1");
+    /// Index event_log_key, from its end, then primary keys.
+    view_ended = concat!("SELECT g.event_id, n.name, g.generation, g.attempts, g.max_attempts, g.token, \
+         coalesce(l.priority, -1000 - g.lane), g.group_key, g.errors, g.results, g.status, g.finished_at, g.superseded, \
+         NULL, g.worker, g.queue_id, ", fact!(), " \
+         FROM {ns}_event_log g JOIN {ns}_queues n ON n.id = g.queue_id LEFT JOIN {ns}_lanes l ON l.id = g.lane \
+         JOIN {ns}_events e ON e.id = g.event_id WHERE g.id = ?1 ORDER BY g.generation DESC LIMIT 1");
+    /// Indexes event_queue_group_head, _parked and _arrived: everybody of the group who goes before.
+    ahead_in_group = "SELECT (SELECT count(*) FROM {ns}_event_queue INDEXED BY {ns}_event_queue_group_head \
+             WHERE queue_id = ?1 AND group_key = ?2 AND group_key IS NOT NULL AND place < 2 AND id <> ?3) + \
+         (SELECT count(*) FROM {ns}_event_queue INDEXED BY {ns}_event_queue_parked \
+             WHERE queue_id = ?1 AND group_key = ?2 AND place = 2 AND id < ?3) + \
+         (SELECT count(*) FROM {ns}_event_queue INDEXED BY {ns}_event_queue_arrived \
+             WHERE place = 3 AND queue_id = ?1 AND group_key = ?2 AND id < ?3)";
+    /// Indexes event_queue_fresh and event_queue_timed, at most as many entries as are counted or skipped as leased.
+    ahead_in_queue = "SELECT count(*) FROM (\
+         SELECT 1 FROM {ns}_lanes l CROSS JOIN {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh \
+         ON q.lane = l.id AND q.place = 0 \
+         WHERE l.queue_id = ?1 AND (l.priority < ?2 OR l.priority = ?2 AND q.id < ?3) \
+         AND (q.lease_until IS NULL OR q.lease_until <= ?4) \
+         UNION ALL \
+         SELECT 1 FROM {ns}_lanes l CROSS JOIN {ns}_event_queue q INDEXED BY {ns}_event_queue_timed \
+         ON q.lane = l.id AND q.place = 1 AND q.due_at <= ?4 \
+         WHERE l.queue_id = ?1 AND (l.priority < ?2 OR l.priority = ?2 AND q.id < ?3) \
+         AND (q.lease_until IS NULL OR q.lease_until <= ?4) \
+         LIMIT 1000)";
+    /// The live table, whole: counting everything reads everything.
+    depth = "SELECT \
+         count(*) FILTER (WHERE lease_until IS NULL AND place < 2 AND (place = 0 OR due_at <= ?2)), \
+         count(*) FILTER (WHERE lease_until IS NULL AND place = 1 AND due_at > ?2), \
+         count(*) FILTER (WHERE place >= 2), \
+         count(*) FILTER (WHERE lease_until IS NOT NULL) \
+         FROM {ns}_event_queue WHERE queue_id = ?1";
+    /// All of it, once. An entry that ever ended has one log row of generation 1; one that lives again has a later one.
+    census = "SELECT (SELECT count(*) FROM {ns}_events), \
+         (SELECT count(*) FROM {ns}_event_queue WHERE lease_until IS NULL), \
+         (SELECT count(*) FROM {ns}_event_queue WHERE lease_until IS NOT NULL), \
+         (SELECT count(*) FROM {ns}_event_log INDEXED BY {ns}_event_log_key WHERE generation = 1) - \
+         (SELECT count(*) FROM {ns}_event_queue WHERE generation > 1)";
+
+    /// Primary key.
+    consumer_seen = "INSERT OR REPLACE INTO {ns}_consumers (worker, queue_id, types, seen_at) VALUES (?1, ?2, ?3, ?4)";
+    /// The whole table, which holds a day's consumers.
+    consumers_since = "SELECT types FROM {ns}_consumers WHERE queue_id = ?1 AND seen_at >= ?2";
+    /// The whole table, which holds a day's consumers.
+    forget_consumers = "DELETE FROM {ns}_consumers WHERE seen_at < ?1";
+    /// Index event_queue_arrived.
+    any_arrived = "SELECT 1 FROM {ns}_event_queue INDEXED BY {ns}_event_queue_arrived WHERE place = 3 LIMIT 1";
+    /// Index event_queue_arrived and the facts' primary key.
+    arrived = "SELECT q.id, q.queue_id, q.lane, q.due_at, q.group_key, e.event_type \
+         FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_arrived CROSS JOIN {ns}_events e ON e.id = q.event_id \
+         WHERE q.place = 3 ORDER BY q.id LIMIT ?1";
+    /// Primary key; leaves event_queue_arrived for the index of its new place.
+    sort_in = "UPDATE {ns}_event_queue SET lane = ?2, place = ?3, due_at = ?4 WHERE id = ?1";
+    /// Index deduplication_expiry.
+    forget_keys = "DELETE FROM {ns}_deduplication WHERE (client_id, kind, scope, key) IN \
+         (SELECT client_id, kind, scope, key FROM {ns}_deduplication INDEXED BY {ns}_deduplication_expiry \
+          WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2)";
+    /// The live table, whole: only after an outage.
+    move_leases = "UPDATE {ns}_event_queue SET lease_until = lease_until + ?2 WHERE lease_until > ?1";
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::*;
+
+    /// Every statement compiles against the schema, and those that must not scan do not.
+    #[test]
+    fn statements_are_served_by_their_index() {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(&super::super::migrate::first_schema(&crate::StoreOptions::default(), 0)).unwrap();
+        let sql = Sql::new("tidegate");
+        let scans = ["depth", "census", "move_leases", "consumers_since", "forget_consumers", "queues", "insert_queue"];
+        for (name, text) in sql.all() {
+            let mut plan =
+                conn.prepare(&format!("EXPLAIN QUERY PLAN {text}")).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let nulls = vec![rusqlite::types::Null; plan.parameter_count()];
+            let lines: Vec<String> = plan
+                .query_map(rusqlite::params_from_iter(nulls), |row| row.get(3))
+                .unwrap()
+                .collect::<Result<_, _>>()
+                .unwrap();
+            let small = ["meta", "heartbeat", "sequence"].map(|table| format!("SCAN tidegate_{table}"));
+            let scan = lines.iter().find(|line| {
+                line.starts_with("SCAN tidegate") && !small.iter().any(|table| line.starts_with(table.as_str()))
+                    || line.contains("TEMP B-TREE")
+            });
+            assert!(scan.is_none() || scans.contains(&name), "{name}: {lines:?}");
+        }
+    }
+}

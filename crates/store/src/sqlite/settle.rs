@@ -1,0 +1,241 @@
+//! What happens to entries after they were claimed: ends, extensions, returns; and who is next in a group.
+
+use rusqlite::{CachedStatement, OptionalExtension, params};
+use tidegate_core::{End, EntryId, LeaseToken, Timestamp};
+
+use super::errors::damaged;
+use super::tx::{Tx, later, moment};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Batch, Extend, Finalize, Finalized, Requeue, RequeueAt};
+
+/// Moves entries to the log.
+pub(super) fn finalize(tx: &mut Tx<'_>, items: &[Finalize]) -> Result<Batch<Finalized>> {
+    let sql = tx.sql();
+    let mut log = tx.prepare(&sql.log_held)?;
+    let mut delete = tx.prepare(&sql.delete_held)?;
+    let mut answers = Vec::with_capacity(items.len());
+    for item in items {
+        // The usual case in two statements: held under this token, in no group.
+        let seq = tx.log_seq()?;
+        if let Some(token) = item.token
+            && log.execute(params![seq, item.id.get(), token.0, tx.now, item.end.code(), item.errors, item.results])?
+                == 1
+        {
+            tx.log_seq_used();
+            delete.execute([item.id.get()])?;
+            answers.push(Ok(Finalized { repeated: false, end: item.end }));
+        } else {
+            answers.push(finalize_any(tx, item)?);
+        }
+    }
+    Ok(answers)
+}
+
+/// Grouped, without a token, not held, ended before, or not there at all.
+fn finalize_any(tx: &mut Tx<'_>, item: &Finalize) -> Result<Result<Finalized>> {
+    let id = item.id.get();
+    let Some(live) = live(tx, id)? else { return finalize_again(tx, item) };
+    if item.token.is_some_and(|token| !live.is_held_under(token)) {
+        return Ok(Err(Error::fenced()));
+    }
+    let ending = Ending {
+        end: item.end,
+        worker: live.worker.as_deref().filter(|_| live.leased),
+        errors: item.errors.as_deref(),
+        results: item.results.as_deref(),
+        raise_token: false,
+    };
+    end_entry(tx, id, &ending)?;
+    live.promote_next(tx)?;
+    Ok(Ok(Finalized { repeated: false, end: item.end }))
+}
+
+/// A repeat under the token that ended it, or by bare id, was done already.
+fn finalize_again(tx: &mut Tx<'_>, item: &Finalize) -> Result<Result<Finalized>> {
+    let Some(last) = last_log(tx, item.id.get())? else { return Ok(Err(Error::no_entry(item.id))) };
+    if item.token.is_some_and(|token| token != last.token) {
+        return Ok(Err(Error::fenced()));
+    }
+    Ok(Ok(Finalized { repeated: true, end: last.end }))
+}
+
+/// How an entry ends.
+pub(super) struct Ending<'a> {
+    pub(super) end: End,
+    pub(super) worker: Option<&'a str>,
+    pub(super) errors: Option<&'a str>,
+    pub(super) results: Option<&'a str>,
+    pub(super) raise_token: bool,
+}
+
+/// Moves one live entry to the log.
+pub(super) fn end_entry(tx: &mut Tx<'_>, id: i64, ending: &Ending<'_>) -> Result<()> {
+    let sql = tx.sql();
+    let seq = tx.log_seq()?;
+    tx.prepare(&sql.log_any)?.execute(params![
+        seq,
+        id,
+        tx.now,
+        i64::from(ending.raise_token),
+        ending.end.code(),
+        ending.worker,
+        ending.errors,
+        ending.results,
+    ])?;
+    tx.prepare(&sql.delete_entry)?.execute([id])?;
+    tx.log_seq_used();
+    Ok(())
+}
+
+/// What decides about a live entry.
+pub(super) struct Live {
+    token: LeaseToken,
+    leased: bool,
+    queue_id: i64,
+    group: Option<String>,
+    worker: Option<String>,
+}
+
+impl Live {
+    fn is_held_under(&self, token: LeaseToken) -> bool {
+        self.leased && self.token == token
+    }
+
+    fn promote_next(&self, tx: &mut Tx<'_>) -> Result<()> {
+        if let Some(group) = &self.group {
+            promote(tx, self.queue_id, group)?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn live(tx: &Tx<'_>, id: i64) -> Result<Option<Live>> {
+    let found = tx.prepare(&tx.sql().live)?.query_row([id], |row| {
+        Ok(Live {
+            token: LeaseToken(row.get(0)?),
+            leased: row.get::<_, Option<i64>>(1)?.is_some(),
+            queue_id: row.get(2)?,
+            group: row.get(3)?,
+            worker: row.get(4)?,
+        })
+    });
+    Ok(found.optional()?)
+}
+
+/// The last log row of an entry.
+pub(super) struct LastLog {
+    pub(super) seq: i64,
+    pub(super) generation: u32,
+    pub(super) token: LeaseToken,
+    pub(super) end: End,
+    pub(super) superseded: bool,
+    pub(super) queue_id: i64,
+    pub(super) group: Option<String>,
+}
+
+pub(super) fn last_log(tx: &Tx<'_>, id: i64) -> Result<Option<LastLog>> {
+    let mut statement = tx.prepare(&tx.sql().last_log)?;
+    let mut rows = statement.query([id])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    Ok(Some(LastLog {
+        seq: row.get(0)?,
+        generation: row.get(1)?,
+        token: LeaseToken(row.get(2)?),
+        end: End::from_code(row.get(3)?).ok_or_else(|| damaged("an entry has an unknown end"))?,
+        superseded: row.get(4)?,
+        queue_id: row.get(5)?,
+        group: row.get(6)?,
+    }))
+}
+
+/// Makes the first parked entry of a group claimable if nobody of the group is. Answers whether it did.
+pub(super) fn promote(tx: &mut Tx<'_>, queue_id: i64, group: &str) -> Result<bool> {
+    let promoted = tx.prepare(&tx.sql().promote)?.execute((queue_id, group, tx.now))? > 0;
+    if promoted {
+        tx.wake_id(queue_id)?;
+    }
+    Ok(promoted)
+}
+
+/// Moves the ends of leases.
+pub(super) fn extend(tx: &mut Tx<'_>, items: &[Extend]) -> Result<Batch<Timestamp>> {
+    let mut statement = tx.prepare(&tx.sql().extend)?;
+    let mut answers = Vec::with_capacity(items.len());
+    for item in items {
+        let until = later(tx.now, item.lease)?;
+        let held = statement.execute((item.id.get(), item.token.0, until, tx.now))? > 0;
+        tx.known.marks.lease_ends(until);
+        answers.push(if held { Ok(moment(until)?) } else { Err(not_held(tx, item.id)?) });
+    }
+    Ok(answers)
+}
+
+/// Gives leases back.
+pub(super) fn requeue(tx: &mut Tx<'_>, items: &[Requeue]) -> Result<Batch<()>> {
+    let sql = tx.sql();
+    let mut now = tx.prepare(&sql.requeue_now)?;
+    let mut at = tx.prepare(&sql.requeue_at)?;
+    let mut answers = Vec::with_capacity(items.len());
+    tx.known.marks.clear();
+    for item in items {
+        let due = match item.when {
+            RequeueAt::Now => None,
+            RequeueAt::At(at) => Some(at.as_microsecond()),
+            RequeueAt::After(delay) => Some(later(tx.now, delay)?),
+        };
+        let queue_id = requeue_one(tx, item, due, &mut now, &mut at)?;
+        answers.push(match queue_id {
+            Some(queue_id) => {
+                if due.is_none_or(|due| due <= tx.now) {
+                    tx.wake_id(queue_id)?;
+                }
+                Ok(())
+            }
+            None => Err(not_held(tx, item.id)?),
+        });
+    }
+    Ok(answers)
+}
+
+fn requeue_one(
+    tx: &Tx<'_>,
+    item: &Requeue,
+    due: Option<i64>,
+    now: &mut CachedStatement<'_>,
+    at: &mut CachedStatement<'_>,
+) -> Result<Option<i64>> {
+    let (id, token, taken_back) = (item.id.get(), item.token.0, i64::from(!item.counts));
+    let mut rows = match due {
+        None => now.query(params![id, token, tx.now, taken_back, item.error])?,
+        Some(due) => at.query(params![id, token, tx.now, taken_back, item.error, due])?,
+    };
+    Ok(rows.next()?.map(|row| row.get(0)).transpose()?)
+}
+
+/// Why a lease could not be changed.
+fn not_held(tx: &Tx<'_>, id: EntryId) -> Result<Error> {
+    let known = live(tx, id.get())?.is_some() || last_log(tx, id.get())?.is_some();
+    Ok(if known { Error::fenced() } else { Error::no_entry(id) })
+}
+
+/// Ends live entries as cancelled.
+pub(super) fn cancel(tx: &mut Tx<'_>, ids: &[EntryId]) -> Result<Batch<()>> {
+    let mut answers = Vec::with_capacity(ids.len());
+    for id in ids {
+        let answer = match live(tx, id.get())? {
+            Some(live) => {
+                let ending =
+                    Ending { end: End::Cancelled, worker: None, errors: None, results: None, raise_token: false };
+                end_entry(tx, id.get(), &ending)?;
+                live.promote_next(tx)?;
+                Ok(())
+            }
+            None if last_log(tx, id.get())?.is_some() => {
+                Err(Error::new(ErrorKind::AlreadyEnded, format!("entry {id} has ended")))
+            }
+            None => Err(Error::no_entry(*id)),
+        };
+        answers.push(answer);
+    }
+    Ok(answers)
+}
