@@ -1,0 +1,150 @@
+//! A SQLite file for one case.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rusqlite::{Connection, params};
+use tempfile::TempDir;
+use tidegate_core::{Availability, NewEvent};
+use tidegate_store::conformance::{CallerTx, Fixture};
+use tidegate_store::sqlite::{SqliteOptions, SqliteStore};
+use tidegate_store::{Backend, Finalize, Finalized, Published, Result, Store, StoreOptions};
+
+#[derive(Debug)]
+pub(crate) struct Sqlite {
+    folder: TempDir,
+    stores: Mutex<Vec<SqliteStore>>,
+}
+
+impl Sqlite {
+    pub(crate) async fn new() -> Self {
+        let fixture = Self { folder: tempfile::tempdir().unwrap(), stores: Mutex::default() };
+        fixture.connect().execute_batch("CREATE TABLE own (number INTEGER NOT NULL)").unwrap();
+        fixture
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("events.db")
+    }
+
+    /// A connection as the application would open it.
+    fn connect(&self) -> Connection {
+        let connection = Connection::open(self.path()).unwrap();
+        connection.busy_timeout(Duration::from_secs(20)).unwrap();
+        connection
+    }
+}
+
+#[async_trait]
+impl Fixture for Sqlite {
+    fn backend(&self) -> Backend {
+        Backend::Sqlite
+    }
+
+    async fn open(&self, options: StoreOptions) -> Result<Arc<dyn Store>> {
+        let mut settings = SqliteOptions::default();
+        settings.store = options;
+        let store = SqliteStore::open(self.path(), settings).await?;
+        self.stores.lock().unwrap().push(store.clone());
+        Ok(Arc::new(store))
+    }
+
+    async fn begin(&self) -> Box<dyn CallerTx> {
+        let store = self.stores.lock().unwrap().last().unwrap().clone();
+        let connection = self.connect();
+        connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+        Box::new(Caller { connection, store })
+    }
+
+    async fn own_rows(&self) -> u64 {
+        let count: i64 = self.connect().query_row("SELECT count(*) FROM own", [], |row| row.get(0)).unwrap();
+        u64::try_from(count).unwrap()
+    }
+
+    async fn set_schema(&self, version: i32, oldest_compatible: i32) {
+        let statement = "UPDATE tidegate_meta SET schema_version = ?1, oldest_compatible = ?2";
+        assert_eq!(self.connect().execute(statement, [version, oldest_compatible]).unwrap(), 1);
+    }
+
+    async fn age_heartbeat(&self, by: Duration) {
+        let micros = i64::try_from(by.as_micros()).unwrap();
+        let changed = self.connect().execute("UPDATE tidegate_heartbeat SET at = at - ?1", [micros]).unwrap();
+        assert_eq!(changed, 1);
+    }
+
+    async fn forgotten_transactions(&self) -> u64 {
+        let connection = Connection::open(self.path()).unwrap();
+        connection.busy_timeout(Duration::ZERO).unwrap();
+        u64::from(connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_err())
+    }
+
+    async fn finish(&self) {
+        let stores = std::mem::take(&mut *self.stores.lock().unwrap());
+        for store in stores {
+            store.close().await;
+        }
+    }
+}
+
+/// A transaction on a connection of the application's own.
+struct Caller {
+    connection: Connection,
+    store: SqliteStore,
+}
+
+#[async_trait]
+impl CallerTx for Caller {
+    async fn publish_in(&mut self, events: Vec<NewEvent>) -> Result<Vec<Published>> {
+        self.store.publish_in(&self.connection, events)
+    }
+
+    async fn finalize_in(&mut self, items: Vec<Finalize>) -> Result<Vec<Finalized>> {
+        self.store.finalize_in(&self.connection, items)
+    }
+
+    async fn publish_sql(&mut self, event: &NewEvent) -> std::result::Result<(), String> {
+        let delay = match event.available {
+            Availability::Now => None,
+            Availability::After(delay) => Some(i64::try_from(delay.as_millis()).unwrap()),
+            Availability::At(_) => panic!("plain SQL takes a delay"),
+        };
+        let statement = "INSERT INTO tidegate_publish (event_type, payload, queue, priority, delay_ms, message_group, \
+                         deduplication_id, max_attempts, source, subject, content_type, correlation_id, causation_id, \
+                         attributes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
+        let key = event.deduplication.as_ref().map(|deduplication| &deduplication.key);
+        let values = params![
+            event.event_type,
+            event.payload.as_ref(),
+            event.queue.as_str(),
+            event.priority,
+            delay,
+            event.group,
+            key,
+            event.max_attempts,
+            event.source,
+            event.subject,
+            event.content_type,
+            event.correlation_id,
+            event.causation_id,
+            event.attributes,
+        ];
+        self.connection.execute(statement, values).map(drop).map_err(|error| error.to_string())
+    }
+
+    async fn write_own_row(&mut self) {
+        self.connection.execute("INSERT INTO own VALUES (1)", []).unwrap();
+    }
+
+    async fn commit(self: Box<Self>) {
+        self.connection.execute_batch("COMMIT").unwrap();
+    }
+
+    async fn rollback(self: Box<Self>) {
+        // A refused finalisation may have rolled back already.
+        if !self.connection.is_autocommit() {
+            self.connection.execute_batch("ROLLBACK").unwrap();
+        }
+    }
+}
