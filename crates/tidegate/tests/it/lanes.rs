@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate::{ErrorKind, EventQueue, NewEvent};
 
 use crate::memory::MemoryStore;
-use crate::support::{PATIENCE, eventually, soon};
+use crate::support::{eventually, soon, yields};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -267,22 +267,22 @@ async fn ten_thousand_cancelled_calls_lose_nothing() {
     let store = MemoryStore::new();
     let queue = open(&store).await;
     let mut acknowledged = 0_u64;
-    for number in 0..5_000_usize {
-        let patience = Duration::from_micros((number as u64 * 37) % 120);
-        if let Ok(answer) = tokio::time::timeout(patience, queue.publish(event(number))).await {
-            answer.unwrap();
-            acknowledged += 1;
+    for number in 0..5_000 {
+        tokio::select! {
+            biased;
+            answer = queue.publish(event(number)) => { answer.unwrap(); acknowledged += 1; }
+            () = yields(number % 5) => {}
         }
-        drop(tokio::time::timeout(patience, queue.poll()).await);
+        tokio::select! {
+            biased;
+            held = queue.poll() => drop(held.unwrap()),
+            () = yields(number % 7) => {}
+        }
     }
     eventually("nothing stays leased", || async { queue.depth().await.unwrap().leased == 0 }).await;
     assert!(queue.depth().await.unwrap().total() >= acknowledged);
-    let mut worked = 0;
-    while let Some(held) = soon("work goes on", queue.next(Duration::from_millis(50))).await.unwrap() {
-        assert_eq!(held.attempts, 1, "a hang-up does not count");
-        held.complete().await.unwrap();
-        worked += 1;
-    }
+    let held = soon("work goes on", queue.poll_many(10_000)).await.unwrap();
+    assert!(held.iter().all(|event| event.attempts == 1), "a hang-up does not count");
+    let worked = queue.finalize_many(held).await.into_iter().filter(Result::is_ok).count() as u64;
     assert!(worked >= acknowledged);
-    let _ = PATIENCE;
 }

@@ -1,7 +1,12 @@
 //! The library through its front door: the coalescer alone, the queue over a store in memory that can be held up, and
 //! every behaviour on both databases.
 
+mod bad_places;
 mod coalescer;
+mod databases;
 mod lanes;
+mod looking_after;
 mod memory;
+mod outbox;
+mod queue;
 mod support;

@@ -23,3 +23,10 @@ where
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("took too long: {what}"))
 }
+
+/// Gives other tasks this many turns.
+pub(crate) async fn yields(turns: usize) {
+    for _ in 0..turns {
+        tokio::task::yield_now().await;
+    }
+}
