@@ -34,7 +34,7 @@ pub(super) async fn another_id_space_is_refused(scene: Scene) {
         let refused = scene.fixture.open(options).await.expect_err("another id space");
         let said = refused.to_string();
         assert!(said.contains('3') && said.contains("10"), "it names the stored one: {said}");
-        assert!(matches!(refused.kind(), crate::ErrorKind::Schema | crate::ErrorKind::Conflict), "{refused:?}");
+        assert_eq!(refused.kind(), crate::ErrorKind::Invalid, "{refused:?}");
     }
     for (offset, step) in [(0, 1), (4, 3), (1, 0), (1, 2000)] {
         let options = StoreOptions { ids: IdSpace { offset, step }, ..scene.options() };
