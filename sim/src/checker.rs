@@ -14,7 +14,7 @@ mod tests;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-use crate::history::{Claim, Intent, Op, Outcome};
+use crate::history::{Answer, Claim, Intent, Op, Outcome};
 use crate::state::State;
 
 /// Databases may round their clock down to milliseconds.
@@ -31,6 +31,8 @@ pub(crate) enum Invariant {
     NothingTwice,
     /// What was answered as not done, to be tried again, is not there.
     DeniedIsNotThere,
+    /// Nothing that these workloads ask for is wrong, so nothing is refused.
+    NothingRefused,
     /// Every fact has one entry and every entry its fact.
     OneEntryPerFact,
     /// Leases of one entry never overlap in database time.
@@ -132,6 +134,7 @@ pub(crate) fn check(history: &[Op], state: &State, rules: Rules) -> Report {
     ends::check(&entries, state, &mut report);
     groups::check(history, &entries, state, &mut report);
     check_census(history, &mut report);
+    check_refused(history, &mut report);
     if rules.drained {
         for row in &state.live {
             report.violate(Invariant::Drained, format!("entry {} ({}) is still live: {row:?}", row.id, row.key));
@@ -149,6 +152,22 @@ fn check_census(history: &[Op], report: &mut Report) {
                 let detail = format!("{}: {events} events, but {waiting} + {leased} + {ended}", op.process);
                 report.violate(Invariant::Census, detail);
             }
+        }
+    }
+}
+
+fn check_refused(history: &[Op], report: &mut Report) {
+    for op in history {
+        let error = match &op.outcome {
+            Some(Outcome::Refused { error }) => Some(error),
+            Some(Outcome::Published { answers }) => answers.iter().find_map(|answer| match answer {
+                Answer::Refused { error } => Some(error),
+                _ => None,
+            }),
+            _ => None,
+        };
+        if let Some(error) = error {
+            report.violate(Invariant::NothingRefused, format!("{}: {error} to {:?}", op.process, op.intent));
         }
     }
 }

@@ -18,7 +18,6 @@ pub(crate) struct LiveRow {
     pub(crate) key: String,
     pub(crate) token: i64,
     pub(crate) attempts: u32,
-    pub(crate) place: i16,
     pub(crate) leased: bool,
 }
 
@@ -71,14 +70,14 @@ pub(crate) async fn read_postgres(url: &str) -> Result<State, Failure> {
     let facts: i64 = snapshot.query_one("SELECT count(*) FROM tidegate.events", &[]).await?.get(0);
     let live = snapshot
         .query(
-            "SELECT q.id, e.payload, q.token, q.attempts, q.place, q.lease_until IS NOT NULL
+            "SELECT q.id, e.payload, q.token, q.attempts, q.lease_until IS NOT NULL
              FROM tidegate.event_queue q LEFT JOIN tidegate.events e ON e.id = q.event_id",
             &[],
         )
         .await?;
     let log = snapshot
         .query(
-            "SELECT g.id, g.generation, e.payload, g.token, g.attempts, g.max_attempts, g.status, g.superseded,
+            "SELECT g.id, g.generation, e.payload, g.token, g.attempts, g.max_attempts, g.status, g.superseded <> 0,
                     (extract(epoch FROM g.finished_at) * 1000000)::bigint
              FROM tidegate.event_log g LEFT JOIN tidegate.events e ON e.id = g.event_id",
             &[],
@@ -86,26 +85,30 @@ pub(crate) async fn read_postgres(url: &str) -> Result<State, Failure> {
         .await?;
     let count = |number: i32| u32::try_from(number).unwrap_or(0);
     let key = |payload: Option<Vec<u8>>| payload.map_or_else(|| "(no fact)".into(), |payload| key_of(&payload));
-    let live = live.iter().map(|row| LiveRow {
-        id: row.get(0),
-        key: key(row.get(1)),
-        token: row.get(2),
-        attempts: count(row.get(3)),
-        place: row.get(4),
-        leased: row.get(5),
+    let live = live.iter().map(|row| {
+        Ok::<_, tokio_postgres::Error>(LiveRow {
+            id: row.try_get(0)?,
+            key: key(row.try_get(1)?),
+            token: row.try_get(2)?,
+            attempts: count(row.try_get(3)?),
+            leased: row.try_get(4)?,
+        })
     });
-    let log = log.iter().map(|row| LogRow {
-        id: row.get(0),
-        generation: count(row.get(1)),
-        key: key(row.get(2)),
-        token: row.get(3),
-        attempts: count(row.get(4)),
-        max_attempts: count(row.get(5)),
-        status: row.get(6),
-        superseded: row.get(7),
-        finished_at: row.get(8),
+    let log = log.iter().map(|row| {
+        Ok::<_, tokio_postgres::Error>(LogRow {
+            id: row.try_get(0)?,
+            generation: count(row.try_get(1)?),
+            key: key(row.try_get(2)?),
+            token: row.try_get(3)?,
+            attempts: count(row.try_get(4)?),
+            max_attempts: count(row.try_get(5)?),
+            status: row.try_get(6)?,
+            superseded: row.try_get(7)?,
+            finished_at: row.try_get(8)?,
+        })
     });
-    let state = State { facts: u64::try_from(facts)?, live: live.collect(), log: log.collect() };
+    let (live, log) = (live.collect::<Result<_, _>>()?, log.collect::<Result<_, _>>()?);
+    let state = State { facts: u64::try_from(facts)?, live, log };
     snapshot.commit().await?;
     drop(client);
     driver.await??;
@@ -121,7 +124,7 @@ pub(crate) fn read_sqlite(path: &Path) -> Result<State, Failure> {
     let key = |payload: Option<Vec<u8>>| payload.map_or_else(|| "(no fact)".into(), |payload| key_of(&payload));
     let live = snapshot
         .prepare(
-            "SELECT q.id, CAST(e.payload AS BLOB), q.token, q.attempts, q.place, q.lease_until IS NOT NULL
+            "SELECT q.id, CAST(e.payload AS BLOB), q.token, q.attempts, q.lease_until IS NOT NULL
              FROM tidegate_event_queue q LEFT JOIN tidegate_events e ON e.id = q.event_id",
         )?
         .query_map([], |row| {
@@ -130,8 +133,7 @@ pub(crate) fn read_sqlite(path: &Path) -> Result<State, Failure> {
                 key: key(row.get(1)?),
                 token: row.get(2)?,
                 attempts: row.get(3)?,
-                place: row.get(4)?,
-                leased: row.get(5)?,
+                leased: row.get(4)?,
             })
         })?
         .collect::<Result<_, _>>()?;

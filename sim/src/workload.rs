@@ -21,8 +21,6 @@ use tidegate::{ErrorKind, EventQueue};
 
 use crate::history::{self, Intent, Outcome, Recorder};
 
-pub(crate) use plan::POISON;
-
 /// How long a process tries to open its database; it may be down.
 const OPEN_WITHIN: Duration = Duration::from_secs(120);
 /// Pause after an answer that says that the database is not there.

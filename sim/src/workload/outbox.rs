@@ -95,7 +95,10 @@ fn on_file(connection: &mut Option<rusqlite::Connection>, path: &str, events: &[
     };
     tokio::task::block_in_place(|| work(connection)).unwrap_or_else(|error| {
         *connection = None;
-        unknown(error)
+        match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => unknown(error),
+            _ => Outcome::Refused { error: error.to_string() },
+        }
     })
 }
 
@@ -121,8 +124,14 @@ async fn on_postgres(
     by_hand: bool,
     commit: bool,
 ) -> Outcome {
-    let outcome = try_postgres(life, client, url, events, by_hand, commit).await.unwrap_or_else(unknown);
-    if matches!(outcome, Outcome::Unknown { .. }) {
+    let outcome = try_postgres(life, client, url, events, by_hand, commit).await.unwrap_or_else(|error| {
+        // Classes of mistakes: bad data, broken constraints, bad SQL, and what the function raises.
+        let mistake =
+            error.code().is_some_and(|code| ["22", "23", "42", "54", "55", "P0"].contains(&&code.code()[..2]));
+        let error = format!("{error}: {}", error.as_db_error().map_or("", |error| error.message()));
+        if mistake { Outcome::Refused { error } } else { Outcome::Unknown { error } }
+    });
+    if matches!(outcome, Outcome::Unknown { .. } | Outcome::Refused { .. }) {
         *client = None;
     }
     outcome

@@ -11,7 +11,7 @@ use super::Job;
 use crate::history::{Answer, Intent, Offer, Op, Outcome};
 
 /// The type of the event that kills its worker.
-pub(crate) const POISON: &str = "sim.poison";
+pub(super) const POISON: &str = "sim.poison";
 const TYPES: [&str; 3] = ["sim.order", "sim.mail", "sim.invoice"];
 
 /// Spreads several numbers over one.
