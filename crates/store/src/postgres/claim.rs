@@ -2,6 +2,7 @@
 //! up, and the second look when the first found too little.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use futures_util::FutureExt;
@@ -40,7 +41,6 @@ impl Inner {
         let mut claimed = Vec::new();
         let mut sorted = false;
         let mut looked = false;
-        let mut widen = 1;
         for _ in 0..MAX_CATALOG_READS {
             let catalog = self.catalog().await?;
             let queue = Arc::clone(catalog.queue(&claim.queue)?);
@@ -48,6 +48,7 @@ impl Inner {
                 break;
             }
             let left = claim.max - claimed.len();
+            let widen = self.contention.factor();
             let from_bottom = looked;
             let began = Instant::now();
             match self.claim_once(&catalog, &queue, &claim, left, widen, from_bottom).await {
@@ -59,14 +60,14 @@ impl Inner {
                     let ended = found.exhausted > 0;
                     claimed.extend(found.claimed);
                     if claimed.len() >= claim.max {
+                        self.contention.fell();
                         break;
                     }
                     if ended {
                         continue;
                     }
                     // Others are taking what was offered: offer more than we want.
-                    if offered > taken && widen < 64 {
-                        widen *= 4;
+                    if offered > taken && self.contention.grew(widen) {
                         continue;
                     }
                     if taken > 0 {
@@ -157,11 +158,12 @@ impl Inner {
     ) -> Result<Found, Fault> {
         let max_rows = max as i64;
         let offers = max_rows * widen as i64;
+        let sql = if lanes.ids.len() == 1 { &self.sql.claim_of_one } else { &self.sql.claim_of_many };
         // A shared lane holds many types: without a filter on types every one of them is wanted.
         let shared: Vec<bool> = lanes.shared.iter().map(|shared| *shared && claim.types.is_some()).collect();
         let rows = tx
             .query(
-                &self.sql.claim,
+                sql,
                 &[
                     &self.now(),
                     &lanes.ids,
@@ -169,18 +171,19 @@ impl Inner {
                     &lanes.marks,
                     &lanes.due_marks,
                     &shared,
-                    &offers,
+                    &max_rows,
                     &micros(claim.lease),
                     &claim.worker,
                     &claim.types,
-                    &max_rows,
+                    &offers,
                 ],
             )
             .await?;
         let mut found = Found::default();
         let Some(first) = rows.first() else { return Ok(found) };
-        tx.set_xid(first.get(AFTER_FACT + 3));
-        found.offered = first.get::<_, i64>(AFTER_FACT + 4) as usize;
+        found.offered = first.get::<_, i64>(AFTER_FACT + 3) as usize;
+        let Some(xid) = first.get(AFTER_FACT + 2) else { return Ok(found) };
+        tx.set_xid(xid);
         let mut exhausted = Vec::new();
         for row in &rows {
             let (attempts, max_attempts): (i32, i32) = (row.get(3), row.get(4));
@@ -306,7 +309,7 @@ fn read_claimed(row: &Row) -> Result<Claimed, Fault> {
 fn end_exhausted(row: &Row) -> Result<Finalize, Fault> {
     let max_attempts: i32 = row.get(4);
     let last_error: Option<String> = row.get(8);
-    let end = End::from_code(row.get(AFTER_FACT + 2))
+    let end = End::from_code(row.get(AFTER_FACT + 1))
         .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("entry {} has a bad end", row.get::<_, i64>(0))))?;
     Ok(Finalize {
         id: EntryId::new(row.get(0)).map_err(Error::from)?,
@@ -315,4 +318,36 @@ fn end_exhausted(row: &Row) -> Result<Finalize, Fault> {
         errors: Some(crate::store::exhausted_errors(row::count(max_attempts), last_error.as_deref())),
         results: None,
     })
+}
+
+/// How many claimers of many lanes seem to be at work: a claim offers that many times what it wants, so that each finds
+/// enough that nobody else is taking.
+#[derive(Debug)]
+pub(super) struct Contention(AtomicUsize);
+
+impl Contention {
+    /// Sixteenths of a factor, so that it falls slowly.
+    const ONE: usize = 16;
+    const MAX: usize = 32 * Self::ONE;
+
+    pub(super) fn new() -> Self {
+        Self(AtomicUsize::new(Self::ONE))
+    }
+
+    fn factor(&self) -> usize {
+        self.0.load(Ordering::Relaxed).div_ceil(Self::ONE)
+    }
+
+    /// Notes that others took what this factor offered; false when it cannot grow further.
+    fn grew(&self, factor: usize) -> bool {
+        let next = (factor * 2 * Self::ONE).min(Self::MAX);
+        self.0.fetch_max(next, Ordering::Relaxed) < next
+    }
+
+    fn fell(&self) {
+        let now = self.0.load(Ordering::Relaxed);
+        if now > Self::ONE {
+            let _ = self.0.compare_exchange(now, now - 1, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
 }

@@ -32,6 +32,7 @@ use tokio::sync::broadcast;
 use tokio_postgres::NoTls;
 
 use self::catalog::Catalog;
+use self::claim::Contention;
 use self::connection::{Database, Prelude};
 use self::errors::{Fault, classify};
 use self::headroom::Headroom;
@@ -89,6 +90,7 @@ pub(crate) struct Inner {
     catalog: RwLock<Arc<Catalog>>,
     marks: Marks,
     headroom: Headroom,
+    contention: Contention,
     outbox: Arc<Outbox>,
     wakes: broadcast::Sender<Wake>,
     partitions_at: Mutex<Option<Instant>>,
@@ -118,6 +120,7 @@ impl PostgresStore {
             catalog: RwLock::default(),
             marks: Marks::default(),
             headroom: Headroom::default(),
+            contention: Contention::new(),
             outbox: Arc::default(),
             wakes: broadcast::channel(64).0,
             partitions_at: Mutex::default(),

@@ -15,7 +15,8 @@ pub(super) struct Sql {
     pub(super) count_entries: String,
     pub(super) lock_groups: String,
     pub(super) promote: String,
-    pub(super) claim: String,
+    pub(super) claim_of_many: String,
+    pub(super) claim_of_one: String,
     pub(super) first_rows: String,
     pub(super) finalize: String,
     pub(super) look_up: String,
@@ -64,7 +65,8 @@ impl Sql {
             count_entries: fill(COUNT_ENTRIES),
             lock_groups: fill("SELECT count(pg_advisory_xact_lock(k)) FROM unnest($1::bigint[]) AS k"),
             promote: fill(PROMOTE),
-            claim: fill(CLAIM),
+            claim_of_many: fill(&format!("{TAKE_OF_MANY}{LEASE_TAKEN}")),
+            claim_of_one: fill(&format!("{TAKE_OF_ONE}{LEASE_TAKEN}")),
             first_rows: fill(FIRST_ROWS),
             finalize: fill(FINALIZE),
             look_up: fill(LOOK_UP),
@@ -207,9 +209,9 @@ SET place = 1, due_at = greatest(q.due_at, coalesce($1::timestamptz, statement_t
 FROM heads h WHERE q.id = h.id
 RETURNING q.queue_id";
 
-/// Offers the first of each lane and path (event_queue_fresh, event_queue_timed), takes the first of those by priority
-/// and id that nobody else is taking, and brings their facts (events' primary key).
-const CLAIM: &str = "
+/// Offers the first of each lane and path (event_queue_fresh, event_queue_timed) and takes the first of those by priority
+/// and id that nobody else is taking. Rows are locked only once they are chosen, so that many lanes do not lock many rows.
+const TAKE_OF_MANY: &str = "
 WITH lanes AS MATERIALIZED (
     SELECT * FROM unnest($2::integer[], $3::smallint[], $4::bigint[], $5::timestamptz[], $6::boolean[])
         AS l(lane, priority, mark, due_mark, shared)
@@ -220,37 +222,64 @@ WITH lanes AS MATERIALIZED (
          WHERE q.lane = l.lane AND q.place = 0 AND q.id >= l.mark
            AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
            AND (NOT l.shared OR EXISTS (SELECT FROM {ns}.events e WHERE e.id = q.event_id AND e.event_type = ANY ($10::text[])))
-         ORDER BY q.id LIMIT $7)
+         ORDER BY q.id LIMIT $11)
         UNION ALL
         (SELECT q.id FROM {ns}.event_queue q
          WHERE q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark
            AND q.due_at <= coalesce($1::timestamptz, statement_timestamp())
            AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
            AND (NOT l.shared OR EXISTS (SELECT FROM {ns}.events e WHERE e.id = q.event_id AND e.event_type = ANY ($10::text[])))
-         ORDER BY q.due_at, q.id LIMIT $7)
+         ORDER BY q.due_at, q.id LIMIT $11)
     ) AS o
-    ORDER BY l.priority, o.id LIMIT $7
+    ORDER BY l.priority, o.id LIMIT $11
 ), taken AS MATERIALIZED (
-    SELECT q.id
+    SELECT q.ctid
     FROM offered o JOIN {ns}.event_queue q ON q.id = o.id
     WHERE q.place < 2
       AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
-    ORDER BY o.priority, o.id LIMIT $11
+    ORDER BY o.priority, o.id LIMIT $7
     FOR UPDATE OF q SKIP LOCKED
-), leased AS (
+)";
+
+/// The same for a single lane: rows are locked as they are found, and others' are passed over.
+const TAKE_OF_ONE: &str = "
+WITH fresh AS MATERIALIZED (
+    SELECT q.ctid, q.id FROM {ns}.event_queue q
+    WHERE q.lane = ($2::integer[])[1] AND q.place = 0 AND q.id >= ($4::bigint[])[1]
+      AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
+      AND (NOT ($6::boolean[])[1] OR EXISTS (SELECT FROM {ns}.events e WHERE e.id = q.event_id AND e.event_type = ANY ($10::text[])))
+    ORDER BY q.id LIMIT $7 FOR UPDATE SKIP LOCKED
+), timed AS MATERIALIZED (
+    SELECT q.ctid, q.id FROM {ns}.event_queue q
+    WHERE q.lane = ($2::integer[])[1] AND q.place = 1 AND q.due_at >= ($5::timestamptz[])[1]
+      AND q.due_at <= coalesce($1::timestamptz, statement_timestamp())
+      AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
+      AND (NOT ($6::boolean[])[1] OR EXISTS (SELECT FROM {ns}.events e WHERE e.id = q.event_id AND e.event_type = ANY ($10::text[])))
+    ORDER BY q.due_at, q.id LIMIT $7 FOR UPDATE SKIP LOCKED
+), offered AS MATERIALIZED (
+    SELECT WHERE $11::bigint < 0 AND ($3::smallint[])[1] IS NULL
+), taken AS MATERIALIZED (
+    SELECT both_paths.ctid FROM (SELECT * FROM fresh UNION ALL SELECT * FROM timed) AS both_paths
+    ORDER BY both_paths.id LIMIT $7
+)";
+
+/// Leases what was taken, and brings the facts (events' primary key). There is always one row, which says how many were
+/// offered.
+const LEASE_TAKEN: &str = ", leased AS (
     UPDATE {ns}.event_queue q
     SET lease_until = coalesce($1::timestamptz, statement_timestamp()) + $8::bigint * interval '1 microsecond',
         processing_started_at = coalesce($1::timestamptz, statement_timestamp()),
         updated_at = coalesce($1::timestamptz, statement_timestamp()),
         token = q.token + 1, attempts = q.attempts + 1, worker = $9
-    FROM taken t WHERE q.id = t.id
+    FROM taken t WHERE q.ctid = t.ctid
     RETURNING q.id, q.event_id, q.generation, q.attempts, q.max_attempts, q.token, q.processing_started_at,
-              q.lease_until, q.last_error, q.group_key, q.lane, q.queue_id, q.exhausted_as
+              q.lease_until, q.last_error, q.group_key, q.lane, q.exhausted_as
 )
 SELECT q.id, q.event_id, q.generation, q.attempts, q.max_attempts, q.token, q.processing_started_at, q.lease_until,
-       q.last_error, q.group_key, {fact}, q.lane, q.queue_id, q.exhausted_as, pg_current_xact_id()::text,
-       (SELECT count(*) FROM offered)
-FROM leased q JOIN {ns}.events e ON e.id = q.event_id";
+       q.last_error, q.group_key, {fact}, q.lane, q.exhausted_as,
+       CASE WHEN q.id IS NOT NULL THEN pg_current_xact_id()::text END, o.count
+FROM (SELECT count(*) FROM offered) AS o
+LEFT JOIN (leased q JOIN {ns}.events e ON e.id = q.event_id) ON true";
 
 /// The first row of each lane and path at or above a mark, claimable or not (event_queue_fresh, event_queue_timed).
 const FIRST_ROWS: &str = "
