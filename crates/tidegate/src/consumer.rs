@@ -39,9 +39,46 @@ pub(crate) struct ClaimLane {
     pub(crate) origin: Arc<Origin>,
     bell: Arc<Bell>,
     lane: Coalescer<usize, Vec<QueuedEvent>>,
-    /// Milliseconds since the start, plus one, of the last poll and of the last announcement; 0 is never.
+    activity: Arc<Activity>,
+}
+
+/// When a key was last polled and announced. It outlives its lane, so that handles made for one poll count too.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    start: Instant,
+    /// Milliseconds since the start, plus one; 0 is never.
     polled: AtomicU64,
     announced: AtomicU64,
+}
+
+impl Activity {
+    pub(crate) fn new() -> Self {
+        Self { start: Instant::now(), polled: AtomicU64::new(0), announced: AtomicU64::new(0) }
+    }
+
+    fn clock(&self) -> u64 {
+        self.start.elapsed().as_millis() as u64 + 1
+    }
+
+    fn poll(&self) {
+        self.polled.store(self.clock(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn announce(&self) {
+        self.announced.store(self.clock(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn polled_within(&self, time: Duration) -> bool {
+        is_within(self.polled.load(Ordering::Relaxed), self.clock(), time)
+    }
+
+    pub(crate) fn announced_within(&self, time: Duration) -> bool {
+        is_within(self.announced.load(Ordering::Relaxed), self.clock(), time)
+    }
+}
+
+fn is_within(at: u64, now: u64, time: Duration) -> bool {
+    at > 0 && u128::from(now.saturating_sub(at)) < time.as_millis()
 }
 
 impl fmt::Debug for ClaimLane {
@@ -51,7 +88,7 @@ impl fmt::Debug for ClaimLane {
 }
 
 impl ClaimLane {
-    pub(crate) fn new(shared: &Arc<Shared>, key: ClaimKey) -> Self {
+    pub(crate) fn new(shared: &Arc<Shared>, key: ClaimKey, activity: Arc<Activity>) -> Self {
         let base = shared.lane_limits(2);
         let limits = LaneLimits {
             batch_weight: base.batch_items,
@@ -65,7 +102,7 @@ impl ClaimLane {
             let origin = Arc::clone(&origin);
             Coalescer::new("claim", limits, |wanted| *wanted, move |wanted| claim(Arc::clone(&origin), wanted))
         };
-        Self { origin, bell, lane, polled: AtomicU64::new(0), announced: AtomicU64::new(0) }
+        Self { origin, bell, lane, activity }
     }
 
     pub(crate) fn close(&self) {
@@ -74,22 +111,6 @@ impl ClaimLane {
 
     pub(crate) async fn idle(&self) {
         self.lane.idle().await;
-    }
-
-    fn clock(&self) -> u64 {
-        self.origin.shared.started.elapsed().as_millis() as u64 + 1
-    }
-
-    /// Whether it polled within `active` and was not announced within `every`; says yes once per period.
-    pub(crate) fn wants_announcing(&self, every: Duration, active: Duration) -> bool {
-        let now = self.clock();
-        let (polled, announced) = (self.polled.load(Ordering::Relaxed), self.announced.load(Ordering::Relaxed));
-        let due = announced == 0 || now.saturating_sub(announced) >= every.as_millis() as u64;
-        let lively = polled > 0 && now.saturating_sub(polled) <= active.as_millis() as u64;
-        if due && lively {
-            self.announced.store(now, Ordering::Relaxed);
-        }
-        due && lively
     }
 }
 
@@ -213,7 +234,7 @@ impl Consumer {
         if count == 0 {
             return Ok(Vec::new());
         }
-        self.lane.polled.store(self.lane.clock(), Ordering::Relaxed);
+        self.lane.activity.poll();
         self.lane.lane.call(count).await
     }
 

@@ -5,19 +5,18 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
 
 use tidegate_core::{EntryId, NewEvent, QueueName, Timestamp};
 use tidegate_store::{Backend, Batch, Extend, Finalize, Finalized, PublishOutcome, Published, Requeue, Result, Store};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::coalescer::{Coalescer, LaneLimits};
-use crate::consumer::{ClaimKey, ClaimLane};
+use crate::consumer::{Activity, ClaimKey, ClaimLane};
 use crate::metrics::Meters;
 use crate::options::Options;
 use crate::release::{self, Errand, Release};
 use crate::transaction::sealed::NativeRef;
-use crate::upkeep::{self, Notes};
+use crate::upkeep::{self, ACTIVE_WITHIN, Notes};
 use crate::wake::{self, Bells, news_of};
 
 /// The store under its own name, for what only one database can do.
@@ -39,12 +38,18 @@ pub(crate) struct Shared {
     pub(crate) bells: Arc<Bells>,
     pub(crate) lanes: Lanes,
     pub(crate) notes: Arc<Mutex<Notes>>,
-    pub(crate) started: Instant,
-    claims: Mutex<HashMap<ClaimKey, Weak<ClaimLane>>>,
+    claims: Mutex<HashMap<ClaimKey, Claims>>,
     errands: mpsc::UnboundedSender<Errand>,
     stop: watch::Sender<bool>,
     closed: AtomicBool,
     closing: tokio::sync::Mutex<bool>,
+}
+
+/// Who claims with the same words, and when they last did.
+#[derive(Debug)]
+struct Claims {
+    lane: Weak<ClaimLane>,
+    activity: Arc<Activity>,
 }
 
 /// One lane per verb, so that no verb waits behind another.
@@ -75,7 +80,6 @@ impl Shared {
             bells: Arc::clone(&bells),
             lanes: lanes.clone(),
             notes: Arc::default(),
-            started: Instant::now(),
             claims: Mutex::default(),
             errands,
             stop,
@@ -92,23 +96,34 @@ impl Shared {
     /// The lane of everybody who claims with the same words.
     pub(crate) fn claim_lane(self: &Arc<Self>, key: ClaimKey) -> Arc<ClaimLane> {
         let mut claims = self.claims();
-        if let Some(lane) = claims.get(&key).and_then(Weak::upgrade) {
+        if let Some(lane) = claims.get(&key).and_then(|known| known.lane.upgrade()) {
             return lane;
         }
-        claims.retain(|_, lane| lane.strong_count() > 0);
-        let lane = Arc::new(ClaimLane::new(self, key.clone()));
+        claims.retain(|_, known| known.lane.strong_count() > 0 || known.activity.polled_within(ACTIVE_WITHIN));
+        let activity = match claims.get(&key) {
+            Some(known) => Arc::clone(&known.activity),
+            None => Arc::new(Activity::new()),
+        };
+        let lane = Arc::new(ClaimLane::new(self, key.clone(), Arc::clone(&activity)));
         if self.is_closed() {
             lane.close();
         }
-        claims.insert(key, Arc::downgrade(&lane));
+        claims.insert(key, Claims { lane: Arc::downgrade(&lane), activity });
         lane
     }
 
     pub(crate) fn claim_lanes(&self) -> Vec<Arc<ClaimLane>> {
-        self.claims().values().filter_map(Weak::upgrade).collect()
+        self.claims().values().filter_map(|known| known.lane.upgrade()).collect()
     }
 
-    fn claims(&self) -> MutexGuard<'_, HashMap<ClaimKey, Weak<ClaimLane>>> {
+    /// Everybody who claimed lately.
+    pub(crate) fn active_claims(&self) -> Vec<(ClaimKey, Arc<Activity>)> {
+        let claims = self.claims();
+        let lively = claims.iter().filter(|(_, known)| known.activity.polled_within(ACTIVE_WITHIN));
+        lively.map(|(key, known)| (key.clone(), Arc::clone(&known.activity))).collect()
+    }
+
+    fn claims(&self) -> MutexGuard<'_, HashMap<ClaimKey, Claims>> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

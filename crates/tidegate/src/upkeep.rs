@@ -1,5 +1,6 @@
 //! The store's regular upkeep, liveness of consumers, and gauges; and what `health` says about it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,8 @@ use crate::shared::Shared;
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(10);
-const ACTIVE_WITHIN: Duration = Duration::from_secs(30);
+/// A consumer that polled within this is alive.
+pub(crate) const ACTIVE_WITHIN: Duration = Duration::from_secs(30);
 const GAUGES_EVERY: Duration = Duration::from_secs(15);
 /// Counting takes at most this share of the time.
 const GAUGES_SHARE: u32 = 50;
@@ -123,15 +125,31 @@ async fn round(shared: &Shared, gauges_due: &mut Instant) -> Result<()> {
     Ok(())
 }
 
-/// Says which consumers of this process are alive.
+/// Says which consumers of this process are alive. The store knows one set of types per worker and queue, so those of
+/// all its handles are united.
 async fn announce(shared: &Shared) -> Result<()> {
-    for lane in shared.claim_lanes() {
-        if lane.wants_announcing(ANNOUNCE_EVERY, ACTIVE_WITHIN) {
-            let key = &lane.origin.key;
-            let seen = Seen { worker: key.worker.clone(), queue: key.queue.clone(), types: key.types.clone() };
-            shared.store.consumer_seen(seen).await?;
-        }
+    let mut due = false;
+    let mut seen: BTreeMap<(QueueName, String), Option<BTreeSet<String>>> = BTreeMap::new();
+    let active = shared.active_claims();
+    for (key, activity) in &active {
+        due |= !activity.announced_within(ANNOUNCE_EVERY);
+        let all = seen.entry((key.queue.clone(), key.worker.clone())).or_insert_with(|| Some(BTreeSet::new()));
+        *all = match (all.take(), &key.types) {
+            (Some(mut known), Some(types)) => {
+                known.extend(types.iter().cloned());
+                Some(known)
+            }
+            _ => None,
+        };
     }
+    if !due {
+        return Ok(());
+    }
+    for ((queue, worker), types) in seen {
+        let types = types.map(|types| types.into_iter().collect());
+        shared.store.consumer_seen(Seen { worker, queue, types }).await?;
+    }
+    active.iter().for_each(|(_, activity)| activity.announce());
     Ok(())
 }
 

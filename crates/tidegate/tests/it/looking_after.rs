@@ -78,7 +78,7 @@ on_each_database! {
         assert_eq!(queue.redrive_all(DeadLetterFilter::new().per_second(0)).await.unwrap_err().kind(), ErrorKind::Invalid);
         let dead = queue.dead_letters(None, 1).await.unwrap()[0].id;
         queue.discard(dead).await.unwrap();
-        assert_eq!(queue.discard_all(DeadLetterFilter::new().event_type("b")).await.unwrap() + 1, 150 - 1 + 1);
+        assert_eq!(queue.discard_all(DeadLetterFilter::new().event_type("b")).await.unwrap(), 148, "one redriven, one discarded");
         queue.close().await;
     }
 

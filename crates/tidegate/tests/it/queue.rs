@@ -174,7 +174,8 @@ on_each_database! {
         assert_eq!(held.attempts, 2);
         let id = held.id;
         queue.cancel(id).await.unwrap();
-        assert_eq!(held.complete().await.unwrap_err().kind(), ErrorKind::Fenced);
+        let late = held.complete().await.unwrap();
+        assert_eq!((late.repeated, late.end), (true, End::Cancelled), "it stays as it ended");
         assert_eq!(queue.cancel(id).await.unwrap_err().kind(), ErrorKind::AlreadyEnded);
         assert_eq!(ended(&queue, id).await, End::Cancelled);
         queue.close().await;
