@@ -24,8 +24,8 @@ pub(crate) struct Scale {
     pub(crate) drain: usize,
     /// Events that are published in batches.
     pub(crate) publish_many: usize,
-    /// Events that are published one by one.
-    pub(crate) publish_single: usize,
+    /// How long events are published one by one: a count would take ages where an fsync is slow.
+    pub(crate) publish_single: Duration,
     /// Events of the whole cycle on SQLite.
     pub(crate) cycle: usize,
     /// The small backlog that claims are compared with.
@@ -50,7 +50,7 @@ impl Scale {
         runs: 5,
         drain: 200_000,
         publish_many: 200_000,
-        publish_single: 50_000,
+        publish_single: Duration::from_secs(5),
         cycle: 200_000,
         backlog_small: 10_000,
         backlog_large: 1_000_000,
@@ -66,7 +66,7 @@ impl Scale {
         runs: 3,
         drain: 20_000,
         publish_many: 20_000,
-        publish_single: 6_000,
+        publish_single: Duration::from_millis(1_500),
         cycle: 20_000,
         backlog_small: 10_000,
         backlog_large: 100_000,

@@ -1,7 +1,7 @@
 //! SQLite's throughput: the whole cycle in batches, and publishing one by one.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tidegate::EventQueue;
 
@@ -28,9 +28,9 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     }
     let name = "sqlite_single_publish";
     if bench.wanted.has(name) {
-        let events = bench.scale.publish_single;
-        let ours = async || publish_single(bench.sqlite_folder()?.path(), events).await;
-        let beside = async || blocking(bench, move |file| raw::sqlite::publish_single(file, events)).await;
+        let time = bench.scale.publish_single;
+        let ours = async || publish_single(bench.sqlite_folder()?.path(), time).await;
+        let beside = async || blocking(bench, move |file| raw::sqlite::publish_single(file, time)).await;
         let pair = interleave(name, bench.scale.runs, ours, beside).await?;
         outcomes.push(Outcome::beside(known(name)?, pair));
     }
@@ -65,9 +65,9 @@ async fn cycle(folder: &Path, events: usize) -> Result<f64> {
     Ok(rate(batches * BATCH, took))
 }
 
-async fn publish_single(folder: &Path, events: usize) -> Result<f64> {
+async fn publish_single(folder: &Path, time: Duration) -> Result<f64> {
     let queue = open(folder).await?;
-    let rate = publish_one_by_one(&queue, events).await?;
+    let rate = publish_one_by_one(&queue, time).await?;
     queue.close().await;
     Ok(rate)
 }

@@ -1,7 +1,7 @@
 //! Plain SQL on SQLite: one connection, WAL, synchronous=FULL, prepared statements.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, params};
 
@@ -99,17 +99,19 @@ pub(crate) fn cycle(file: &Path, events: usize) -> Result<f64> {
 ///
 /// # Errors
 /// When SQLite refuses.
-pub(crate) fn publish_single(file: &Path, events: usize) -> Result<f64> {
+pub(crate) fn publish_single(file: &Path, time: Duration) -> Result<f64> {
     let connection = open(file)?;
     let body = payload(PAYLOAD).into_bytes();
     let mut insert = connection.prepare(INSERT)?;
     let start = Instant::now();
-    for _ in 0..events {
+    let mut done = 0;
+    while start.elapsed() < time {
         insert.execute(params!["bench", body])?;
+        done += 1;
     }
     let took = start.elapsed();
-    expect_rows(&connection, "jobs", events)?;
-    Ok(rate(events, took))
+    expect_rows(&connection, "jobs", done)?;
+    Ok(rate(done, took))
 }
 
 /// A baseline that did not do its work must not count.
