@@ -5,7 +5,7 @@ use tidegate_core::id::ENTRY_ID_LIMIT;
 use tidegate_core::{Availability, DedupMode, Deduplication, NewEvent, QueueState, Tsid};
 
 use super::settle::promote;
-use super::tx::{Tx, entry_id, later, moment, no_queue};
+use super::tx::{Tx, entry_id, later, micros, moment, no_queue};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, PublishOutcome, Published};
 
@@ -85,7 +85,7 @@ impl<'t, 'c> Publishing<'t, 'c> {
         let lane = self.tx.lane(queue, &event.event_type, event.priority)?;
         let due = match event.available {
             Availability::Now => None,
-            Availability::At(at) => Some(at.as_microsecond()),
+            Availability::At(at) => Some(micros(at).max(now)),
             Availability::After(delay) => Some(later(now, delay)?),
         };
         let place = if event.group.is_some() { 2 } else { i16::from(due.is_some()) };
@@ -127,7 +127,7 @@ impl<'t, 'c> Publishing<'t, 'c> {
             event.content_type,
             event.source,
             event.subject,
-            event.time.map(|time| time.as_microsecond()),
+            event.time.map(micros),
             event.external_id,
             event.correlation_id,
             event.causation_id,

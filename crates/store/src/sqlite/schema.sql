@@ -218,7 +218,9 @@ BEGIN
     SELECT RAISE(ABORT, 'tidegate: the queue is full')
     FROM {ns}_queues n
     WHERE coalesce(n.client_id, 0) = 0 AND n.name = coalesce(NEW.queue, 'default') AND n.depth_limit IS NOT NULL
-      AND (SELECT count(*) FROM (SELECT 1 FROM {ns}_event_queue q WHERE q.queue_id = n.id LIMIT n.depth_limit)) >= n.depth_limit
+      AND (SELECT count(*) FROM (SELECT 1 FROM {ns}_event_queue q WHERE q.queue_id = n.id
+           LIMIT (SELECT depth_limit FROM {ns}_queues WHERE coalesce(client_id, 0) = 0 AND name = coalesce(NEW.queue, 'default'))))
+          >= n.depth_limit
       AND NOT EXISTS (SELECT 1 FROM {ns}_deduplication d WHERE d.client_id = 0 AND d.kind = 0 AND d.scope = n.id
                       AND d.key = NEW.deduplication_id AND d.expires_at > {sql_now});
     INSERT INTO {ns}_event_queue (id, event_id, due_at, lane, queue_id, max_attempts, place, exhausted_as, group_key, room)

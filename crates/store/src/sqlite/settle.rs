@@ -4,7 +4,7 @@ use rusqlite::{CachedStatement, OptionalExtension, params};
 use tidegate_core::{End, EntryId, LeaseToken, Timestamp};
 
 use super::errors::damaged;
-use super::tx::{Tx, later, moment};
+use super::tx::{Tx, later, micros, moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Finalized, Requeue, RequeueAt};
 
@@ -180,7 +180,7 @@ pub(super) fn requeue(tx: &mut Tx<'_>, items: &[Requeue]) -> Result<Batch<()>> {
     for item in items {
         let due = match item.when {
             RequeueAt::Now => None,
-            RequeueAt::At(at) => Some(at.as_microsecond()),
+            RequeueAt::At(at) => Some(micros(at).max(tx.now)),
             RequeueAt::After(delay) => Some(later(tx.now, delay)?),
         };
         let queue_id = requeue_one(tx, item, due, &mut now, &mut at)?;

@@ -312,8 +312,13 @@ pub(super) fn moment(micros: i64) -> Result<Timestamp> {
     Timestamp::from_microsecond(micros).map_err(|error| damaged("a stored moment is out of range").with_source(error))
 }
 
+/// A moment as the database stores it; the last microseconds of time cannot be read back, so it stops before them.
+pub(super) fn micros(at: Timestamp) -> i64 {
+    at.as_microsecond().clamp(Timestamp::MIN.as_second() * 1_000_000, Timestamp::MAX.as_second() * 1_000_000)
+}
+
 pub(super) fn later(now: i64, duration: Duration) -> Result<i64> {
-    Ok(tidegate_core::entry::later(moment(now)?, duration).as_microsecond())
+    Ok(micros(tidegate_core::entry::later(moment(now)?, duration)))
 }
 
 pub(super) fn entry_id(raw: i64) -> Result<EntryId> {
