@@ -231,7 +231,8 @@ pub fn transition(entry: &Entry, input: &Input, now: Timestamp) -> Result<Entry,
             next.phase = Phase::Leased(Lease { worker: held.worker.clone(), until: later(now, *lease) });
         }
         (Input::Requeue { token, due, counts }, Phase::Leased(_)) if entry.token == *token => {
-            next.phase = Phase::Waiting { due: *due };
+            // A moment that is past means now.
+            next.phase = Phase::Waiting { due: due.map(|due| due.max(now)) };
             if !counts {
                 next.attempts -= 1;
             }

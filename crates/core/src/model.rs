@@ -182,7 +182,7 @@ impl Model {
         let item = self.items.get_mut(&id).ok_or(Refusal::AlreadyEnded)?;
         item.entry = transition(&item.entry, input, now)?;
         match input {
-            Input::Requeue { due: Some(due), .. } => item.due = Some(*due),
+            Input::Requeue { due: Some(due), .. } => item.due = Some((*due).max(now)),
             // A release goes back to where it was.
             Input::Requeue { due: None, .. } => item.entry.phase = Phase::Waiting { due: item.due },
             Input::Redrive => {
@@ -261,7 +261,7 @@ impl Model {
 fn due_moment(event: &NewEvent, now: Timestamp) -> Option<Timestamp> {
     match event.available {
         Availability::Now => None,
-        Availability::At(at) => Some(at),
+        Availability::At(at) => Some(at.max(now)),
         Availability::After(delay) => Some(later(now, delay)),
     }
 }

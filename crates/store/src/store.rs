@@ -351,7 +351,7 @@ pub struct Requeue {
 pub enum RequeueAt {
     /// At once, where it was.
     Now,
-    /// At a moment of database time.
+    /// At a moment of database time; one that is past means now.
     At(Timestamp),
     /// This long from now, in database time.
     After(Duration),

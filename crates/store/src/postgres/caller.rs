@@ -7,7 +7,7 @@ use tokio_postgres::Transaction;
 
 use super::catalog::Catalog;
 use super::errors::Fault;
-use super::publish::{Columns, Item, Known, Replacement, micros, other_body, read_known, read_published, read_replaced};
+use super::publish::{Columns, Item, KeyRow, Known, Replacement, client, other_body, read_known, read_published, read_replaced};
 use super::settle::FinalizeColumns;
 use super::{Inner, MAX_CATALOG_READS, PostgresStore};
 use crate::error::{Error, ErrorKind, Result};
@@ -26,6 +26,10 @@ impl PostgresStore {
         }
         for _ in 0..MAX_CATALOG_READS {
             let catalog = inner.catalog().await?;
+            let unknown = events.iter().any(|event| catalog.queue(&event.queue).is_err());
+            if unknown && !inner.generation_stands(&catalog).await? {
+                continue;
+            }
             match inner.publish_in(tx, &catalog, &events).await {
                 Err(Fault::StaleCatalog) => inner.reload_catalog().await?,
                 published => return published.map_err(Fault::into_error),
@@ -91,14 +95,14 @@ impl Inner {
         let columns = Columns::new(&[item], None, self.now(), true);
         let rows = tx.query(&self.sql.publish, &columns.params()).await?;
         let made = read_published(&rows)?.pop().ok_or_else(|| Error::new(ErrorKind::Corrupt, "nothing was written"))?;
-        if let Some(dedup) = &item.event.deduplication {
-            let scope = i64::from(item.queue_id);
-            let window = micros(dedup.window);
+        if let (Some(dedup), Some(key)) = (&item.event.deduplication, KeyRow::new(item, &made)) {
+            let takes_over = dedup.mode == DedupMode::ReplaceWaiting;
+            let (clients, scopes, keys) = (vec![key.client], vec![key.scope], vec![key.key]);
+            let (entries, events, windows) = (vec![key.entry], vec![key.event], vec![key.window]);
             let taken = tx
                 .query(
                     &self.sql.take_keys,
-                    &[&self.now(), &vec![scope], &vec![&dedup.key], &vec![made.id.get()], &vec![made.event_id.to_i64()],
-                      &vec![window], &(dedup.mode == DedupMode::ReplaceWaiting)],
+                    &[&self.now(), &clients, &scopes, &keys, &entries, &events, &windows, &takes_over],
                 )
                 .await?;
             if taken.is_empty() {
@@ -116,7 +120,7 @@ impl Inner {
         let rows = tx
             .query(
                 &self.sql.known_keys,
-                &[&self.now(), &vec![scope], &vec![&dedup.key], &vec![&item.event.event_type], &vec![payload]],
+                &[&self.now(), &vec![client(item)], &vec![scope], &vec![&dedup.key], &vec![&item.event.event_type], &vec![payload]],
             )
             .await?;
         let Some(row) = rows.first() else { return Ok(None) };

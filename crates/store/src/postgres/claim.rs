@@ -1,7 +1,6 @@
 //! Claiming. The statement is flat: its cost follows what it takes. Around it: the marks, entries whose attempts are used
 //! up, and the second look when the first found too little.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -22,6 +21,9 @@ use crate::store::{Claim, Claimed, Finalize};
 /// Columns of the claim statement after the fact's.
 const AFTER_FACT: usize = 10 + row::FACT_COLUMNS;
 
+/// Entries that one claim takes at most.
+const MAX_CLAIM: usize = 10_000;
+
 /// What one transaction of a claim found.
 #[derive(Debug, Default)]
 struct Found {
@@ -35,23 +37,25 @@ struct Found {
 impl Inner {
     pub(super) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>> {
         tidegate_core::name::check_text("worker id", &claim.worker)?;
-        if claim.max == 0 || claim.max > 10_000 || claim.lease.is_zero() {
-            return Err(Error::invalid("a claim takes 1 to 10000 entries for more than no time"));
-        }
+        let wanted = claim.max.min(MAX_CLAIM);
         let mut claimed = Vec::new();
         let mut sorted = false;
         let mut looked = false;
         for _ in 0..MAX_CATALOG_READS {
+            if claimed.len() >= wanted {
+                break;
+            }
+            self.queue(&claim.queue).await?;
             let catalog = self.catalog().await?;
-            let queue = Arc::clone(catalog.queue(&claim.queue)?);
+            let queue = catalog.queue(&claim.queue)?;
             if queue.state == QueueState::Paused && self.generation_stands(&catalog).await? {
                 break;
             }
-            let left = claim.max - claimed.len();
+            let left = wanted - claimed.len();
             let widen = self.contention.factor();
             let from_bottom = looked;
             let began = Instant::now();
-            match self.claim_once(&catalog, &queue, &claim, left, widen, from_bottom).await {
+            match self.claim_once(&catalog, queue, &claim, left, widen, from_bottom).await {
                 Ok(found) => {
                     if from_bottom {
                         self.marks.looked(began, Instant::now());
@@ -59,7 +63,7 @@ impl Inner {
                     let (taken, offered) = (found.claimed.len(), found.offered);
                     let ended = found.exhausted > 0;
                     claimed.extend(found.claimed);
-                    if claimed.len() >= claim.max {
+                    if claimed.len() >= wanted {
                         self.contention.fell();
                         break;
                     }
@@ -228,8 +232,10 @@ impl Inner {
         let began = Instant::now();
         let marks: Vec<Mark> = lanes.iter().map(|lane| self.marks.of(*lane, began)).collect();
         let now = self.database_time().await?;
-        for row in self.first_rows(&lanes, &marks).await? {
-            self.marks.seen(row.get(0), row.get(1), row.get(2), now, began);
+        let rows = self.first_rows(&lanes, &marks).await?;
+        let seen = Instant::now();
+        for row in rows {
+            self.marks.seen(row.get(0), row.get(1), row.get(2), now, seen);
         }
         Ok(())
     }

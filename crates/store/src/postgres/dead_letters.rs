@@ -74,10 +74,9 @@ impl Inner {
     }
 
     pub(super) async fn dead_letters(&self, query: DeadLetters) -> Result<Vec<EntryView>> {
-        let catalog = self.catalog().await?;
-        let queue_id = catalog.queue(&query.queue)?.id;
+        let queue_id = self.queue(&query.queue).await?.id;
         let after = query.after.map_or(0, EntryId::get);
-        let limit = query.limit.clamp(1, 10_000) as i64;
+        let limit = query.limit.min(10_000) as i64;
         let reader = self.database.reader().await.map_err(Fault::into_error)?;
         let rows = reader.query(&self.sql.dead_letters, &[&queue_id, &after, &query.event_type, &limit]).await;
         let ids = rows.map_err(Fault::into_error)?.iter().map(|row| EntryId::new(row.get(0))).collect::<Result<Vec<_>, _>>()?;

@@ -80,8 +80,7 @@ impl Inner {
     }
 
     pub(super) async fn depth(&self, queue: &QueueName) -> Result<Depth> {
-        let catalog = self.catalog().await?;
-        let queue_id = catalog.queue(queue)?.id;
+        let queue_id = self.queue(queue).await?.id;
         let reader = self.database.reader().await.map_err(Fault::into_error)?;
         let rows = reader.query(&self.sql.depth, &[&self.now(), &queue_id]).await.map_err(Fault::into_error)?;
         let count = |column: usize| rows.first().map_or(0, |row| row.get::<_, i64>(column)) as u64;

@@ -31,7 +31,7 @@ use tidegate_core::{Depth, EntryId, Generation, NewEvent, QueueConfig, QueueName
 use tokio::sync::broadcast;
 use tokio_postgres::NoTls;
 
-use self::catalog::Catalog;
+use self::catalog::{Catalog, Queue};
 use self::claim::Contention;
 use self::connection::{Database, Prelude};
 use self::errors::{Fault, classify};
@@ -175,6 +175,15 @@ impl Inner {
             *catalog = Arc::new(read);
         }
         Ok(())
+    }
+
+    /// A queue, also one that another process made since the configuration was read.
+    async fn queue(&self, name: &QueueName) -> Result<Arc<Queue>> {
+        if let Ok(queue) = self.catalog().await?.queue(name) {
+            return Ok(Arc::clone(queue));
+        }
+        self.reload_catalog().await?;
+        Ok(Arc::clone(self.catalog().await?.queue(name)?))
     }
 
     /// Whether the configuration is still the one last read; if not, it is read again.

@@ -1,5 +1,6 @@
 //! Publishing: facts and entries in one statement, keys before entries, groups promoted last.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,55 +35,63 @@ pub(super) struct Item {
 }
 
 impl Inner {
-    /// Publishes a batch: items without keys in one transaction, items with keys in rounds of distinct keys.
+    /// Publishes a batch in one transaction; repeats of a key within the batch follow in rounds of their own.
     pub(super) async fn publish(&self, events: Vec<NewEvent>) -> Result<Batch<Published>> {
         let mut answers: Vec<Option<Result<Published>>> = (0..events.len()).map(|_| None).collect();
-        let mut free = Vec::new();
-        let mut keyed = Vec::new();
+        let mut waiting = Vec::with_capacity(events.len());
         for (index, event) in events.into_iter().enumerate() {
             match event.check(self.options.store.payload_limit) {
                 Err(error) => answers[index] = Some(Err(error.into())),
-                Ok(()) if event.deduplication.is_some() => keyed.push((index, event)),
-                Ok(()) => free.push((index, event)),
+                Ok(()) => waiting.push((index, event)),
             }
         }
-        if !free.is_empty() {
-            self.publish_round(free, false, &mut answers).await;
-        }
-        while !keyed.is_empty() {
+        while !waiting.is_empty() {
             let mut seen = HashSet::new();
-            let key = |event: &NewEvent| {
-                (event.queue.clone(), event.deduplication.as_ref().map(|dedup| dedup.key.clone()))
+            let mut is_first = |event: &NewEvent| match &event.deduplication {
+                Some(dedup) => seen.insert((event.client, event.queue.clone(), dedup.key.clone())),
+                None => true,
             };
-            let (round, rest) = keyed.into_iter().partition(|(_, event)| seen.insert(key(event)));
-            keyed = rest;
-            self.publish_round(round, true, &mut answers).await;
+            let (round, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(_, event)| is_first(event));
+            waiting = rest;
+            let whole = round.len() == answers.len();
+            match self.publish_round(round, &mut answers).await {
+                Err(error) if whole => return Err(error),
+                _ => {}
+            }
         }
         let lost = || Err(Error::new(ErrorKind::Indeterminate, "the database gave no answer for this item"));
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect())
     }
 
-    async fn publish_round(&self, events: Vec<(usize, NewEvent)>, keyed: bool, answers: &mut [Option<Result<Published>>]) {
-        let indexes: Vec<usize> = events.iter().map(|(index, _)| *index).collect();
+    async fn publish_round(
+        &self,
+        events: Vec<(usize, NewEvent)>,
+        answers: &mut [Option<Result<Published>>],
+    ) -> Result<()> {
+        let keyed = events.iter().any(|(_, event)| event.deduplication.is_some());
         match self.try_round(&events, keyed).await {
             Ok(round) => {
                 for (index, answer) in round {
                     answers[index] = Some(answer);
                 }
+                Ok(())
             }
-            // One key that somebody else's open transaction holds must not hold up its neighbours.
-            Err(error) if error.kind() == ErrorKind::Busy && keyed && indexes.len() > 1 => {
-                for event in events {
-                    let index = event.0;
-                    let answer = self.try_round(&[event], keyed).await;
-                    let answer = answer.and_then(|mut one| one.pop().map_or_else(|| Err(Error::fenced()), |(_, one)| one));
-                    answers[index] = Some(answer);
+            // A key that somebody else's open transaction holds must not hold up its neighbours.
+            Err(error) if error.kind() == ErrorKind::Busy && keyed && events.len() > 1 => {
+                let (keyed, free): (Vec<_>, Vec<_>) =
+                    events.into_iter().partition(|(_, event)| event.deduplication.is_some());
+                let alone = keyed.into_iter().map(|event| vec![event]);
+                for part in std::iter::once(free).filter(|free| !free.is_empty()).chain(alone) {
+                    // The error of a part is in its items' answers.
+                    let _ = Box::pin(self.publish_round(part, answers)).await;
                 }
+                Ok(())
             }
             Err(error) => {
-                for index in indexes {
+                for (index, _) in events {
                     answers[index] = Some(Err(error.clone()));
                 }
+                Err(error)
             }
         }
     }
@@ -105,6 +114,9 @@ impl Inner {
         keyed: bool,
     ) -> Result<Vec<(usize, Result<Published>)>, Fault> {
         let (items, mut answers) = self.place(catalog, events).await?;
+        if !answers.is_empty() && !self.generation_stands(catalog).await? {
+            return Err(Fault::StaleCatalog);
+        }
         if items.is_empty() {
             return Ok(answers);
         }
@@ -232,11 +244,12 @@ impl Inner {
         takeover: &mut HashSet<usize>,
         answers: &mut Vec<(usize, Result<Published>)>,
     ) -> Result<Vec<&'a Item>, Fault> {
+        let clients: Vec<i64> = items.iter().map(|item| client(item)).collect();
         let scopes: Vec<i64> = items.iter().map(|item| i64::from(item.queue_id)).collect();
-        let keys: Vec<&str> = items.iter().map(|item| key(item)).collect();
+        let keys: Vec<Option<&str>> = items.iter().map(|item| key(item)).collect();
         let types: Vec<&str> = items.iter().map(|item| item.event.event_type.as_str()).collect();
         let payloads: Vec<&[u8]> = items.iter().map(|item| item.event.payload.as_ref()).collect();
-        let rows = tx.query(&self.sql.known_keys, &[&self.now(), &scopes, &keys, &types, &payloads]).await?;
+        let rows = tx.query(&self.sql.known_keys, &[&self.now(), &clients, &scopes, &keys, &types, &payloads]).await?;
         let known: HashMap<usize, &Row> = rows.iter().map(|row| (row.get::<_, i32>(0) as usize - 1, row)).collect();
         let mut fresh = Vec::new();
         for (position, item) in items.into_iter().enumerate() {
@@ -247,7 +260,7 @@ impl Inner {
             let Known { first, same, waiting } = read_known(row)?;
             match mode(item) {
                 DedupMode::KeepFirst if same => answers.push((item.index, Ok(first))),
-                DedupMode::KeepFirst => answers.push((item.index, Err(other_body(key(item))))),
+                DedupMode::KeepFirst => answers.push((item.index, Err(other_body(key(item).unwrap_or_default())))),
                 DedupMode::ReplaceWaiting => {
                     let replaced = if waiting { self.replace_fact(tx, item, first).await? } else { None };
                     match replaced {
@@ -277,28 +290,26 @@ impl Inner {
         takeover: &HashSet<usize>,
     ) -> Result<(), Fault> {
         for taking_over in [false, true] {
-            let mut rows: Vec<(i64, &str, i64, i64, i64)> = items
+            let mut rows: Vec<KeyRow<'_>> = items
                 .iter()
                 .zip(published)
                 .filter(|(item, _)| takeover.contains(&item.index) == taking_over)
-                .map(|(item, made)| {
-                    let window = item.event.deduplication.as_ref().map_or(Duration::ZERO, |dedup| dedup.window);
-                    (i64::from(item.queue_id), key(item), made.id.get(), made.event_id.to_i64(), micros(window))
-                })
+                .filter_map(|(item, made)| KeyRow::new(item, made))
                 .collect();
             if rows.is_empty() {
                 continue;
             }
             rows.sort_unstable();
-            let scopes: Vec<i64> = rows.iter().map(|row| row.0).collect();
-            let keys: Vec<&str> = rows.iter().map(|row| row.1).collect();
-            let entries: Vec<i64> = rows.iter().map(|row| row.2).collect();
-            let events: Vec<i64> = rows.iter().map(|row| row.3).collect();
-            let windows: Vec<i64> = rows.iter().map(|row| row.4).collect();
+            let clients: Vec<i64> = rows.iter().map(|row| row.client).collect();
+            let scopes: Vec<i64> = rows.iter().map(|row| row.scope).collect();
+            let keys: Vec<&str> = rows.iter().map(|row| row.key).collect();
+            let entries: Vec<i64> = rows.iter().map(|row| row.entry).collect();
+            let events: Vec<i64> = rows.iter().map(|row| row.event).collect();
+            let windows: Vec<i64> = rows.iter().map(|row| row.window).collect();
             let taken = tx
                 .query(
                     &self.sql.take_keys,
-                    &[&self.now(), &scopes, &keys, &entries, &events, &windows, &taking_over],
+                    &[&self.now(), &clients, &scopes, &keys, &entries, &events, &windows, &taking_over],
                 )
                 .await?;
             if taken.len() < rows.len() {
@@ -377,8 +388,38 @@ impl Inner {
     }
 }
 
-fn key(item: &Item) -> &str {
-    item.event.deduplication.as_ref().map_or("", |dedup| dedup.key.as_str())
+/// A key on its way into the database, in the order in which keys are locked.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct KeyRow<'a> {
+    pub(super) client: i64,
+    pub(super) scope: i64,
+    pub(super) key: &'a str,
+    pub(super) entry: i64,
+    pub(super) event: i64,
+    pub(super) window: i64,
+}
+
+impl<'a> KeyRow<'a> {
+    pub(super) fn new(item: &'a Item, made: &Published) -> Option<Self> {
+        let dedup = item.event.deduplication.as_ref()?;
+        Some(Self {
+            client: client(item),
+            scope: i64::from(item.queue_id),
+            key: &dedup.key,
+            entry: made.id.get(),
+            event: made.event_id.to_i64(),
+            window: micros(dedup.window),
+        })
+    }
+}
+
+fn key(item: &Item) -> Option<&str> {
+    item.event.deduplication.as_ref().map(|dedup| dedup.key.as_str())
+}
+
+/// Keys are scoped by client; 0 is the anchor level.
+pub(super) fn client(item: &Item) -> i64 {
+    item.event.client.map_or(0, Tsid::to_i64)
 }
 
 fn mode(item: &Item) -> DedupMode {
@@ -392,9 +433,15 @@ pub(super) fn other_body(key: &str) -> Error {
     )
 }
 
-/// Whole microseconds, the databases' resolution.
+/// Whole microseconds, the database's resolution, of at most a hundred years.
 pub(super) fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+    const CENTURY: i64 = 100 * 366 * 24 * 3600 * 1_000_000;
+    i64::try_from(duration.as_micros()).map_or(CENTURY, |micros| micros.min(CENTURY))
+}
+
+/// Text without the one character that PostgreSQL cannot hold.
+pub(super) fn clean(text: Option<&str>) -> Option<Cow<'_, str>> {
+    text.map(|text| if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{FFFD}")) } else { Cow::Borrowed(text) })
 }
 
 /// What a key that is known stands for.
@@ -422,18 +469,20 @@ pub(super) struct Replacement<'a> {
     now: Option<Timestamp>,
     entry: i64,
     payload: &'a [u8],
+    client: i64,
     scope: i64,
-    key: &'a str,
+    key: Option<&'a str>,
     event: &'a NewEvent,
 }
 
 impl<'a> Replacement<'a> {
     pub(super) fn new(item: &'a Item, entry: EntryId, now: Option<Timestamp>) -> Self {
         let payload = item.event.payload.as_ref();
-        Self { now, entry: entry.get(), payload, scope: i64::from(item.queue_id), key: key(item), event: &item.event }
+        let (client, scope) = (client(item), i64::from(item.queue_id));
+        Self { now, entry: entry.get(), payload, client, scope, key: key(item), event: &item.event }
     }
 
-    pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 13] {
+    pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 14] {
         let event = self.event;
         [
             &self.now,
@@ -449,6 +498,7 @@ impl<'a> Replacement<'a> {
             &event.attributes,
             &self.scope,
             &self.key,
+            &self.client,
         ]
     }
 }

@@ -1,16 +1,22 @@
 //! Ending, extending and giving back leases. Every statement compares the token; what did not match is looked up once to
 //! say why.
 
+use std::borrow::{Borrow, Cow};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tidegate_core::{End, EntryId, LeaseToken, Timestamp};
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::Inner;
 use super::connection::{Begin, Tx};
 use super::errors::Fault;
-use super::publish::micros;
+use super::publish::{clean, micros};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Finalized, Requeue, RequeueAt};
 
@@ -40,13 +46,13 @@ impl Inner {
     async fn settle<'a, T: Send + Sync + 'a>(
         &'a self,
         count: usize,
-        work: &(dyn Fn(std::sync::Arc<Tx>) -> futures_util::future::BoxFuture<'a, Result<(Batch<T>, Vec<i32>), Fault>> + Send + Sync + 'a),
+        work: &(dyn Fn(Arc<Tx>) -> BoxFuture<'a, Result<(Batch<T>, Vec<i32>), Fault>> + Send + Sync + 'a),
     ) -> Result<Batch<T>> {
         if count == 0 {
             return Ok(Vec::new());
         }
         // Each of these is found done when it runs again, so a lost answer is answered by running again.
-        let confirm = |_: std::sync::Arc<Tx>, _: &(Batch<T>, Vec<i32>)| async { Ok(false) }.boxed();
+        let confirm = |_: Arc<Tx>, _: &(Batch<T>, Vec<i32>)| async { Ok(false) }.boxed();
         let done = self.database.transact(Begin::Write, &|_| Ok(()), work, &confirm).await;
         let (answers, queues) = done.map_err(Fault::into_error)?;
         self.announce(queues);
@@ -55,18 +61,29 @@ impl Inner {
 
     pub(super) async fn finalize_items(
         &self,
-        tx: std::sync::Arc<Tx>,
+        tx: Arc<Tx>,
         items: &[Finalize],
     ) -> Result<(Batch<Finalized>, Vec<i32>), Fault> {
-        // The first of each id goes to the database; repeats in one batch are judged by what it left.
-        let mut first: BTreeMap<EntryId, &Finalize> = BTreeMap::new();
-        for item in items {
-            first.entry(item.id).or_insert(item);
+        // One statement takes an id once; repeats in the batch follow, so that each is judged by what came before it.
+        let mut fresh = vec![false; items.len()];
+        let mut queues = Vec::new();
+        let mut waiting: Vec<usize> = (0..items.len()).collect();
+        while !waiting.is_empty() {
+            let mut round: BTreeMap<EntryId, usize> = BTreeMap::new();
+            waiting.retain(|index| match round.entry(items[*index].id) {
+                Entry::Vacant(place) => {
+                    place.insert(*index);
+                    false
+                }
+                Entry::Occupied(_) => true,
+            });
+            let distinct: Vec<&Finalize> = round.values().map(|index| &items[*index]).collect();
+            let (moved, promoted) = self.move_to_log(&tx, &distinct).await?;
+            queues.extend(promoted);
+            for (id, index) in round {
+                fresh[index] = moved.contains(&id);
+            }
         }
-        let distinct: Vec<&Finalize> = first.into_values().collect();
-        let (moved, queues) = self.move_to_log(&tx, &distinct).await?;
-        let mut moved: HashSet<EntryId> = moved;
-        let fresh: Vec<bool> = items.iter().map(|item| moved.remove(&item.id)).collect();
         let rest: Vec<i64> = items.iter().zip(&fresh).filter(|(_, fresh)| !**fresh).map(|(item, _)| item.id.get()).collect();
         let places = if rest.is_empty() { HashMap::new() } else { self.look_up(&tx, &rest).await? };
         let answers = items.iter().zip(fresh).map(|(item, fresh)| {
@@ -79,12 +96,12 @@ impl Inner {
     }
 
     /// Moves entries to the log and promotes the groups they leave. Items are sorted by id and distinct.
-    pub(super) async fn move_to_log<F: std::borrow::Borrow<Finalize> + Sync>(
+    pub(super) async fn move_to_log<F: Borrow<Finalize> + Sync>(
         &self,
         tx: &Tx,
         items: &[F],
     ) -> Result<(HashSet<EntryId>, Vec<i32>), Fault> {
-        let items: Vec<&Finalize> = items.iter().map(std::borrow::Borrow::borrow).collect();
+        let items: Vec<&Finalize> = items.iter().map(Borrow::borrow).collect();
         let columns = FinalizeColumns::new(&items);
         let rows = tx.query(&self.sql.finalize, &columns.params(&self.now())).await?;
         let groups = rows.iter().filter_map(|row| Some((row.get::<_, i32>(1), row.get::<_, Option<&str>>(2)?)));
@@ -96,7 +113,7 @@ impl Inner {
         self.settle(items.len(), &|tx| async { self.extend_items(tx, &items).await }.boxed()).await
     }
 
-    async fn extend_items(&self, tx: std::sync::Arc<Tx>, items: &[Extend]) -> Result<(Batch<Timestamp>, Vec<i32>), Fault> {
+    async fn extend_items(&self, tx: Arc<Tx>, items: &[Extend]) -> Result<(Batch<Timestamp>, Vec<i32>), Fault> {
         let mut sorted: Vec<&Extend> = items.iter().collect();
         sorted.sort_by_key(|item| (item.id, item.token));
         let ids: Vec<i64> = sorted.iter().map(|item| item.id.get()).collect();
@@ -117,17 +134,17 @@ impl Inner {
 
     pub(super) async fn requeue(&self, items: Vec<Requeue>) -> Result<Batch<()>> {
         // A token is given back once: when the transaction runs again after a lost answer, it may find that it did.
-        let runs = std::sync::atomic::AtomicU32::new(0);
+        let runs = AtomicU32::new(0);
         let runs = &runs;
         let items = &items;
         self.settle(items.len(), &|tx| {
-            let again = runs.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 0;
+            let again = runs.fetch_add(1, Ordering::SeqCst) > 0;
             async move { self.requeue_items(tx, items, again).await }.boxed()
         })
         .await
     }
 
-    async fn requeue_items(&self, tx: std::sync::Arc<Tx>, items: &[Requeue], again: bool) -> Result<(Batch<()>, Vec<i32>), Fault> {
+    async fn requeue_items(&self, tx: Arc<Tx>, items: &[Requeue], again: bool) -> Result<(Batch<()>, Vec<i32>), Fault> {
         let mut first: BTreeMap<EntryId, (usize, &Requeue)> = BTreeMap::new();
         for (index, item) in items.iter().enumerate() {
             first.entry(item.id).or_insert((index, item));
@@ -181,6 +198,11 @@ fn judge_finalize(item: &Finalize, place: Option<Place>) -> Result<Finalized> {
     }
 }
 
+/// A moment that PostgreSQL can hold; one before 1970 is past, whatever it was.
+fn storable(at: Timestamp) -> Timestamp {
+    at.max(Timestamp::UNIX_EPOCH)
+}
+
 fn judge_holder(id: EntryId, place: Option<Place>) -> Error {
     if place.is_some() { Error::fenced() } else { Error::no_entry(id) }
 }
@@ -199,8 +221,8 @@ pub(super) struct FinalizeColumns<'a> {
     ids: Vec<i64>,
     tokens: Vec<Option<i64>>,
     ends: Vec<i16>,
-    errors: Vec<Option<&'a str>>,
-    results: Vec<Option<&'a str>>,
+    errors: Vec<Option<Cow<'a, str>>>,
+    results: Vec<Option<Cow<'a, str>>>,
 }
 
 impl<'a> FinalizeColumns<'a> {
@@ -209,12 +231,12 @@ impl<'a> FinalizeColumns<'a> {
             ids: items.iter().map(|item| item.id.get()).collect(),
             tokens: items.iter().map(|item| item.token.map(|LeaseToken(token)| token)).collect(),
             ends: items.iter().map(|item| item.end.code()).collect(),
-            errors: items.iter().map(|item| item.errors.as_deref()).collect(),
-            results: items.iter().map(|item| item.results.as_deref()).collect(),
+            errors: items.iter().map(|item| clean(item.errors.as_deref())).collect(),
+            results: items.iter().map(|item| clean(item.results.as_deref())).collect(),
         }
     }
 
-    pub(super) fn params<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn tokio_postgres::types::ToSql + Sync); 6] {
+    pub(super) fn params<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn ToSql + Sync); 6] {
         [now, &self.ids, &self.tokens, &self.ends, &self.errors, &self.results]
     }
 }
@@ -226,7 +248,7 @@ struct RequeueColumns<'a> {
     dues: Vec<Option<Timestamp>>,
     delays: Vec<Option<i64>>,
     counts: Vec<bool>,
-    errors: Vec<Option<&'a str>>,
+    errors: Vec<Option<Cow<'a, str>>>,
 }
 
 impl<'a> RequeueColumns<'a> {
@@ -234,17 +256,17 @@ impl<'a> RequeueColumns<'a> {
         Self {
             ids: items.iter().map(|item| item.id.get()).collect(),
             tokens: items.iter().map(|item| item.token.0).collect(),
-            dues: items.iter().map(|item| if let RequeueAt::At(at) = item.when { Some(at) } else { None }).collect(),
+            dues: items.iter().map(|item| if let RequeueAt::At(at) = item.when { Some(storable(at)) } else { None }).collect(),
             delays: items
                 .iter()
                 .map(|item| if let RequeueAt::After(delay) = item.when { Some(micros(delay)) } else { None })
                 .collect(),
             counts: items.iter().map(|item| item.counts).collect(),
-            errors: items.iter().map(|item| item.error.as_deref()).collect(),
+            errors: items.iter().map(|item| clean(item.error.as_deref())).collect(),
         }
     }
 
-    fn params<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn tokio_postgres::types::ToSql + Sync); 7] {
+    fn params<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn ToSql + Sync); 7] {
         [now, &self.ids, &self.tokens, &self.dues, &self.delays, &self.counts, &self.errors]
     }
 }

@@ -131,8 +131,10 @@ WITH moment AS MATERIALIZED (
 ), entries AS (
     INSERT INTO {ns}.event_queue (id, event_id, due_at, client_id, lane, queue_id, max_attempts, place, exhausted_as,
                                   group_key)
-    SELECT id, tsid | (id & 4194303), coalesce(due_at, now + delay_us * interval '1 microsecond'), client_id, lane,
-           queue_id, max_attempts, place, exhausted_as, group_key
+    SELECT id, tsid | (id & 4194303),
+           CASE WHEN coalesce(due_at, now + delay_us * interval '1 microsecond') IS NOT NULL
+                THEN greatest(now, coalesce(due_at, now + delay_us * interval '1 microsecond')) END,
+           client_id, lane, queue_id, max_attempts, place, exhausted_as, group_key
     FROM input
 )
 SELECT id, tsid | (id & 4194303), now FROM input";
@@ -143,20 +145,22 @@ const KNOWN_KEYS: &str = "
 SELECT i.ord::integer, d.entry_id, d.event_id, e.created_at,
        e.id IS NULL OR (e.event_type = i.event_type AND e.payload = i.payload) AS same,
        EXISTS (SELECT FROM {ns}.event_queue q WHERE q.id = d.entry_id AND q.lease_until IS NULL) AS waiting
-FROM unnest($2::bigint[], $3::text[], $4::text[], $5::bytea[]) WITH ORDINALITY AS i(scope, key, event_type, payload, ord)
-JOIN {ns}.deduplication d ON d.client_id = 0 AND d.kind = 0 AND d.scope = i.scope AND d.key = i.key
+FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bytea[]) WITH ORDINALITY
+    AS i(client_id, scope, key, event_type, payload, ord)
+JOIN {ns}.deduplication d ON d.client_id = i.client_id AND d.kind = 0 AND d.scope = i.scope AND d.key = i.key
 LEFT JOIN {ns}.events e ON e.id = d.event_id
 WHERE d.expires_at > coalesce($1::timestamptz, statement_timestamp())";
 
 /// Takes keys that are free, expired, or whose entry no longer waits (takeover). Keys come sorted.
 const TAKE_KEYS: &str = "
 INSERT INTO {ns}.deduplication AS d (client_id, kind, scope, key, entry_id, event_id, expires_at)
-SELECT 0, 0, i.scope, i.key, i.entry_id, i.event_id,
+SELECT i.client_id, 0, i.scope, i.key, i.entry_id, i.event_id,
        coalesce($1::timestamptz, statement_timestamp()) + i.window_us * interval '1 microsecond'
-FROM unnest($2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS i(scope, key, entry_id, event_id, window_us)
+FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[])
+    AS i(client_id, scope, key, entry_id, event_id, window_us)
 ON CONFLICT (client_id, kind, scope, key) DO UPDATE
     SET entry_id = excluded.entry_id, event_id = excluded.event_id, expires_at = excluded.expires_at
-    WHERE d.expires_at <= coalesce($1::timestamptz, statement_timestamp()) OR $7::boolean
+    WHERE d.expires_at <= coalesce($1::timestamptz, statement_timestamp()) OR $8::boolean
 RETURNING d.key";
 
 /// Gives a waiting entry another fact. Answers nothing when the entry no longer waits.
@@ -180,7 +184,7 @@ WITH moment AS MATERIALIZED (
     UPDATE {ns}.event_queue q SET event_id = w.new_id FROM waiting w WHERE q.id = w.id
 ), key AS (
     UPDATE {ns}.deduplication d SET event_id = w.new_id FROM waiting w
-    WHERE d.client_id = 0 AND d.kind = 0 AND d.scope = $12 AND d.key = $13
+    WHERE d.client_id = $14 AND d.kind = 0 AND d.scope = $12 AND d.key = $13
 )
 SELECT w.new_id, o.created_at FROM waiting w CROSS JOIN old o";
 
@@ -334,8 +338,9 @@ SET lease_until = NULL,
     attempts = q.attempts - CASE WHEN i.counts THEN 0 ELSE 1 END,
     last_error = coalesce(i.error, q.last_error),
     place = CASE WHEN i.due_at IS NULL AND i.delay_us IS NULL THEN q.place ELSE 1 END,
-    due_at = coalesce(i.due_at, coalesce($1::timestamptz, statement_timestamp()) + i.delay_us * interval '1 microsecond',
-                      q.due_at)
+    due_at = CASE WHEN i.due_at IS NULL AND i.delay_us IS NULL THEN q.due_at
+             ELSE greatest(coalesce($1::timestamptz, statement_timestamp()), i.due_at,
+                           coalesce($1::timestamptz, statement_timestamp()) + i.delay_us * interval '1 microsecond') END
 FROM unnest($2::bigint[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::boolean[], $7::text[])
     AS i(id, token, due_at, delay_us, counts, error)
 WHERE q.id = i.id AND q.token = i.token AND q.lease_until IS NOT NULL

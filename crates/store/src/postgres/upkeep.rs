@@ -108,8 +108,7 @@ impl Inner {
 
     pub(super) async fn consumer_seen(&self, consumer: Consumer) -> Result<()> {
         tidegate_core::name::check_text("worker id", &consumer.worker)?;
-        let catalog = self.catalog().await?;
-        let queue_id = catalog.queue(&consumer.queue)?.id;
+        let queue_id = self.queue(&consumer.queue).await?.id;
         let reader = self.database.reader().await.map_err(Fault::into_error)?;
         let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
             [&self.now(), &consumer.worker, &queue_id, &consumer.types];
