@@ -60,9 +60,9 @@ pub(super) async fn behind_in_group(scene: Scene) {
     seen(&store, None).await;
     let published = publish(&store, vec![event("t").group("g"); 3]).await;
     assert_eq!(store.why(published[0]).await.unwrap(), Why::Ready { ahead: 0 });
-    for ahead in 1..3 {
+    for (ahead, id) in published.iter().enumerate().skip(1) {
         let expected = Why::BehindInGroup { group: "g".into(), ahead: ahead as u64 };
-        assert_eq!(store.why(published[ahead]).await.unwrap(), expected);
+        assert_eq!(store.why(*id).await.unwrap(), expected);
     }
     complete(&store, &claim_one(&store).await).await;
     assert_eq!(store.why(published[2]).await.unwrap(), Why::BehindInGroup { group: "g".into(), ahead: 1 });
