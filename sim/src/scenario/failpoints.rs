@@ -19,14 +19,18 @@ pub(crate) fn run(settings: Settings) -> Verdict {
     let server = server()?;
     let mut rng = settings.rng();
     let mut hits = 0;
+    let mut failed = Vec::new();
     for (names, on_postgres) in [(SQLITE, false), (POSTGRES, true)] {
         for name in names {
             let arena = if on_postgres { Arena::postgres(&server, settings)? } else { Arena::sqlite(settings)? };
             let passes: Vec<u32> = (0..settings.kills.unwrap_or(8)).map(|_| rng.random_range(1..60)).collect();
             let verdict = hit(&arena, name, &passes, settings);
             hits += passes.len();
-            arena.conclude(verdict)?;
+            failed.extend(arena.conclude(verdict).err().map(|error| error.to_string()));
         }
+    }
+    if !failed.is_empty() {
+        return Err(failed.join("\n").into());
     }
     Ok(format!("{} failpoints hit {hits} times", SQLITE.len() + POSTGRES.len()))
 }
