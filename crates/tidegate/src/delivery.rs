@@ -146,16 +146,16 @@ impl QueuedEvent {
             let Some(origin) = self.lease.origin.clone() else { return Err(Error::fenced()) };
             let ticket = match origin.shared.lanes.finish.submit(item.clone()).await {
                 Ok(ticket) => ticket,
-                Err(error) if is_transient(&error) && pause.again().await => continue,
+                Err(error) if is_transient(&error) && !origin.shared.is_closed() && pause.again().await => continue,
                 Err(error) => return Err(error),
             };
             self.lease.origin = None; // the flush decides from here, whether or not anybody waits for it
             let answer = ticket.answer().await;
             match answer {
-                // Ending twice under one token is the same as once, so an unknown outcome is asked for again.
-                Err(error) if is_transient(&error) || error.kind() == ErrorKind::Indeterminate => {
+                Err(error) if may_end_later(&error) => {
+                    let closed = origin.shared.is_closed();
                     self.lease.origin = Some(origin);
-                    if !pause.again().await {
+                    if closed || !pause.again().await {
                         return Err(error);
                     }
                 }
@@ -257,6 +257,10 @@ impl QueuedEvent {
         self.lease.origin.take()
     }
 
+    pub(crate) fn arm(&mut self, origin: Option<Arc<Origin>>) {
+        self.lease.origin = origin;
+    }
+
     pub(crate) fn claimed_since(&self) -> Instant {
         self.claimed
     }
@@ -268,14 +272,15 @@ impl QueuedEvent {
             let Some(origin) = self.lease.origin.clone() else { return Err(Error::fenced()) };
             let ticket = match origin.shared.lanes.requeue.submit(item.clone()).await {
                 Ok(ticket) => ticket,
-                Err(error) if is_transient(&error) && pause.again().await => continue,
+                Err(error) if is_transient(&error) && !origin.shared.is_closed() && pause.again().await => continue,
                 Err(error) => return Err(error),
             };
             self.lease.origin = None;
             match ticket.answer().await {
                 Err(error) if is_transient(&error) => {
+                    let closed = origin.shared.is_closed();
                     self.lease.origin = Some(origin);
-                    if !pause.again().await {
+                    if closed || !pause.again().await {
                         return Err(error);
                     }
                 }
@@ -305,23 +310,21 @@ impl QueuedEvent {
     }
 
     /// Tries go on while the lease lasts, but not for long.
-    fn patience(&self) -> Patience {
-        let longest = self.lease.origin.as_ref().map_or(Duration::ZERO, |origin| {
-            if origin.shared.is_closed() { Duration::ZERO } else { origin.shared.options.limits.deadline }
-        });
+    pub(crate) fn patience(&self) -> Patience {
+        let longest = self.lease.origin.as_ref().map_or(Duration::ZERO, |origin| origin.shared.options.limits.deadline);
         let until = self.lease.until.min(Instant::now() + longest);
         Patience { until, pause: FIRST_PAUSE }
     }
 }
 
-struct Patience {
+pub(crate) struct Patience {
     until: Instant,
     pause: Duration,
 }
 
 impl Patience {
     /// Waits a little and says whether another try is worth it.
-    async fn again(&mut self) -> bool {
+    pub(crate) async fn again(&mut self) -> bool {
         if Instant::now() + self.pause >= self.until {
             return false;
         }
@@ -329,6 +332,12 @@ impl Patience {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         true
     }
+}
+
+/// Whether an end should be asked for again. Ending twice under one token is the same as once, so that goes for unknown
+/// outcomes too.
+pub(crate) fn may_end_later(error: &Error) -> bool {
+    is_transient(error) || error.kind() == ErrorKind::Indeterminate
 }
 
 /// No errors: COMPLETED. Else COMPLETED_WITH_ERRORS and the errors as a JSON list.

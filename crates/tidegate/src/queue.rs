@@ -7,7 +7,7 @@ use tidegate_core::{End, EntryId, LeaseToken, NewEvent, QueueName, Timestamp};
 use tidegate_store::{Backend, Extend, Finalize, Finalized, Published, QueueChange, Requeue, RequeueAt, Store};
 
 use crate::consumer::{ClaimKey, Consumer};
-use crate::delivery::{QueuedEvent, verdict};
+use crate::delivery::{QueuedEvent, may_end_later, verdict};
 use crate::error::{Result, lost};
 use crate::options::{Builder, Options, check_lease};
 use crate::shared::{Native, Shared};
@@ -177,26 +177,52 @@ impl EventQueue {
         self.shared().lanes.finish.call(item).await
     }
 
-    /// Ends a batch as COMPLETED, with as little work per entry as can be, and answers each in order. If the caller goes
-    /// away meanwhile, what was handed over is still ended and the rest released.
+    /// Ends a batch as COMPLETED, with as little work per entry as can be, and answers each in order. Like single
+    /// verdicts, it outlasts a short outage. If the caller goes away meanwhile, what was handed over is still ended and
+    /// the rest released.
     pub async fn finalize_many(&self, events: Vec<QueuedEvent>) -> Vec<Result<Finalized>> {
-        let lane = &self.shared().lanes.finish;
         let most = self.shared().options.limits.batch_items.max(1);
         let mut answers = Vec::with_capacity(events.len());
         let mut rest = events;
         while !rest.is_empty() {
             let tail = if rest.len() > most { rest.split_off(most) } else { Vec::new() };
             let mut batch = std::mem::replace(&mut rest, tail);
-            let items = batch.iter().map(completed).collect();
-            let answered = match lane.submit_many(items).await {
-                Ok(ticket) => {
-                    batch.iter_mut().for_each(|event| drop(event.disarm()));
-                    ticket.answers().await
-                }
-                Err(error) => Err(error),
-            };
+            answers.extend(self.finish_batch(&mut batch).await);
             self.count_finished(&batch);
-            answers.extend(answered.unwrap_or_else(|error| batch.iter().map(|_| Err(error.clone())).collect()));
+        }
+        answers
+    }
+
+    async fn finish_batch(&self, batch: &mut [QueuedEvent]) -> Vec<Result<Finalized>> {
+        let mut answers = self.try_finish(batch.iter_mut().collect()).await;
+        let Some(mut pause) = batch.first().map(QueuedEvent::patience) else { return answers };
+        loop {
+            let failed = |answer: &Result<Finalized>| answer.as_ref().is_err_and(may_end_later);
+            if !answers.iter().any(failed) || self.shared().is_closed() || !pause.again().await {
+                return answers;
+            }
+            let (open, events): (Vec<_>, Vec<_>) =
+                answers.iter_mut().zip(batch.iter_mut()).filter(|(answer, _)| failed(answer)).unzip();
+            for (answer, again) in open.into_iter().zip(self.try_finish(events).await) {
+                *answer = again;
+            }
+        }
+    }
+
+    /// One flush. An entry whose end is still open afterwards is ours to release again.
+    async fn try_finish(&self, mut events: Vec<&mut QueuedEvent>) -> Vec<Result<Finalized>> {
+        let items = events.iter().map(|event| completed(event)).collect();
+        let ticket = match self.shared().lanes.finish.submit_many(items).await {
+            Ok(ticket) => ticket,
+            Err(error) => return events.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let origins: Vec<_> = events.iter_mut().map(|event| event.disarm()).collect();
+        let answered = ticket.answers().await;
+        let answers = answered.unwrap_or_else(|error| events.iter().map(|_| Err(error.clone())).collect());
+        for ((event, origin), answer) in events.into_iter().zip(origins).zip(&answers) {
+            if answer.as_ref().is_err_and(may_end_later) {
+                event.arm(origin);
+            }
         }
         answers
     }

@@ -45,14 +45,39 @@ async fn a_file_that_is_no_database_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_read_only_database_is_unavailable() {
+async fn a_read_only_file_is_unavailable() {
     let place = Place::sqlite();
     place.open().await.close().await;
     let Place::Sqlite(folder) = &place else { unreachable!() };
-    // Permissions do not bind root, so the file is opened read-only by its address.
-    let address = format!("sqlite:file:{}?mode=ro", folder.path().join("queue.db").display());
-    let kind = refused(&address).await;
-    assert!(matches!(kind, ErrorKind::Unavailable | ErrorKind::Invalid), "{kind:?}");
+    let path = folder.path().join("queue.db");
+    // Permissions do not bind root; a file whose write version SQLite does not know is read-only to anybody.
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[18] = 3;
+    std::fs::write(&path, &bytes).unwrap();
+    assert_eq!(refused(&place.address()).await, ErrorKind::Unavailable);
+    assert_eq!(std::fs::read(&path).unwrap(), bytes, "nothing was written");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_server_is_unavailable_and_recovers() {
+    let place = Place::postgres();
+    let queue = place.open().await;
+    let (client, connection) = tokio_postgres::connect(&place.address(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let name: String = client.query_one("SELECT current_database()::text", &[]).await.unwrap().get(0);
+    client.batch_execute(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on")).await.unwrap();
+    assert_eq!(refused(&place.address()).await, ErrorKind::Unavailable);
+    // New sessions are read-only from here on: those of the open queue are made new.
+    let others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                  WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    client.query(others, &[]).await.unwrap();
+    let error = soon("refused", queue.publish(NewEvent::new("t", "{}"))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    client.batch_execute(&format!("ALTER DATABASE {name} SET default_transaction_read_only = off")).await.unwrap();
+    client.query(others, &[]).await.unwrap();
+    crate::support::eventually("it works again", || async { queue.publish(NewEvent::new("t", "{}")).await.is_ok() })
+        .await;
+    queue.close().await;
 }
 
 on_each_database! {

@@ -179,6 +179,32 @@ async fn a_verdict_outlasts_a_short_outage_and_a_drop_does_too() {
     store.broken.store(1, Ordering::SeqCst);
     events.pop().unwrap().snooze(HOUR).await.unwrap();
     assert_eq!(queue.depth().await.unwrap().delayed, 1);
+    queue.publish_many((0..50).map(event).collect()).await;
+    let batch = queue.poll_many(100).await.unwrap();
+    store.broken.store(2, Ordering::SeqCst);
+    let ends = queue.finalize_many(batch).await;
+    assert_eq!(ends.into_iter().filter(Result::is_ok).count(), 51);
+}
+
+#[tokio::test]
+async fn what_could_not_be_ended_is_released() {
+    let store = MemoryStore::new();
+    let limits = {
+        let mut limits = tidegate::Limits::default();
+        limits.deadline = Duration::from_millis(200);
+        limits
+    };
+    let queue =
+        EventQueue::builder().limits(limits).with_store(Arc::clone(&store) as Arc<dyn tidegate::Store>).await.unwrap();
+    queue.publish_many((0..3).map(event).collect()).await;
+    let mut held = queue.poll_many(3).await.unwrap();
+    store.broken.store(usize::MAX, Ordering::SeqCst);
+    assert_eq!(held.pop().unwrap().complete().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(queue.finalize_many(held).await.iter().all(Result::is_err));
+    assert_eq!(queue.depth().await.unwrap().leased, 3);
+    store.broken.store(0, Ordering::SeqCst);
+    eventually("all are back", || async { queue.depth().await.unwrap().ready == 3 }).await;
+    assert_eq!(queue.poll().await.unwrap().unwrap().attempts, 1, "the outage did not count");
 }
 
 #[tokio::test]

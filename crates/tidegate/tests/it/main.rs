@@ -7,6 +7,7 @@ mod databases;
 mod lanes;
 mod looking_after;
 mod memory;
+mod metering;
 mod outbox;
 mod queue;
 mod support;
