@@ -1,6 +1,7 @@
 //! Opening: options, connections, threads.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -88,7 +89,7 @@ fn prepare(path: PathBuf, options: SqliteOptions) -> Result<Ready> {
     let sql = Sql::new(&options.store.namespace);
     let shared = Arc::new(Shared { options: options.store, sql, time });
     let (wake, _) = broadcast::channel(WAKEUPS);
-    let inbox = Arc::new(Inbox { jobs: Jobs::new(), wake, stopped: OnceLock::new() });
+    let inbox = Arc::new(Inbox { jobs: Jobs::new(), wake, stopped: OnceLock::new(), commits: AtomicU64::new(0) });
     let writer = Writer::new(conn, shared.clone(), inbox.clone())?;
     Ok(Ready { path, shared, inbox, writer, readers })
 }

@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ pub(super) struct Inbox {
     pub(super) wake: broadcast::Sender<Wake>,
     /// Why the store has stopped for good.
     pub(super) stopped: OnceLock<Error>,
+    /// Commits so far.
+    pub(super) commits: AtomicU64,
 }
 
 /// The writer's own state.
@@ -146,6 +148,7 @@ impl Writer {
                 self.known.generation = generation;
             }
             self.known.marks.clear();
+            self.known.heartbeat = 0;
             self.stale = false;
         }
         Ok(())
@@ -186,6 +189,7 @@ impl Writer {
         failpoint("sqlite.after_commit");
         match outcome {
             Ok(()) => {
+                self.inbox.commits.fetch_add(1, Ordering::SeqCst);
                 for job in done {
                     job.job.answer(Ok(()));
                 }
