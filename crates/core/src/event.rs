@@ -266,7 +266,9 @@ pub enum InvalidEvent {
     #[error(transparent)]
     Name(#[from] InvalidName),
     /// The payload is larger than the limit.
-    #[error("the payload has {size} bytes, above the limit of {limit}: store it elsewhere and publish a reference to it")]
+    #[error(
+        "the payload has {size} bytes, above the limit of {limit}: store it elsewhere and publish a reference to it"
+    )]
     PayloadTooLarge {
         /// The payload's bytes.
         size: usize,

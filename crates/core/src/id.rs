@@ -26,11 +26,7 @@ impl EntryId {
     /// # Errors
     /// When it is not in `1..2^53`.
     pub fn new(raw: i64) -> Result<Self, InvalidId> {
-        if (1..ENTRY_ID_LIMIT).contains(&raw) {
-            Ok(Self(raw))
-        } else {
-            Err(InvalidId::EntryOutOfRange(raw))
-        }
+        if (1..ENTRY_ID_LIMIT).contains(&raw) { Ok(Self(raw)) } else { Err(InvalidId::EntryOutOfRange(raw)) }
     }
 
     /// The raw number.

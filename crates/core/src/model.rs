@@ -40,6 +40,9 @@ struct Key {
     expires: Timestamp,
 }
 
+/// Priority, type, and whether it sorts by due moment.
+type Path<'a> = (i16, &'a str, bool);
+
 /// What a publish did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PublishOutcome {
@@ -157,7 +160,7 @@ impl Model {
     /// Each lane (type and priority) offers its first `max` of both paths: straight ones by id, timed ones by due
     /// moment; of what is offered, the first `max` by priority and id are taken.
     fn candidates(&self, max: usize, types: Option<&[String]>, now: Timestamp) -> Vec<EntryId> {
-        let mut offers: BTreeMap<(i16, &str, bool), Vec<(Option<Timestamp>, EntryId)>> = BTreeMap::new();
+        let mut offers: BTreeMap<Path<'_>, Vec<(Option<Timestamp>, EntryId)>> = BTreeMap::new();
         for (id, item) in &self.items {
             let wanted = types.is_none_or(|types| types.contains(&item.event.event_type));
             if wanted && crate::entry::is_eligible(&item.entry.phase, now) {

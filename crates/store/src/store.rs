@@ -191,7 +191,11 @@ impl StoreOptions {
     pub fn check(&self) -> Result<()> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         let name = &self.namespace;
-        if name.is_empty() || name.len() > 40 || !name.chars().all(plain) || !name.starts_with(|c: char| c.is_alphabetic()) {
+        if name.is_empty()
+            || name.len() > 40
+            || !name.chars().all(plain)
+            || !name.starts_with(|c: char| c.is_alphabetic())
+        {
             return Err(Error::invalid(format!(
                 "{name:?} cannot be a namespace: use 1 to 40 of a-z, 0-9 and _, starting with a letter"
             )));

@@ -7,7 +7,9 @@ use tokio_postgres::Transaction;
 
 use super::catalog::Catalog;
 use super::errors::Fault;
-use super::publish::{Columns, Item, KeyRow, Known, Replacement, client, other_body, read_known, read_published, read_replaced};
+use super::publish::{
+    Columns, Item, KeyRow, Known, Replacement, client, other_body, read_known, read_published, read_replaced,
+};
 use super::settle::FinalizeColumns;
 use super::{Inner, MAX_CATALOG_READS, PostgresStore};
 use crate::error::{Error, ErrorKind, Result};
@@ -49,7 +51,12 @@ impl PostgresStore {
 }
 
 impl Inner {
-    async fn publish_in(&self, tx: &Transaction<'_>, catalog: &Catalog, events: &[NewEvent]) -> Result<Vec<Published>, Fault> {
+    async fn publish_in(
+        &self,
+        tx: &Transaction<'_>,
+        catalog: &Catalog,
+        events: &[NewEvent],
+    ) -> Result<Vec<Published>, Fault> {
         let mut items = Vec::with_capacity(events.len());
         let mut missing = Vec::new();
         for (index, event) in events.iter().enumerate() {
@@ -120,7 +127,14 @@ impl Inner {
         let rows = tx
             .query(
                 &self.sql.known_keys,
-                &[&self.now(), &vec![client(item)], &vec![scope], &vec![&dedup.key], &vec![&item.event.event_type], &vec![payload]],
+                &[
+                    &self.now(),
+                    &vec![client(item)],
+                    &vec![scope],
+                    &vec![&dedup.key],
+                    &vec![&item.event.event_type],
+                    &vec![payload],
+                ],
             )
             .await?;
         let Some(row) = rows.first() else { return Ok(None) };
@@ -155,7 +169,8 @@ impl Inner {
         let stale = items.iter().find(|item| !moved.contains(&item.id.get()));
         let id = stale.map_or(0, |item| item.id.get());
         // An error inside the transaction is the only way to make sure that it cannot commit.
-        let abort = format!("DO $$ BEGIN RAISE EXCEPTION 'tidegate: the lease of entry {id} is no longer held'; END $$");
+        let abort =
+            format!("DO $$ BEGIN RAISE EXCEPTION 'tidegate: the lease of entry {id} is no longer held'; END $$");
         let _ = tx.batch_execute(&abort).await;
         Err(Error::fenced().into())
     }

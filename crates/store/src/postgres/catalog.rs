@@ -1,7 +1,8 @@
 //! The configuration as last read: queues and their lanes. Every transaction compares its generation with the
 //! database's, so a change is seen by the next batch on every node.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::collections::hash_map::{Entry, HashMap};
 use std::sync::Arc;
 
 use tidegate_core::{QueueName, QueueState};
@@ -57,10 +58,10 @@ impl Catalog {
         for row in rows {
             generation = row.get(0);
             let id: i32 = row.get(1);
-            if !queues.contains_key(&id) {
-                queues.insert(id, read_queue(row, id)?);
-            }
-            let queue = queues.get_mut(&id).expect("it was just put there");
+            let queue = match queues.entry(id) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(read_queue(row, id)?),
+            };
             if let Some(lane) = row.get::<_, Option<i32>>(5) {
                 queue.add_lane(Lane { id: lane, event_type: row.get(6), priority: row.get(7) });
             }
@@ -77,9 +78,9 @@ impl Catalog {
 
     /// A queue by name.
     pub(super) fn queue(&self, name: &QueueName) -> Result<&Arc<Queue>, Error> {
-        self.queues.get(name).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("there is no queue {name}: create it first"))
-        })
+        self.queues
+            .get(name)
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no queue {name}: create it first")))
     }
 
     /// A queue by number.

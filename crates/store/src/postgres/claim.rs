@@ -116,7 +116,11 @@ impl Inner {
         });
         if lanes.ids.is_empty() {
             // No lane of these types exists; that may have changed since the catalog was read.
-            return if self.generation_stands(catalog).await? { Ok(Found::default()) } else { Err(Fault::StaleCatalog) };
+            return if self.generation_stands(catalog).await? {
+                Ok(Found::default())
+            } else {
+                Err(Fault::StaleCatalog)
+            };
         }
         let lanes = &lanes;
         let found = self
@@ -259,7 +263,12 @@ impl Inner {
     }
 
     async fn database_time(&self) -> Result<Timestamp, Fault> {
-        let rows = self.database.reader().await?.query("SELECT coalesce($1::timestamptz, clock_timestamp())", &[&self.now()]).await?;
+        let rows = self
+            .database
+            .reader()
+            .await?
+            .query("SELECT coalesce($1::timestamptz, clock_timestamp())", &[&self.now()])
+            .await?;
         Ok(rows.first().map_or(Timestamp::UNIX_EPOCH, |row| row.get(0)))
     }
 }

@@ -48,8 +48,7 @@ pub(super) fn config(url: &str, options: &PostgresOptions) -> Result<Config> {
 
 /// A pool over that configuration.
 pub(super) fn pool(config: Config, options: &PostgresOptions) -> Result<Pool> {
-    let manager =
-        Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    let manager = Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
     let timeouts = Timeouts {
         wait: Some(options.retry_for),
         create: Some(options.connect_timeout),
@@ -164,7 +163,10 @@ enum Outcome<T> {
     Done(T),
     Fault(Fault),
     /// COMMIT was sent and its answer lost.
-    Unknown { xid: String, value: T },
+    Unknown {
+        xid: String,
+        value: T,
+    },
 }
 
 impl Database {
@@ -280,7 +282,12 @@ impl Database {
         }
     }
 
-    async fn try_find_out<T: Send + Sync>(&self, xid: &str, value: &T, confirm: &Confirm<'_, T>) -> Result<Option<bool>, Fault> {
+    async fn try_find_out<T: Send + Sync>(
+        &self,
+        xid: &str,
+        value: &T,
+        confirm: &Confirm<'_, T>,
+    ) -> Result<Option<bool>, Fault> {
         let tx = Arc::new(Tx::new(self.pool.get().await?, true));
         // A number above the next one was forgotten by a crash; asking for its status would be an error.
         let sql = "SELECT CASE WHEN $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) \
@@ -298,7 +305,9 @@ impl Database {
         let deadline = Instant::now() + self.retry_for;
         loop {
             match self.reader().await {
-                Err(Fault::Lost(_)) if Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(100)).await,
+                Err(Fault::Lost(_)) if Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(100)).await
+                }
                 reader => return reader.map_err(Fault::into_error),
             }
         }

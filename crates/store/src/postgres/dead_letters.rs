@@ -79,7 +79,11 @@ impl Inner {
         let limit = query.limit.min(10_000) as i64;
         let reader = self.database.reader().await.map_err(Fault::into_error)?;
         let rows = reader.query(&self.sql.dead_letters, &[&queue_id, &after, &query.event_type, &limit]).await;
-        let ids = rows.map_err(Fault::into_error)?.iter().map(|row| EntryId::new(row.get(0))).collect::<Result<Vec<_>, _>>()?;
+        let ids = rows
+            .map_err(Fault::into_error)?
+            .iter()
+            .map(|row| EntryId::new(row.get(0)))
+            .collect::<Result<Vec<_>, _>>()?;
         drop(reader);
         Ok(self.entries(ids).await?.into_iter().flatten().collect())
     }

@@ -78,7 +78,9 @@ pub(super) fn classify(error: tokio_postgres::Error) -> Fault {
     let code = db.code().clone();
     let class = code.code().get(..2).unwrap_or_default().to_owned();
     if code == SqlState::T_R_DEADLOCK_DETECTED || code == SqlState::T_R_SERIALIZATION_FAILURE {
-        return Fault::Again(Error::new(ErrorKind::Busy, format!("the transaction collided: {said}")).with_source(error));
+        return Fault::Again(
+            Error::new(ErrorKind::Busy, format!("the transaction collided: {said}")).with_source(error),
+        );
     }
     let (kind, hint) = match class.as_str() {
         // Shutting down, starting up, connection refused by limits.

@@ -55,7 +55,11 @@ impl Inner {
         let (event_type, now): (String, Timestamp) = (row.get(7), row.get(8));
         if let Some(until) = until {
             let worker = worker.unwrap_or_default();
-            return Ok(Some(if until > now { Why::Leased { worker, until } } else { Why::Abandoned { worker, since: until } }));
+            return Ok(Some(if until > now {
+                Why::Leased { worker, until }
+            } else {
+                Why::Abandoned { worker, since: until }
+            }));
         }
         if let (PARKED | ARRIVED, Some(group)) = (place, group) {
             let rows = tx.query(&self.sql.ahead_in_group, &[&queue_id, &group, &id.get()]).await?;

@@ -90,7 +90,14 @@ impl Marks {
     }
 
     /// Takes in where a lane's first rows were seen, scanning from its mark. `None` means an empty path.
-    pub(super) fn seen(&self, lane: i32, first_id: Option<i64>, first_due: Option<Timestamp>, now: Timestamp, at: Instant) {
+    pub(super) fn seen(
+        &self,
+        lane: i32,
+        first_id: Option<i64>,
+        first_due: Option<Timestamp>,
+        now: Timestamp,
+        at: Instant,
+    ) {
         let mut state = self.lock();
         let marks = state.lanes.entry(lane).or_insert_with(LaneMarks::new);
         if marks.next.is_none() {

@@ -21,7 +21,8 @@ async fn run(client: &mut Client, options: &PostgresOptions) -> Result<(), Fault
     let tx = client.transaction().await?;
     // One migration at a time per database and namespace; others wait here, then find it done.
     tx.batch_execute("SET LOCAL lock_timeout = '60s'").await?;
-    tx.query_one("SELECT count(pg_advisory_xact_lock(hashtextextended($1, 4711)))", &[&format!("tidegate:{ns}")]).await?;
+    tx.query_one("SELECT count(pg_advisory_xact_lock(hashtextextended($1, 4711)))", &[&format!("tidegate:{ns}")])
+        .await?;
     let meta = format!("{ns}.meta");
     let exists: bool = tx.query_one("SELECT to_regclass($1) IS NOT NULL", &[&meta]).await?.get(0);
     let (version, oldest) = if exists {
@@ -83,7 +84,8 @@ fn schema_error(message: String) -> Fault {
 fn not_ours(ns: &str, error: tokio_postgres::Error) -> Fault {
     match classify(error) {
         Fault::Final(error) if error.kind() == ErrorKind::Schema => {
-            schema_error(format!("the schema {ns} is not one of Tidegate's: choose another namespace")).with_cause(error)
+            schema_error(format!("the schema {ns} is not one of Tidegate's: choose another namespace"))
+                .with_cause(error)
         }
         fault => fault,
     }

@@ -12,10 +12,10 @@ use tidegate_core::{Availability, DedupMode, EntryId, NewEvent, QueueState, Time
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::{Inner, MAX_CATALOG_READS, accept_generation};
 use super::catalog::{Catalog, MissingLane};
 use super::connection::{Begin, Tx};
 use super::errors::Fault;
+use super::{Inner, MAX_CATALOG_READS, accept_generation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, PublishOutcome, Published};
 
@@ -230,8 +230,7 @@ impl Inner {
 
     pub(super) async fn draw_ids(&self, tx: &Tx, count: usize) -> Result<Vec<i64>, Fault> {
         let count = i32::try_from(count).unwrap_or(i32::MAX);
-        let mut ids: Vec<i64> =
-            tx.query(&self.sql.draw_ids, &[&count]).await?.iter().map(|row| row.get(0)).collect();
+        let mut ids: Vec<i64> = tx.query(&self.sql.draw_ids, &[&count]).await?.iter().map(|row| row.get(0)).collect();
         ids.sort_unstable();
         Ok(ids)
     }
@@ -504,7 +503,12 @@ impl<'a> Replacement<'a> {
 }
 
 pub(super) fn read_replaced(row: &Row, first: Published) -> Published {
-    Published { event_id: Tsid::from_i64(row.get(0)), created_at: row.get(1), outcome: PublishOutcome::Replaced, ..first }
+    Published {
+        event_id: Tsid::from_i64(row.get(0)),
+        created_at: row.get(1),
+        outcome: PublishOutcome::Replaced,
+        ..first
+    }
 }
 
 /// Reads what the publish statement made, in the items' order: ids rise in it.

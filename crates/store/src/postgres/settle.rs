@@ -8,17 +8,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use tidegate_core::{End, EntryId, LeaseToken, Timestamp};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::Inner;
-use super::connection::{Begin, Tx};
+use super::connection::{Begin, Tx, Work};
 use super::errors::Fault;
 use super::publish::{clean, micros};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Finalized, Requeue, RequeueAt};
+
+/// Answers, and the queues that got work.
+type Settled<T> = (Batch<T>, Vec<i32>);
 
 /// Where an entry was found.
 #[derive(Debug, Clone, Copy)]
@@ -39,31 +41,26 @@ impl Inner {
             .collect();
         let answers = self.finalize(items).await?;
         let ended = || Error::new(ErrorKind::AlreadyEnded, "the entry has ended already");
-        Ok(answers.into_iter().map(|answer| answer.and_then(|done| if done.repeated { Err(ended()) } else { Ok(()) })).collect())
+        Ok(answers
+            .into_iter()
+            .map(|answer| answer.and_then(|done| if done.repeated { Err(ended()) } else { Ok(()) }))
+            .collect())
     }
 
     /// Runs one settling transaction and wakes queues in which a group moved on.
-    async fn settle<'a, T: Send + Sync + 'a>(
-        &'a self,
-        count: usize,
-        work: &(dyn Fn(Arc<Tx>) -> BoxFuture<'a, Result<(Batch<T>, Vec<i32>), Fault>> + Send + Sync + 'a),
-    ) -> Result<Batch<T>> {
+    async fn settle<'a, T: Send + Sync + 'a>(&'a self, count: usize, work: &Work<'a, Settled<T>>) -> Result<Batch<T>> {
         if count == 0 {
             return Ok(Vec::new());
         }
         // Each of these is found done when it runs again, so a lost answer is answered by running again.
-        let confirm = |_: Arc<Tx>, _: &(Batch<T>, Vec<i32>)| async { Ok(false) }.boxed();
+        let confirm = |_: Arc<Tx>, _: &Settled<T>| async { Ok(false) }.boxed();
         let done = self.database.transact(Begin::Write, &|_| Ok(()), work, &confirm).await;
         let (answers, queues) = done.map_err(Fault::into_error)?;
         self.announce(queues);
         Ok(answers)
     }
 
-    pub(super) async fn finalize_items(
-        &self,
-        tx: Arc<Tx>,
-        items: &[Finalize],
-    ) -> Result<(Batch<Finalized>, Vec<i32>), Fault> {
+    pub(super) async fn finalize_items(&self, tx: Arc<Tx>, items: &[Finalize]) -> Result<Settled<Finalized>, Fault> {
         // One statement takes an id once; repeats in the batch follow, so that each is judged by what came before it.
         let mut fresh = vec![false; items.len()];
         let mut queues = Vec::new();
@@ -84,7 +81,8 @@ impl Inner {
                 fresh[index] = moved.contains(&id);
             }
         }
-        let rest: Vec<i64> = items.iter().zip(&fresh).filter(|(_, fresh)| !**fresh).map(|(item, _)| item.id.get()).collect();
+        let rest: Vec<i64> =
+            items.iter().zip(&fresh).filter(|(_, fresh)| !**fresh).map(|(item, _)| item.id.get()).collect();
         let places = if rest.is_empty() { HashMap::new() } else { self.look_up(&tx, &rest).await? };
         let answers = items.iter().zip(fresh).map(|(item, fresh)| {
             if fresh {
@@ -113,7 +111,7 @@ impl Inner {
         self.settle(items.len(), &|tx| async { self.extend_items(tx, &items).await }.boxed()).await
     }
 
-    async fn extend_items(&self, tx: Arc<Tx>, items: &[Extend]) -> Result<(Batch<Timestamp>, Vec<i32>), Fault> {
+    async fn extend_items(&self, tx: Arc<Tx>, items: &[Extend]) -> Result<Settled<Timestamp>, Fault> {
         let mut sorted: Vec<&Extend> = items.iter().collect();
         sorted.sort_by_key(|item| (item.id, item.token));
         let ids: Vec<i64> = sorted.iter().map(|item| item.id.get()).collect();
@@ -123,7 +121,8 @@ impl Inner {
         let extended: HashMap<i64, Timestamp> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         let places = self.look_up_unless(&tx, &ids, |id| extended.contains_key(id)).await?;
         let answers = items.iter().map(|item| {
-            let stands = |id: &i64| !matches!(places.get(id), Some(Place::Live { token, .. }) if *token != item.token.0);
+            let stands =
+                |id: &i64| !matches!(places.get(id), Some(Place::Live { token, .. }) if *token != item.token.0);
             match extended.get(&item.id.get()) {
                 Some(until) if stands(&item.id.get()) => Ok(*until),
                 _ => Err(judge_holder(item.id, places.get(&item.id.get()).copied())),
@@ -144,7 +143,7 @@ impl Inner {
         .await
     }
 
-    async fn requeue_items(&self, tx: Arc<Tx>, items: &[Requeue], again: bool) -> Result<(Batch<()>, Vec<i32>), Fault> {
+    async fn requeue_items(&self, tx: Arc<Tx>, items: &[Requeue], again: bool) -> Result<Settled<()>, Fault> {
         let mut first: BTreeMap<EntryId, (usize, &Requeue)> = BTreeMap::new();
         for (index, item) in items.iter().enumerate() {
             first.entry(item.id).or_insert((index, item));
@@ -168,7 +167,12 @@ impl Inner {
         Ok((answers.collect(), queues.into_iter().collect()))
     }
 
-    async fn look_up_unless(&self, tx: &Tx, ids: &[i64], known: impl Fn(&i64) -> bool) -> Result<HashMap<i64, Place>, Fault> {
+    async fn look_up_unless(
+        &self,
+        tx: &Tx,
+        ids: &[i64],
+        known: impl Fn(&i64) -> bool,
+    ) -> Result<HashMap<i64, Place>, Fault> {
         let unknown: Vec<i64> = ids.iter().filter(|id| !known(id)).copied().collect();
         if unknown.is_empty() { Ok(HashMap::new()) } else { self.look_up(tx, &unknown).await }
     }
@@ -256,7 +260,10 @@ impl<'a> RequeueColumns<'a> {
         Self {
             ids: items.iter().map(|item| item.id.get()).collect(),
             tokens: items.iter().map(|item| item.token.0).collect(),
-            dues: items.iter().map(|item| if let RequeueAt::At(at) = item.when { Some(storable(at)) } else { None }).collect(),
+            dues: items
+                .iter()
+                .map(|item| if let RequeueAt::At(at) = item.when { Some(storable(at)) } else { None })
+                .collect(),
             delays: items
                 .iter()
                 .map(|item| if let RequeueAt::After(delay) = item.when { Some(micros(delay)) } else { None })

@@ -31,12 +31,9 @@ impl Inner {
     pub(super) async fn beat(&self) -> Result<Option<Duration>> {
         let beaten = self
             .database
-            .transact(
-                Begin::Lazy,
-                &|_| Ok(()),
-                &|tx| async move { self.beat_in(&tx).await }.boxed(),
-                &|_, _| async { Ok(true) }.boxed(),
-            )
+            .transact(Begin::Lazy, &|_| Ok(()), &|tx| async move { self.beat_in(&tx).await }.boxed(), &|_, _| {
+                async { Ok(true) }.boxed()
+            })
             .await;
         let outage = beaten.map_err(Fault::into_error)?;
         if let Some(outage) = outage {
