@@ -2,7 +2,7 @@
 
 use std::collections::BinaryHeap;
 
-use rusqlite::{OptionalExtension, Row};
+use rusqlite::{CachedStatement, Row, Statement};
 use tidegate_core::name::check_text;
 use tidegate_core::{End, LeaseToken, QueueState, Tsid};
 
@@ -11,12 +11,14 @@ use super::settle::{Ending, end_entry, promote};
 use super::tx::{Mark, Tx, entry_id, later, moment};
 use super::{facts, upkeep};
 use crate::error::Result;
-use crate::store::{Claim, Claimed, exhausted_errors};
+use crate::store::{Claim, Claimed, Fact, exhausted_errors};
 
 /// Bytes that a waiting row keeps free for what a claim writes: three moments and a worker's name.
 pub(super) const ROOM: usize = 48;
 /// The bytes of three moments.
 const MOMENTS: usize = 24;
+/// Where the columns of the fact begin in a candidate's row.
+const FACT: usize = 9;
 
 /// Leases up to `claim.max` entries. When there are too few, arrivals are sorted in and it looks once more.
 pub(super) fn claim(tx: &mut Tx<'_>, claim: &Claim) -> Result<Vec<Claimed>> {
@@ -56,7 +58,8 @@ struct Candidate {
     exhausted_as: i16,
     group: Option<String>,
     last_error: Option<String>,
-    /// The lane, where it waits by its number and the lane is of one type.
+    fact: Fact,
+    /// The lane, where it waits by its number and everything before it was offered too.
     fresh_in: Option<i64>,
 }
 
@@ -64,10 +67,21 @@ struct Candidate {
 #[derive(Default)]
 struct Offers {
     max: usize,
-    all: Vec<Candidate>,
+    all: Vec<Option<Candidate>>,
     best: BinaryHeap<(i16, i64, usize)>,
-    /// What the scans of fresh lanes learned: the lane, its mark, and the last entry seen if none could be taken.
-    scanned: Vec<(i64, Mark)>,
+    /// The fresh lanes that were looked at.
+    scanned: Vec<Scanned>,
+}
+
+/// What a look at the fresh entries of a lane found.
+struct Scanned {
+    lane: i64,
+    mark: Mark,
+    /// The last entry taken, and how many were.
+    last: i64,
+    taken: i64,
+    /// Nobody of the lane could be taken.
+    all_leased: bool,
 }
 
 impl Offers {
@@ -78,47 +92,38 @@ impl Offers {
 
     fn add(&mut self, priority: i16, candidate: Candidate) {
         self.best.push((priority, candidate.id, self.all.len()));
-        self.all.push(candidate);
-        if self.best.len() > self.max {
-            self.best.pop();
+        self.all.push(Some(candidate));
+        if self.best.len() > self.max
+            && let Some((_, _, worst)) = self.best.pop()
+        {
+            self.all[worst] = None;
         }
     }
 }
 
 /// Takes what is offered; answers whether an entry ended instead.
 fn take(tx: &mut Tx<'_>, queue: usize, claim: &Claim, claimed: &mut Vec<(i16, Claimed)>) -> Result<bool> {
-    let offers = offers(tx, queue, claim, claim.max - claimed.len())?;
-    let now = tx.now;
-    let until = later(now, claim.lease)?;
-    let (claimed_at, lease_until) = (moment(now)?, moment(until)?);
-    let sql = tx.sql();
-    let mut take = tx.prepare(&sql.take)?;
-    take.raw_bind_parameter(2, until)?;
-    take.raw_bind_parameter(3, now)?;
-    take.raw_bind_parameter(4, claim.worker.as_str())?;
-    take.raw_bind_parameter(5, ROOM.saturating_sub(MOMENTS + claim.worker.len()) as i64)?;
-    let mut fact = tx.prepare(&sql.fact)?;
-    let mut all: Vec<Option<Candidate>> = offers.all.into_iter().map(Some).collect();
-    let mut marks = offers.scanned;
-    claimed.reserve(offers.best.len());
+    let Offers { mut all, best, mut scanned, .. } = offers(tx, queue, claim, claim.max - claimed.len())?;
+    let until = later(tx.now, claim.lease)?;
+    let (claimed_at, lease_until) = (moment(tx.now)?, moment(until)?);
+    let mut taking = Taking::begin(tx, until, &claim.worker)?;
+    claimed.reserve(best.len());
     let mut ended = false;
-    for (priority, _, index) in offers.best.into_sorted_vec() {
+    for (priority, id, index) in best.into_sorted_vec() {
         let Some(entry) = all[index].take() else { continue };
         if let Some(lane) = entry.fresh_in
-            && let Some((_, mark)) = marks.iter_mut().find(|(of, _)| *of == lane)
+            && let Some(scanned) = scanned.iter_mut().find(|scanned| scanned.lane == lane)
         {
-            *mark = Mark { below: mark.below.max(entry.id), until: mark.until.min(until) };
+            (scanned.last, scanned.taken) = (id, scanned.taken + 1);
         }
         if entry.attempts >= entry.max_attempts {
             exhaust(tx, queue, &entry)?;
             ended = true;
             continue;
         }
-        take.raw_bind_parameter(1, entry.id)?;
-        take.raw_execute()?;
-        let found = fact.query_row([entry.event_id], |row| Ok(facts::read(row, 0))).optional()?;
+        taking.add(id)?;
         let entry = Claimed {
-            id: entry_id(entry.id)?,
+            id: entry_id(id)?,
             event_id: Tsid::from_i64(entry.event_id),
             generation: entry.generation,
             attempts: entry.attempts + 1,
@@ -128,20 +133,81 @@ fn take(tx: &mut Tx<'_>, queue: usize, claim: &Claim, claimed: &mut Vec<(i16, Cl
             lease_until,
             last_error: entry.last_error,
             group: entry.group,
-            fact: found.ok_or_else(|| damaged("an entry's event is missing"))??,
+            fact: entry.fact,
         };
         claimed.push((priority, entry));
     }
-    for (lane, mark) in marks {
-        tx.known.marks.set(lane, mark);
+    taking.end()?;
+    for scanned in scanned {
+        move_mark(tx, &scanned, until)?;
     }
     Ok(ended)
+}
+
+/// Writes leases, one statement per run of neighbours.
+struct Taking<'c> {
+    statement: CachedStatement<'c>,
+    step: i64,
+    run: Option<(i64, i64)>,
+}
+
+impl<'c> Taking<'c> {
+    fn begin(tx: &Tx<'c>, until: i64, worker: &str) -> Result<Self> {
+        let mut statement = tx.prepare(&tx.sql().take)?;
+        statement.raw_bind_parameter(3, until)?;
+        statement.raw_bind_parameter(4, tx.now)?;
+        statement.raw_bind_parameter(5, worker)?;
+        statement.raw_bind_parameter(6, ROOM.saturating_sub(MOMENTS + worker.len()) as i64)?;
+        Ok(Self { statement, step: tx.shared.options.ids.step, run: None })
+    }
+
+    fn add(&mut self, id: i64) -> Result<()> {
+        match &mut self.run {
+            Some((_, last)) if *last + self.step == id => *last = id,
+            _ => {
+                self.end()?;
+                self.run = Some((id, id));
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if let Some((first, last)) = self.run.take() {
+            self.statement.raw_bind_parameter(1, first)?;
+            self.statement.raw_bind_parameter(2, last)?;
+            self.statement.raw_execute()?;
+        }
+        Ok(())
+    }
+}
+
+/// Lets the next claim of a lane start behind what is leased now.
+fn move_mark(tx: &mut Tx<'_>, scanned: &Scanned, until: i64) -> Result<()> {
+    let Mark { below, until: held } = scanned.mark;
+    let step = tx.shared.options.ids.step;
+    let mark = if scanned.taken > 0 && scanned.last == below + scanned.taken * step {
+        // Nothing but what was taken now stands there.
+        Mark { below: scanned.last, until: held.min(until) }
+    } else if scanned.taken > 0 || scanned.all_leased {
+        let upper = if scanned.all_leased { i64::MAX } else { scanned.last };
+        let (last, first_end): (Option<i64>, Option<i64>) = tx
+            .prepare(&tx.sql().leased_below)?
+            .query_row((scanned.lane, below, upper, tx.now), |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let below = if scanned.all_leased { last.unwrap_or(below) } else { scanned.last };
+        Mark { below, until: held.min(first_end.unwrap_or(i64::MAX)).min(if scanned.taken > 0 { until } else { held }) }
+    } else {
+        scanned.mark
+    };
+    tx.known.marks.set(scanned.lane, mark);
+    Ok(())
 }
 
 /// What the lanes offer: each its first `max` of both paths, fresh ones by number, timed ones by their due moment.
 fn offers(tx: &mut Tx<'_>, queue: usize, claim: &Claim, max: usize) -> Result<Offers> {
     let mut offers = Offers { max, ..Offers::default() };
     let known = &mut *tx.known;
+    let sql = &tx.shared.sql;
     for lane in &known.queues[queue].lanes.list {
         // Lanes stand by priority: once there are enough, later priorities have nothing to add.
         if !offers.wants(lane.priority, 0) {
@@ -154,16 +220,11 @@ fn offers(tx: &mut Tx<'_>, queue: usize, claim: &Claim, max: usize) -> Result<Of
         if !wanted {
             continue;
         }
-        let shared_by = if lane.event_type.is_none() { claim.types.as_deref() } else { None };
-        let sql = &tx.shared.sql;
-        let (fresh, timed) = match shared_by {
-            None => (&sql.fresh, &sql.timed),
-            Some(_) => (&sql.fresh_shared, &sql.timed_shared),
-        };
-        let mark = if shared_by.is_none() { Some(known.marks.get(lane.id, tx.now)) } else { None };
-        let scan = Scan { lane: lane.id, priority: lane.priority, types: shared_by, now: tx.now };
-        scan.fresh(&mut offers, &mut *tx.conn.prepare_cached(fresh)?, mark)?;
-        scan.timed(&mut offers, &mut *tx.conn.prepare_cached(timed)?)?;
+        let types = if lane.event_type.is_none() { claim.types.as_deref() } else { None };
+        let scan = Scan { lane: lane.id, priority: lane.priority, types, now: tx.now };
+        let mark = known.marks.get(lane.id, tx.now);
+        scan.fresh(&mut offers, &mut *tx.conn.prepare_cached(&sql.fresh)?, mark)?;
+        scan.timed(&mut offers, &mut *tx.conn.prepare_cached(&sql.timed)?)?;
     }
     Ok(offers)
 }
@@ -178,42 +239,33 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    fn fresh(&self, offers: &mut Offers, scan: &mut rusqlite::Statement<'_>, mark: Option<Mark>) -> Result<()> {
-        let mut learned = mark.unwrap_or(Mark { below: 0, until: i64::MAX });
-        let mut rows = scan.query((self.lane, learned.below))?;
-        let (mut offered, mut all_leased) = (0, true);
+    fn fresh(&self, offers: &mut Offers, scan: &mut Statement<'_>, mark: Mark) -> Result<()> {
+        let mut rows = scan.query((self.lane, self.now, mark.below))?;
+        let (mut offered, mut all_leased, mut skipped) = (0, true, false);
         while let Some(row) = rows.next()? {
+            all_leased = false;
             let id = row.get(0)?;
             if offered == offers.max || !offers.wants(self.priority, id) {
                 break;
             }
-            if let Some(until) = self.lease(row)? {
-                learned.until = learned.until.min(until);
-                if all_leased {
-                    learned.below = id;
-                }
-                continue;
-            }
-            all_leased = false;
             if self.is_wanted(row)? {
-                offers.add(self.priority, candidate(row, mark.map(|_| self.lane))?);
+                offers.add(self.priority, candidate(row, (!skipped).then_some(self.lane))?);
                 offered += 1;
+            } else {
+                skipped = true;
             }
         }
-        if mark.is_some() {
-            offers.scanned.push((self.lane, learned));
-        }
+        offers.scanned.push(Scanned { lane: self.lane, mark, last: 0, taken: 0, all_leased });
         Ok(())
     }
 
-    fn timed(&self, offers: &mut Offers, scan: &mut rusqlite::Statement<'_>) -> Result<()> {
+    fn timed(&self, offers: &mut Offers, scan: &mut Statement<'_>) -> Result<()> {
         let mut rows = scan.query((self.lane, self.now))?;
         let mut offered = 0;
-        while let Some(row) = rows.next()? {
-            if offered == offers.max {
-                break;
-            }
-            if self.lease(row)?.is_some() || !self.is_wanted(row)? {
+        while offered < offers.max
+            && let Some(row) = rows.next()?
+        {
+            if !self.is_wanted(row)? {
                 continue;
             }
             offered += 1;
@@ -224,15 +276,9 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Until when somebody holds it.
-    fn lease(&self, row: &Row<'_>) -> Result<Option<i64>> {
-        let until: Option<i64> = row.get(9)?;
-        Ok(until.filter(|until| *until > self.now))
-    }
-
     fn is_wanted(&self, row: &Row<'_>) -> Result<bool> {
         let Some(types) = self.types else { return Ok(true) };
-        let of = row.get_ref(10)?.as_str().map_err(rusqlite::Error::from)?;
+        let of = row.get_ref(FACT + 1)?.as_str().map_err(rusqlite::Error::from)?;
         Ok(types.iter().any(|wanted| wanted == of))
     }
 }
@@ -248,6 +294,7 @@ fn candidate(row: &Row<'_>, fresh_in: Option<i64>) -> Result<Candidate> {
         exhausted_as: row.get(6)?,
         group: row.get(7)?,
         last_error: row.get(8)?,
+        fact: facts::read(row, FACT)?,
         fresh_in,
     })
 }

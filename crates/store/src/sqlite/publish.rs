@@ -9,6 +9,9 @@ use super::tx::{Tx, entry_id, later, micros, moment, no_queue};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, PublishOutcome, Published};
 
+/// The bits of an entry's number that its event's id holds.
+const TSID_SEQUENCE: i64 = (1 << 22) - 1;
+
 /// One answer for one event; the outer error fails the batch.
 type Answer = Result<Result<Published>>;
 
@@ -31,11 +34,32 @@ pub(super) fn publish(tx: &mut Tx<'_>, events: &[NewEvent]) -> Result<Batch<Publ
 struct Publishing<'t, 'c> {
     tx: &'t mut Tx<'c>,
     insert_fact: CachedStatement<'c>,
+    insert_plain_fact: CachedStatement<'c>,
     insert_entry: CachedStatement<'c>,
     first_id: i64,
     next_id: i64,
     /// Entries in queues with a limit, by the queue's place in `Known`.
     depths: Vec<(usize, i64)>,
+    /// Facts are written, their entries not yet.
+    run: Option<Run>,
+}
+
+/// Neighbours that go straight into one lane and differ only in their numbers: one statement writes their entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    first: i64,
+    last: i64,
+    kind: RunKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct RunKind {
+    lane: i64,
+    queue_id: i64,
+    max_attempts: u32,
+    exhausted_as: i16,
+    /// The part of the number that an event's id does not hold.
+    high: i64,
 }
 
 impl<'t, 'c> Publishing<'t, 'c> {
@@ -43,11 +67,22 @@ impl<'t, 'c> Publishing<'t, 'c> {
         let sql = tx.sql();
         let next_id = tx.number(&sql.next_entry_id)?;
         let insert_fact = tx.prepare(&sql.insert_fact)?;
+        let insert_plain_fact = tx.prepare(&sql.insert_plain_fact)?;
         let insert_entry = tx.prepare(&sql.insert_entry)?;
-        Ok(Self { tx, insert_fact, insert_entry, first_id: next_id, next_id, depths: Vec::new() })
+        Ok(Self {
+            tx,
+            insert_fact,
+            insert_plain_fact,
+            insert_entry,
+            first_id: next_id,
+            next_id,
+            depths: Vec::new(),
+            run: None,
+        })
     }
 
-    fn end(self) -> Result<()> {
+    fn end(mut self) -> Result<()> {
+        self.write_run()?;
         if self.next_id != self.first_id {
             self.tx.prepare(&self.tx.sql().save_entry_id)?.execute([self.next_id])?;
         }
@@ -91,6 +126,12 @@ impl<'t, 'c> Publishing<'t, 'c> {
         let place = if event.group.is_some() { 2 } else { i16::from(due.is_some()) };
         let event_id = self.write_fact(id, &event.event_type, event)?;
         let queue_id = self.tx.known.queues[queue].id;
+        if place == 0 && event.deduplication.is_none() {
+            let (max_attempts, exhausted_as) = (event.max_attempts, event.exhausted_as.code());
+            self.add_to_run(id, RunKind { lane, queue_id, max_attempts, exhausted_as, high: id & !TSID_SEQUENCE })?;
+            self.tx.wake(queue);
+            return self.published(id, event_id, PublishOutcome::Created, now);
+        }
         self.insert_entry.execute(params![
             id,
             event_id.to_i64(),
@@ -116,9 +157,42 @@ impl<'t, 'c> Publishing<'t, 'c> {
         self.published(id, event_id, PublishOutcome::Created, now)
     }
 
+    fn add_to_run(&mut self, id: i64, kind: RunKind) -> Result<()> {
+        let step = self.tx.shared.options.ids.step;
+        match &mut self.run {
+            Some(run) if run.kind == kind && run.last + step == id => run.last = id,
+            _ => {
+                self.write_run()?;
+                self.run = Some(Run { first: id, last: id, kind });
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the entries whose facts stand already. Nobody else can have written between the first and the last.
+    fn write_run(&mut self) -> Result<()> {
+        let Some(Run { first, last, kind }) = self.run.take() else { return Ok(()) };
+        let event_id = |id| Tsid::from_parts(self.tx.now / 1000, id).to_i64();
+        let statement = &self.tx.sql().insert_run;
+        self.tx.prepare(statement)?.execute((
+            event_id(first),
+            event_id(last),
+            kind.high,
+            kind.lane,
+            kind.queue_id,
+            kind.max_attempts,
+            kind.exhausted_as,
+        ))?;
+        Ok(())
+    }
+
     /// Writes the fact; `number` makes its id unique within the millisecond.
     fn write_fact(&mut self, number: i64, event_type: &str, event: &NewEvent) -> Result<Tsid> {
         let event_id = Tsid::from_parts(self.tx.now / 1000, number);
+        if is_plain(event) {
+            self.insert_plain_fact.execute((event_id.to_i64(), self.tx.now, event_type, &event.payload[..]))?;
+            return Ok(event_id);
+        }
         self.insert_fact.execute(params![
             event_id.to_i64(),
             self.tx.now,
@@ -222,6 +296,20 @@ impl<'t, 'c> Publishing<'t, 'c> {
     fn published(&self, id: i64, event_id: Tsid, outcome: PublishOutcome, created_at: i64) -> Result<Published> {
         Ok(Published { id: entry_id(id)?, event_id, outcome, created_at: moment(created_at)? })
     }
+}
+
+/// Whether the fact has only a type and a payload.
+fn is_plain(event: &NewEvent) -> bool {
+    let texts = [
+        &event.content_type,
+        &event.source,
+        &event.subject,
+        &event.external_id,
+        &event.correlation_id,
+        &event.causation_id,
+        &event.attributes,
+    ];
+    event.client.is_none() && event.time.is_none() && texts.into_iter().all(Option::is_none)
 }
 
 /// Whose keys these are; the anchor level's are 0.

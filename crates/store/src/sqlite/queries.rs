@@ -39,7 +39,7 @@ macro_rules! fact {
 macro_rules! candidate {
     () => {
         "q.id, q.event_id, q.generation, q.attempts, q.max_attempts, q.token, q.exhausted_as, q.group_key, \
-         q.last_error, q.lease_until"
+         q.last_error"
     };
 }
 
@@ -84,6 +84,13 @@ queries! {
     insert_entry = "INSERT INTO {ns}_event_queue (id, event_id, due_at, client_id, lane, queue_id, max_attempts, place, \
          exhausted_as, group_key, token, attempts, generation, room) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, 0, 1, zeroblob({room}))";
+    /// The facts' primary key, a run of neighbours just written; appends. An event's id ends with the entry's.
+    insert_run = "INSERT INTO {ns}_event_queue (id, event_id, client_id, lane, queue_id, max_attempts, place, \
+         exhausted_as, token, attempts, generation, room) \
+         SELECT (e.id & 4194303) | ?3, e.id, e.client_id, ?4, ?5, ?6, 0, ?7, 0, 0, 1, zeroblob({room}) \
+         FROM {ns}_events e WHERE e.id BETWEEN ?1 AND ?2";
+    /// Appends: a fact without the rarer fields.
+    insert_plain_fact = "INSERT INTO {ns}_events (id, created_at, event_type, payload) VALUES (?1, ?2, ?3, ?4)";
     /// Primary key.
     find_key = "SELECT entry_id, event_id, expires_at FROM {ns}_deduplication \
          WHERE client_id = ?1 AND kind = 0 AND scope = ?2 AND key = ?3";
@@ -112,25 +119,32 @@ queries! {
          SELECT 1 FROM {ns}_event_queue INDEXED BY {ns}_event_queue_arrived WHERE queue_id = ?1 AND place = 3 \
          LIMIT ?2)";
 
-    /// Index event_queue_fresh, from the lane's mark on; stepped only as far as needed.
-    fresh = concat!("SELECT ", candidate!(), ", NULL FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh \
-         WHERE q.lane = ?1 AND q.place = 0 AND q.id > ?2 ORDER BY q.id");
-    /// Index event_queue_timed; stepped only as far as needed.
-    timed = concat!("SELECT ", candidate!(), ", NULL FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_timed \
-         WHERE q.lane = ?1 AND q.place = 1 AND q.due_at <= ?2 ORDER BY q.due_at, q.id");
-    /// Index event_queue_fresh and the facts' primary key: a lane that types share.
-    fresh_shared = concat!("SELECT ", candidate!(), ", e.event_type FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh \
-         CROSS JOIN {ns}_events e ON e.id = q.event_id WHERE q.lane = ?1 AND q.place = 0 AND q.id > ?2 ORDER BY q.id");
-    /// Index event_queue_timed and the facts' primary key: a lane that types share.
-    timed_shared = concat!("SELECT ", candidate!(), ", e.event_type FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_timed \
+    /// Index event_queue_fresh, from the lane's mark on, and the facts' primary key; stepped only as far as needed.
+    fresh = concat!("SELECT ", candidate!(), ", ", fact!(), " FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh \
          CROSS JOIN {ns}_events e ON e.id = q.event_id \
-         WHERE q.lane = ?1 AND q.place = 1 AND q.due_at <= ?2 ORDER BY q.due_at, q.id");
-    /// Primary key; no index knows a column that it changes, and the row keeps its length.
-    take = "UPDATE {ns}_event_queue SET lease_until = ?2, processing_started_at = ?3, updated_at = ?3, \
-         token = token + 1, attempts = attempts + 1, worker = ?4, room = zeroblob(?5) WHERE id = ?1";
-    /// Primary key.
-    fact = concat!("SELECT ", fact!(), " FROM {ns}_events e WHERE e.id = ?1");
+         WHERE q.lane = ?1 AND q.place = 0 AND q.id > ?3 AND (q.lease_until IS NULL OR q.lease_until <= ?2) ORDER BY q.id");
+    /// Index event_queue_timed and the facts' primary key; stepped only as far as needed.
+    timed = concat!("SELECT ", candidate!(), ", ", fact!(), " FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_timed \
+         CROSS JOIN {ns}_events e ON e.id = q.event_id \
+         WHERE q.lane = ?1 AND q.place = 1 AND q.due_at <= ?2 AND (q.lease_until IS NULL OR q.lease_until <= ?2) \
+         ORDER BY q.due_at, q.id");
+    /// Index event_queue_fresh, over what was claimed and what stood leased before it.
+    leased_below = "SELECT max(id), min(lease_until) FROM {ns}_event_queue INDEXED BY {ns}_event_queue_fresh \
+         WHERE lane = ?1 AND place = 0 AND id > ?2 AND id <= ?3 AND lease_until > ?4";
+    /// Primary key, a run of neighbours; no index knows a column that it changes, and the rows keep their length.
+    take = "UPDATE {ns}_event_queue SET lease_until = ?3, processing_started_at = ?4, updated_at = ?4, \
+         token = token + 1, attempts = attempts + 1, worker = ?5, room = zeroblob(?6) WHERE id BETWEEN ?1 AND ?2";
 
+    /// Primary key, a run of neighbours; the log appends. All held under equal tokens, in no group.
+    log_run = "INSERT INTO {ns}_event_log (seq, id, generation, event_id, finished_at, processing_started_at, token, \
+         client_id, lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, worker) \
+         SELECT ?1 + (id - ?2) / ?7, id, generation, event_id, ?5, processing_started_at, token, \
+         client_id, lane, queue_id, attempts, max_attempts, ?6, exhausted_as, 0, worker \
+         FROM {ns}_event_queue WHERE id BETWEEN ?2 AND ?3 AND token = ?4 AND lease_until IS NOT NULL AND group_key IS NULL";
+    /// Primary key, from its end: takes a run back that did not fit.
+    unlog_run = "DELETE FROM {ns}_event_log WHERE seq >= ?1";
+    /// Primary key, a run of neighbours.
+    delete_run = "DELETE FROM {ns}_event_queue WHERE id BETWEEN ?1 AND ?2";
     /// Primary key; the log appends. The usual end: held under this token, in no group.
     log_held = "INSERT INTO {ns}_event_log (seq, id, generation, event_id, finished_at, processing_started_at, token, \
          client_id, lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, worker, errors, results) \

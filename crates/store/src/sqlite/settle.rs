@@ -8,12 +8,56 @@ use super::tx::{Tx, later, micros, moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Finalized, Requeue, RequeueAt};
 
+/// From this length on, a run of neighbours is ended by one statement instead of one each.
+const RUN: usize = 4;
+
 /// Moves entries to the log.
 pub(super) fn finalize(tx: &mut Tx<'_>, items: &[Finalize]) -> Result<Batch<Finalized>> {
+    let mut answers = Vec::with_capacity(items.len());
+    let mut rest = items;
+    while !rest.is_empty() {
+        let (run, after) = rest.split_at(run_length(rest, tx.shared.options.ids.step));
+        if run.len() < RUN || !finalize_run(tx, run)? {
+            finalize_each(tx, run, &mut answers)?;
+        } else {
+            answers.extend(run.iter().map(|item| Ok(Finalized { repeated: false, end: item.end })));
+        }
+        rest = after;
+    }
+    Ok(answers)
+}
+
+/// How many items from the start on are neighbours that end alike, with nothing more to say.
+fn run_length(items: &[Finalize], step: i64) -> usize {
+    let plain = |item: &Finalize| item.errors.is_none() && item.results.is_none() && item.token.is_some();
+    let follows = |pair: &[Finalize]| {
+        let (a, b) = (&pair[0], &pair[1]);
+        plain(a) && plain(b) && a.id.get() + step == b.id.get() && (a.token, a.end) == (b.token, b.end)
+    };
+    items.windows(2).take_while(|pair| follows(pair)).count() + 1
+}
+
+/// Ends a run whose entries are all held, in no group; otherwise it changes nothing.
+fn finalize_run(tx: &mut Tx<'_>, run: &[Finalize]) -> Result<bool> {
+    let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(true) };
+    let Some(token) = first.token else { return Ok(false) };
+    let sql = tx.sql();
+    let seq = tx.log_seq()?;
+    let (from, to, step) = (first.id.get(), last.id.get(), tx.shared.options.ids.step);
+    let logged = tx.prepare(&sql.log_run)?.execute((seq, from, to, token.0, tx.now, first.end.code(), step))?;
+    if logged != run.len() {
+        tx.prepare(&sql.unlog_run)?.execute([seq])?;
+        return Ok(false);
+    }
+    tx.prepare(&sql.delete_run)?.execute((from, to))?;
+    tx.log_seq_used(run.len());
+    Ok(true)
+}
+
+fn finalize_each(tx: &mut Tx<'_>, items: &[Finalize], answers: &mut Batch<Finalized>) -> Result<()> {
     let sql = tx.sql();
     let mut log = tx.prepare(&sql.log_held)?;
     let mut delete = tx.prepare(&sql.delete_held)?;
-    let mut answers = Vec::with_capacity(items.len());
     for item in items {
         // The usual case in two statements: held under this token, in no group.
         let seq = tx.log_seq()?;
@@ -21,14 +65,14 @@ pub(super) fn finalize(tx: &mut Tx<'_>, items: &[Finalize]) -> Result<Batch<Fina
             && log.execute(params![seq, item.id.get(), token.0, tx.now, item.end.code(), item.errors, item.results])?
                 == 1
         {
-            tx.log_seq_used();
+            tx.log_seq_used(1);
             delete.execute([item.id.get()])?;
             answers.push(Ok(Finalized { repeated: false, end: item.end }));
         } else {
             answers.push(finalize_any(tx, item)?);
         }
     }
-    Ok(answers)
+    Ok(())
 }
 
 /// Grouped, without a token, not held, ended before, or not there at all.
@@ -83,7 +127,7 @@ pub(super) fn end_entry(tx: &mut Tx<'_>, id: i64, ending: &Ending<'_>) -> Result
         ending.results,
     ])?;
     tx.prepare(&sql.delete_entry)?.execute([id])?;
-    tx.log_seq_used();
+    tx.log_seq_used(1);
     Ok(())
 }
 

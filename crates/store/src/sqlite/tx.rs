@@ -91,9 +91,9 @@ impl<'c> Tx<'c> {
         }
     }
 
-    /// The number of the next log row is used.
-    pub(super) fn log_seq_used(&mut self) {
-        self.log_seq = self.log_seq.map(|next| next + 1);
+    /// So many numbers of log rows are used.
+    pub(super) fn log_seq_used(&mut self, count: usize) {
+        self.log_seq = self.log_seq.map(|next| next + count as i64);
     }
 
     pub(super) fn sql(&self) -> &'c Sql {
