@@ -207,8 +207,7 @@ async fn a_stale_lease_in_a_callers_transaction_takes_all_of_it_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_lock_is_bounded_backpressure() {
     let scene = Scene::new();
-    let mut options = StoreOptions::default();
-    options.lock_timeout = Duration::from_millis(200);
+    let options = StoreOptions { lock_timeout: Duration::from_millis(200), ..StoreOptions::default() };
     let store = scene.open_with(options).await;
     let foreign = scene.connect();
     foreign.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -363,4 +362,75 @@ async fn dropped_futures_leave_nothing_open() {
     holder.await.unwrap().unwrap();
     store.publish(vec![event()]).await.unwrap();
     assert_eq!(store.claim(want(2000)).await.unwrap().len(), 1001, "publishes stand, claims of nobody take nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_of_neighbours_stop_where_something_differs() {
+    let scene = Scene::new();
+    let ids = tidegate_core::IdSpace::new(3, 10).unwrap();
+    let options = StoreOptions { ids, ..StoreOptions::default() };
+    let store = scene.open_with(options).await;
+    let batch = vec![
+        event(),
+        event(),
+        event().group("g"),
+        event(),
+        NewEvent::new("other", "{}"),
+        event().delay(Duration::from_secs(3600)),
+        event(),
+        event().max_attempts(3),
+        event(),
+        event(),
+    ];
+    let ids: Vec<EntryId> = store.publish(batch).await.unwrap().into_iter().map(|answer| answer.unwrap().id).collect();
+    let views = store.entries(ids.clone()).await.unwrap();
+    let told = |index: usize| {
+        let view = views[index].as_ref().unwrap();
+        (view.fact.event_type.as_str(), view.max_attempts, view.group.as_deref())
+    };
+    assert_eq!(told(2), ("t", 20, Some("g")));
+    assert_eq!(told(4), ("other", 20, None));
+    assert_eq!(told(7), ("t", 3, None));
+    let claimed = store.claim(want(99)).await.unwrap();
+    assert_eq!(claimed.len(), 9, "all but the delayed one");
+    assert!(claimed.iter().all(|claimed| claimed.attempts == 1 && claimed.token.0 == 1));
+
+    // A stale token, a foreign end and one given back in the midst of a run that would fit otherwise.
+    let more = store.publish(vec![event(); 20]).await.unwrap();
+    let mut items: Vec<Finalize> = store.claim(want(99)).await.unwrap().iter().map(done).collect();
+    assert_eq!((items.len(), more.len()), (20, 20));
+    items[7].token = Some(tidegate_core::LeaseToken(9));
+    store.finalize(vec![items[12].clone()]).await.unwrap();
+    let answers = store.finalize(items.clone()).await.unwrap();
+    for (index, answer) in answers.iter().enumerate() {
+        match index {
+            7 => assert_eq!(answer.as_ref().unwrap_err().kind(), ErrorKind::Fenced),
+            _ => assert_eq!(answer.as_ref().unwrap().repeated, index == 12, "{index}"),
+        }
+    }
+    let (seqs, last) = (
+        scene.count("SELECT count(DISTINCT seq) FROM tidegate_event_log"),
+        scene.count("SELECT max(seq) FROM tidegate_event_log"),
+    );
+    assert_eq!((seqs, last, scene.count("SELECT log_seq FROM tidegate_sequence")), (19, 19, 20));
+    let census = store.census().await.unwrap();
+    assert_eq!((census.events, census.waiting, census.leased, census.ended), (30, 1, 10, 19));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_refuses_and_the_store_works_again_once_there_is_space() {
+    let scene = Scene::new();
+    let store = scene.open().await;
+    store.publish(vec![event()]).await.unwrap().remove(0).unwrap();
+    let limit = |pages: i64| move |conn: &Connection| Ok(conn.pragma_update(None, "max_page_count", pages)?);
+    let pages = scene.count("PRAGMA page_count");
+    store.transaction(limit(pages)).await.unwrap();
+    let large = || vec![NewEvent::new("t", vec![7_u8; 100_000]); 3];
+    let error = store.publish(large()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("no space"), "{error}");
+    assert_eq!(store.census().await.unwrap().events, 1, "nothing half-written");
+    store.transaction(limit(1 << 20)).await.unwrap();
+    assert!(store.publish(large()).await.unwrap().iter().all(Result::is_ok));
+    assert_eq!(store.claim(want(9)).await.unwrap().len(), 4);
 }
