@@ -78,7 +78,7 @@ CREATE TABLE {ns}.event_queue (
     worker                text,
     last_error            text
 ) WITH (
-    fillfactor = 50,
+    fillfactor = 36, -- every row of a page can be claimed once within the page: a claimed row is half as long again
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_threshold = 5000,
     autovacuum_analyze_scale_factor = 0.5,
@@ -86,7 +86,7 @@ CREATE TABLE {ns}.event_queue (
 );
 CREATE INDEX event_queue_fresh ON {ns}.event_queue (lane, id) WHERE place = 0;
 CREATE INDEX event_queue_timed ON {ns}.event_queue (lane, due_at, id) WHERE place = 1;
-CREATE INDEX event_queue_parked ON {ns}.event_queue (queue_id, group_key, id) WHERE place = 2;
+CREATE INDEX event_queue_parked ON {ns}.event_queue (queue_id, group_key, id) WHERE place >= 2;
 CREATE INDEX event_queue_arrived ON {ns}.event_queue (id) WHERE place = 3;
 CREATE UNIQUE INDEX event_queue_group_head ON {ns}.event_queue (queue_id, group_key)
     WHERE place < 2 AND group_key IS NOT NULL;

@@ -192,18 +192,19 @@ SELECT w.new_id, o.created_at FROM waiting w CROSS JOIN old o";
 const COUNT_ENTRIES: &str = "
 SELECT count(*) FROM (SELECT FROM {ns}.event_queue WHERE queue_id = $1 LIMIT $2) AS held";
 
-/// Makes the first parked entry of each free group claimable (event_queue_group_head, event_queue_parked). The caller
-/// holds the groups' locks.
+/// Makes the first entry that waits in each free group claimable (event_queue_group_head, event_queue_parked). One that
+/// arrived by a caller's own transaction keeps its turn: if its lane is not known yet, the group waits until it is sorted
+/// in. The caller holds the groups' locks.
 const PROMOTE: &str = "
 WITH heads AS MATERIALIZED (
     SELECT h.id
     FROM unnest($2::integer[], $3::text[]) AS g(queue_id, group_key)
     CROSS JOIN LATERAL (
-        SELECT q.id FROM {ns}.event_queue q
-        WHERE q.queue_id = g.queue_id AND q.group_key = g.group_key AND q.place = 2
+        SELECT q.id, q.lane FROM {ns}.event_queue q
+        WHERE q.queue_id = g.queue_id AND q.group_key = g.group_key AND q.place >= 2
         ORDER BY q.id LIMIT 1
     ) AS h
-    WHERE NOT EXISTS (
+    WHERE h.lane > 0 AND NOT EXISTS (
         SELECT FROM {ns}.event_queue b
         WHERE b.queue_id = g.queue_id AND b.group_key = g.group_key AND b.place < 2
     )
@@ -406,7 +407,7 @@ WHERE q.id = $2";
 /// Others of a group that go first (event_queue_group_head, event_queue_parked).
 const AHEAD_IN_GROUP: &str = "
 SELECT (SELECT count(*) FROM {ns}.event_queue q WHERE q.queue_id = $1 AND q.group_key = $2 AND q.place < 2)
-     + (SELECT count(*) FROM {ns}.event_queue q WHERE q.queue_id = $1 AND q.group_key = $2 AND q.place = 2 AND q.id < $3)";
+     + (SELECT count(*) FROM {ns}.event_queue q WHERE q.queue_id = $1 AND q.group_key = $2 AND q.place >= 2 AND q.id < $3)";
 
 /// Claimable entries of a queue before one, up to 1,000 (event_queue_fresh, event_queue_timed).
 const AHEAD_IN_QUEUE: &str = "
