@@ -258,6 +258,7 @@ macro_rules! conformance_cases {
                 finalize_in_rolls_back_with_effects,
                 finalize_in_with_a_stale_lease_is_fenced,
                 finalize_in_frees_the_group,
+                a_group_keeps_its_order_across_callers_transactions,
                 a_bad_event_fails_the_call,
                 plain_sql_publishes,
                 plain_sql_rolls_back,

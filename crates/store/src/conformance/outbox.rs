@@ -208,6 +208,26 @@ pub(super) async fn finalize_in_frees_the_group(scene: Scene) {
     assert_eq!(ids(&claim_until(&store, 1).await), [published[1]]);
 }
 
+pub(super) async fn a_group_keeps_its_order_across_callers_transactions(scene: Scene) {
+    let store = scene.open().await;
+    publish_one(&store, event("t")).await;
+    complete(&store, &claim_one(&store).await).await;
+    // The lane of the second is not known when it is written.
+    for (group, kind) in [("known", "t"), ("unknown", "brand.new")] {
+        let mut caller = scene.begin().await;
+        caller.publish_sql(&event(kind).group(group)).await.unwrap();
+        caller.commit().await;
+        let later = publish_one(&store, event("t").group(group)).await;
+        let first = claim_until(&store, 1).await;
+        assert_eq!(first.len(), 1, "one of a group at a time");
+        assert_ne!(first[0].id, later, "what was committed first goes first");
+        complete(&store, &first[0]).await;
+        let second = claim_until(&store, 1).await;
+        assert_eq!(ids(&second), [later]);
+        complete(&store, &second[0]).await;
+    }
+}
+
 pub(super) async fn a_bad_event_fails_the_call(scene: Scene) {
     let store = scene.open().await;
     let mut caller = scene.begin().await;

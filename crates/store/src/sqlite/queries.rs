@@ -106,7 +106,7 @@ queries! {
          WHERE id = ?1 AND lease_until IS NULL";
     /// Primary key.
     delete_fact = "DELETE FROM {ns}_events WHERE id = ?1";
-    /// Indexes event_queue_fresh, _timed, _parked and _arrived, at most as many entries as the limit.
+    /// Indexes event_queue_fresh, _timed and _parked, at most as many entries as the limit.
     count_queue = "SELECT count(*) FROM (\
          SELECT 1 FROM {ns}_lanes l JOIN {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh ON q.lane = l.id AND q.place = 0 \
          WHERE l.queue_id = ?1 \
@@ -114,9 +114,7 @@ queries! {
          SELECT 1 FROM {ns}_lanes l JOIN {ns}_event_queue q INDEXED BY {ns}_event_queue_timed ON q.lane = l.id AND q.place = 1 \
          WHERE l.queue_id = ?1 \
          UNION ALL \
-         SELECT 1 FROM {ns}_event_queue INDEXED BY {ns}_event_queue_parked WHERE queue_id = ?1 AND place = 2 \
-         UNION ALL \
-         SELECT 1 FROM {ns}_event_queue INDEXED BY {ns}_event_queue_arrived WHERE queue_id = ?1 AND place = 3 \
+         SELECT 1 FROM {ns}_event_queue INDEXED BY {ns}_event_queue_parked WHERE queue_id = ?1 AND place >= 2 \
          LIMIT ?2)";
 
     /// Index event_queue_fresh, from the lane's mark on, and the facts' primary key; stepped only as far as needed.
@@ -177,11 +175,12 @@ queries! {
     requeue_at = "UPDATE {ns}_event_queue SET lease_until = NULL, worker = NULL, updated_at = ?3, attempts = attempts - ?4, \
          last_error = coalesce(?5, last_error), place = 1, due_at = ?6, room = zeroblob({room} - 16) \
          WHERE id = ?1 AND token = ?2 AND lease_until IS NOT NULL RETURNING queue_id";
-    /// Indexes event_queue_group_head and event_queue_parked.
+    /// Indexes event_queue_group_head and event_queue_parked. An entry that arrived by plain SQL keeps its turn; while its
+    /// lane is not known, the group waits until it is sorted in.
     promote = "UPDATE {ns}_event_queue SET place = 1, due_at = max(coalesce(due_at, ?3), ?3) \
          WHERE id = (SELECT id FROM {ns}_event_queue INDEXED BY {ns}_event_queue_parked \
-                     WHERE queue_id = ?1 AND group_key = ?2 AND place = 2 ORDER BY id LIMIT 1) \
-         AND NOT EXISTS (SELECT 1 FROM {ns}_event_queue INDEXED BY {ns}_event_queue_group_head \
+                     WHERE queue_id = ?1 AND group_key = ?2 AND place >= 2 ORDER BY id LIMIT 1) \
+         AND lane > 0 AND NOT EXISTS (SELECT 1 FROM {ns}_event_queue INDEXED BY {ns}_event_queue_group_head \
                          WHERE queue_id = ?1 AND group_key = ?2 AND group_key IS NOT NULL AND place < 2)";
 
     /// Primary key of the log; the queue's indexes take the entry back.
@@ -213,13 +212,11 @@ queries! {
          NULL, g.worker, g.queue_id, ", fact!(), " \
          FROM {ns}_event_log g JOIN {ns}_queues n ON n.id = g.queue_id LEFT JOIN {ns}_lanes l ON l.id = g.lane \
          JOIN {ns}_events e ON e.id = g.event_id WHERE g.id = ?1 ORDER BY g.generation DESC LIMIT 1");
-    /// Indexes event_queue_group_head, _parked and _arrived: everybody of the group who goes before.
+    /// Indexes event_queue_group_head and _parked: everybody of the group who goes before.
     ahead_in_group = "SELECT (SELECT count(*) FROM {ns}_event_queue INDEXED BY {ns}_event_queue_group_head \
              WHERE queue_id = ?1 AND group_key = ?2 AND group_key IS NOT NULL AND place < 2 AND id <> ?3) + \
          (SELECT count(*) FROM {ns}_event_queue INDEXED BY {ns}_event_queue_parked \
-             WHERE queue_id = ?1 AND group_key = ?2 AND place = 2 AND id < ?3) + \
-         (SELECT count(*) FROM {ns}_event_queue INDEXED BY {ns}_event_queue_arrived \
-             WHERE place = 3 AND queue_id = ?1 AND group_key = ?2 AND id < ?3)";
+             WHERE queue_id = ?1 AND group_key = ?2 AND place >= 2 AND id < ?3)";
     /// Indexes event_queue_fresh and event_queue_timed, at most as many entries as are counted or skipped as leased.
     ahead_in_queue = "SELECT count(*) FROM (\
          SELECT 1 FROM {ns}_lanes l CROSS JOIN {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh \

@@ -86,7 +86,7 @@ CREATE TABLE {ns}_event_queue (
 -- Every index ends with the rowid, which is the entry's id.
 CREATE INDEX {ns}_event_queue_fresh ON {ns}_event_queue (lane) WHERE place = 0;
 CREATE INDEX {ns}_event_queue_timed ON {ns}_event_queue (lane, due_at) WHERE place = 1;
-CREATE INDEX {ns}_event_queue_parked ON {ns}_event_queue (queue_id, group_key) WHERE place = 2;
+CREATE INDEX {ns}_event_queue_parked ON {ns}_event_queue (queue_id, group_key) WHERE place >= 2;
 CREATE INDEX {ns}_event_queue_arrived ON {ns}_event_queue (place) WHERE place = 3;
 CREATE UNIQUE INDEX {ns}_event_queue_group_head ON {ns}_event_queue (queue_id, group_key)
     WHERE place < 2 AND group_key IS NOT NULL;
