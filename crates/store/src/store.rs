@@ -257,6 +257,8 @@ pub struct Claimed {
     pub attempts: u32,
     /// Attempts before it ends with errors.
     pub max_attempts: u32,
+    /// How it ends then.
+    pub exhausted_as: End,
     /// The lease's token.
     pub token: LeaseToken,
     /// When the lease was taken, in database time.

@@ -170,21 +170,14 @@ impl QueuedEvent {
     }
 
     /// Says that the attempt failed: it is tried again by the queue's retry policy, or, when this was the last attempt,
-    /// ends as COMPLETED_WITH_ERRORS with the error.
+    /// ends with the error as its publisher chose (COMPLETED_WITH_ERRORS, or FAILED).
     ///
     /// # Errors
     /// `Fenced` when the lease was lost.
     pub async fn fail(self, error: impl Into<String>) -> Result<Failure> {
-        self.fail_as(End::CompletedWithErrors, error).await
-    }
-
-    /// Like [`fail`](Self::fail), but the last attempt ends as `end`.
-    ///
-    /// # Errors
-    /// `Fenced` when the lease was lost.
-    pub async fn fail_as(self, end: End, error: impl Into<String>) -> Result<Failure> {
         let error = error.into();
         if self.is_last_attempt() {
+            let end = self.data.exhausted_as;
             let finalized = self.end_as(end, Some(json_list([error])), None).await?;
             return Ok(Failure::Ended(finalized.end));
         }

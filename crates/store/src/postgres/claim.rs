@@ -311,6 +311,7 @@ fn read_claimed(row: &Row) -> Result<Claimed, Fault> {
         generation: row::count(row.get(2)),
         attempts: row::count(row.get(3)),
         max_attempts: row::count(row.get(4)),
+        exhausted_as: exhausted_as(row)?,
         token: LeaseToken(row.get(5)),
         claimed_at: row.get(6),
         lease_until: row.get(7),
@@ -320,12 +321,16 @@ fn read_claimed(row: &Row) -> Result<Claimed, Fault> {
     })
 }
 
+fn exhausted_as(row: &Row) -> Result<End, Fault> {
+    let bad = || Error::new(ErrorKind::Corrupt, format!("entry {} has a bad end", row.get::<_, i64>(0)));
+    Ok(End::from_code(row.get(AFTER_FACT + 1)).ok_or_else(bad)?)
+}
+
 /// An entry that was abandoned once too often.
 fn end_exhausted(row: &Row) -> Result<Finalize, Fault> {
     let max_attempts: i32 = row.get(4);
     let last_error: Option<String> = row.get(8);
-    let end = End::from_code(row.get(AFTER_FACT + 1))
-        .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("entry {} has a bad end", row.get::<_, i64>(0))))?;
+    let end = exhausted_as(row)?;
     Ok(Finalize {
         id: EntryId::new(row.get(0)).map_err(Error::from)?,
         token: Some(LeaseToken(row.get(5))),

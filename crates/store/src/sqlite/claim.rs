@@ -128,6 +128,7 @@ fn take(tx: &mut Tx<'_>, queue: usize, claim: &Claim, claimed: &mut Vec<(i16, Cl
             generation: entry.generation,
             attempts: entry.attempts + 1,
             max_attempts: entry.max_attempts,
+            exhausted_as: exhausted_as(entry.exhausted_as)?,
             token: LeaseToken(entry.token + 1),
             claimed_at,
             lease_until,
@@ -301,7 +302,7 @@ fn candidate(row: &Row<'_>, fresh_in: Option<i64>) -> Result<Candidate> {
 
 /// Ends an entry whose attempts are used up. The claim that found it counts as a claim, so its token rises.
 fn exhaust(tx: &mut Tx<'_>, queue: usize, entry: &Candidate) -> Result<()> {
-    let end = End::from_code(entry.exhausted_as).ok_or_else(|| damaged("an entry has an unknown end"))?;
+    let end = exhausted_as(entry.exhausted_as)?;
     let errors = exhausted_errors(entry.max_attempts, entry.last_error.as_deref());
     let ending = Ending { end, worker: None, errors: Some(&errors), results: None, raise_token: true };
     end_entry(tx, entry.id, &ending)?;
@@ -310,4 +311,8 @@ fn exhaust(tx: &mut Tx<'_>, queue: usize, entry: &Candidate) -> Result<()> {
         promote(tx, queue_id, group)?;
     }
     Ok(())
+}
+
+fn exhausted_as(code: i16) -> Result<End> {
+    End::from_code(code).ok_or_else(|| damaged("an entry has an unknown end"))
 }

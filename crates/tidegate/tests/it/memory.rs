@@ -136,6 +136,7 @@ impl Store for MemoryStore {
                 generation: entry.generation,
                 attempts: entry.attempts,
                 max_attempts: entry.max_attempts,
+                exhausted_as: entry.exhausted_as,
                 token: entry.token,
                 claimed_at: now,
                 lease_until: later(now, claim.lease),

@@ -109,6 +109,17 @@ on_each_database! {
         queue.close().await;
     }
 
+    async fn the_publisher_chooses_how_exhausted_entries_end(place) {
+        let queue = place.open().await;
+        let mut once = event(1).max_attempts(1);
+        once.exhausted_as = End::Failed;
+        let id = queue.publish(once).await.unwrap().id;
+        let held = queue.poll().await.unwrap().unwrap();
+        assert_eq!(held.fail("broken").await.unwrap(), Failure::Ended(End::Failed));
+        assert!(matches!(queue.why(id).await.unwrap(), Why::Ended { end: End::Failed, .. }));
+        queue.close().await;
+    }
+
     async fn finalising_by_id_is_idempotent(place) {
         let queue = place.open().await;
         let good = queue.publish(event(1)).await.unwrap().id;
