@@ -137,15 +137,9 @@ async fn compare(
     for run in 1..=bench.scale.runs {
         let ours = round(hard.0, hard.1, types.as_deref(), bench.scale.claims).await?;
         let beside = round(plain.0, plain.1, types.as_deref(), bench.scale.claims).await?;
-        progress(&format!(
-            "claim behind {} {run}/{}: {} vs {} ms, {} vs {} pages",
-            scene.word(),
-            bench.scale.runs,
-            short(ours.0),
-            short(beside.0),
-            short(ours.1),
-            short(beside.1)
-        ));
+        let figures =
+            format!("{} vs {} ms, {} vs {} pages", short(ours.0), short(beside.0), short(ours.1), short(beside.1));
+        progress(&format!("{:?} claim_flat_{} {run}/{}: {figures}", hard.0.backend(), scene.word(), bench.scale.runs));
         times.ours.push(ours.0);
         times.baseline.push(beside.0);
         pages.ours.push(ours.1);
