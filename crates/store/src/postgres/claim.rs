@@ -1,12 +1,15 @@
 //! Claiming. The statement is flat: its cost follows what it takes. Around it: the marks, entries whose attempts are used
 //! up, and the second look when the first found too little.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use futures_util::FutureExt;
+use futures_util::future::join;
 use tidegate_core::{End, EntryId, LeaseToken, QueueState, Timestamp, Tsid};
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::catalog::{Catalog, Queue};
 use super::connection::{Begin, Prelude, Tx};
@@ -16,10 +19,11 @@ use super::publish::micros;
 use super::row;
 use super::{Inner, MAX_CATALOG_READS, accept_generation};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Claim, Claimed, Finalize};
+use crate::store::{Claim, Claimed, Fact, Finalize};
 
-/// Columns of the claim statement after the fact's.
-const AFTER_FACT: usize = 10 + row::FACT_COLUMNS;
+/// Columns of the claim statements.
+const EXHAUSTED_AS: usize = 11;
+const OFFERED: usize = 12;
 
 /// Entries that one claim takes at most.
 const MAX_CLAIM: usize = 10_000;
@@ -164,44 +168,25 @@ impl Inner {
         max: usize,
         widen: usize,
     ) -> Result<Found, Fault> {
-        let max_rows = max as i64;
-        let offers = max_rows * widen as i64;
-        let sql = if lanes.ids.len() == 1 { &self.sql.claim_of_one } else { &self.sql.claim_of_many };
-        // A shared lane holds many types: without a filter on types every one of them is wanted.
-        let shared: Vec<bool> = lanes.shared.iter().map(|shared| *shared && claim.types.is_some()).collect();
-        let rows = tx
-            .query(
-                sql,
-                &[
-                    &self.now(),
-                    &lanes.ids,
-                    &lanes.priorities,
-                    &lanes.marks,
-                    &lanes.due_marks,
-                    &shared,
-                    &max_rows,
-                    &micros(claim.lease),
-                    &claim.worker,
-                    &claim.types,
-                    &offers,
-                ],
-            )
-            .await?;
+        let rows = self.lease(tx, lanes, claim, max as i64, widen as i64).await?;
         let mut found = Found::default();
-        let Some(first) = rows.first() else { return Ok(found) };
-        found.offered = first.get::<_, i64>(AFTER_FACT + 3) as usize;
-        let Some(xid) = first.get(AFTER_FACT + 2) else { return Ok(found) };
-        tx.set_xid(xid);
+        found.offered = rows.first().and_then(|row| row.get::<_, Option<i64>>(OFFERED)).unwrap_or(0) as usize;
+        let rows: Vec<&Row> = rows.iter().filter(|row| row.get::<_, Option<i64>>(0).is_some()).collect();
+        if rows.is_empty() {
+            return Ok(found);
+        }
+        let mut facts = self.facts_of(tx, &rows).await?;
         let mut exhausted = Vec::new();
-        for row in &rows {
+        for row in rows {
             let (attempts, max_attempts): (i32, i32) = (row.get(3), row.get(4));
             if attempts > max_attempts {
                 exhausted.push(end_exhausted(row)?);
-            } else {
-                let lane: i32 = row.get(AFTER_FACT);
-                let priority = queue.lanes.iter().find(|known| known.id == lane).map_or(0, |lane| lane.priority);
-                found.claimed.push((priority, read_claimed(row)?));
+                continue;
             }
+            let lane: i32 = row.get(10);
+            let priority = queue.lanes.iter().find(|known| known.id == lane).map_or(0, |lane| lane.priority);
+            let fact = facts.remove(&row.get(1)).ok_or_else(|| lost_fact(row))?;
+            found.claimed.push((priority, read_claimed(row, fact)?));
         }
         found.exhausted = exhausted.len();
         if !exhausted.is_empty() {
@@ -209,6 +194,69 @@ impl Inner {
             self.move_to_log(tx, &exhausted).await?;
         }
         Ok(found)
+    }
+
+    /// Runs the claim statement that fits the number of lanes.
+    async fn lease(
+        &self,
+        tx: &Tx,
+        lanes: &LaneColumns,
+        claim: &Claim,
+        max: i64,
+        widen: i64,
+    ) -> Result<Vec<Row>, Fault> {
+        let (now, lease, offers) = (self.now(), micros(claim.lease), max * widen);
+        // A shared lane holds many types: without a filter on types every one of them is wanted.
+        let shared: Vec<bool> = lanes.shared.iter().map(|shared| *shared && claim.types.is_some()).collect();
+        if let ([lane], [mark], [due], [false]) = (&*lanes.ids, &*lanes.marks, &*lanes.due_marks, &*shared) {
+            let params: [&(dyn ToSql + Sync); 7] = [&now, lane, mark, due, &max, &lease, &claim.worker];
+            return tx.query(&self.sql.claim_of_one, &params).await;
+        }
+        let params: [&(dyn ToSql + Sync); 11] = [
+            &now,
+            &lanes.ids,
+            &lanes.priorities,
+            &lanes.marks,
+            &lanes.due_marks,
+            &shared,
+            &max,
+            &lease,
+            &claim.worker,
+            &claim.types,
+            &offers,
+        ];
+        tx.query(&self.sql.claim_of_many, &params).await
+    }
+
+    /// The facts of leased entries, by event id. Asked for apart: a join would look for each one's partition anew. The
+    /// transaction's id comes along, now that it is clear that it writes.
+    async fn facts_of(&self, tx: &Tx, rows: &[&Row]) -> Result<HashMap<i64, Fact>, Fault> {
+        let mut ids: Vec<i64> = rows.iter().map(|row| row.get(1)).collect();
+        ids.sort_unstable();
+        let entries = rows.iter().map(|row| row.get::<_, i64>(0));
+        let (lowest, highest) = entries.fold((i64::MAX, 0), |(low, high), id| (low.min(id), high.max(id)));
+        if (highest - lowest) / self.options.store.ids.step < ids.len() as i64
+            && let Some(facts) = self.facts_between(tx, &ids).await?
+        {
+            return Ok(facts);
+        }
+        let params: [&(dyn ToSql + Sync); 1] = [&ids];
+        let (drawn, facts) = join(tx.draw_xid(), tx.query(&self.sql.facts, &params)).await;
+        drawn?;
+        Ok(facts?.iter().map(read_fact).collect())
+    }
+
+    /// Entries without a gap have events without a gap, but for what clocks did: one walk along the primary key finds
+    /// them. `None` when others' events stood between.
+    async fn facts_between(&self, tx: &Tx, ids: &[i64]) -> Result<Option<HashMap<i64, Fact>>, Fault> {
+        let (Some(first), Some(last)) = (ids.first(), ids.last()) else { return Ok(None) };
+        let limit = ids.len() as i64;
+        let params: [&(dyn ToSql + Sync); 3] = [first, last, &limit];
+        let (drawn, rows) = join(tx.draw_xid(), tx.query(&self.sql.facts_between, &params)).await;
+        drawn?;
+        let rows = rows?;
+        let ours = rows.len() == ids.len() && rows.iter().zip(ids).all(|(row, id)| row.get::<_, i64>(row::FACT_COLUMNS) == *id);
+        Ok(ours.then(|| rows.iter().map(read_fact).collect()))
     }
 
     /// Moves marks up and probes below them, off the caller's path.
@@ -304,7 +352,7 @@ impl LaneColumns {
     }
 }
 
-fn read_claimed(row: &Row) -> Result<Claimed, Fault> {
+fn read_claimed(row: &Row, fact: Fact) -> Result<Claimed, Fault> {
     Ok(Claimed {
         id: EntryId::new(row.get(0)).map_err(Error::from)?,
         event_id: Tsid::from_i64(row.get(1)),
@@ -317,13 +365,21 @@ fn read_claimed(row: &Row) -> Result<Claimed, Fault> {
         lease_until: row.get(7),
         last_error: row.get(8),
         group: row.get(9),
-        fact: row::fact(row, 10),
+        fact,
     })
+}
+
+fn read_fact(row: &Row) -> (i64, Fact) {
+    (row.get(row::FACT_COLUMNS), row::fact(row, 0))
+}
+
+fn lost_fact(row: &Row) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the event of entry {} is missing", row.get::<_, i64>(0)))
 }
 
 fn exhausted_as(row: &Row) -> Result<End, Fault> {
     let bad = || Error::new(ErrorKind::Corrupt, format!("entry {} has a bad end", row.get::<_, i64>(0)));
-    Ok(End::from_code(row.get(AFTER_FACT + 1)).ok_or_else(bad)?)
+    Ok(End::from_code(row.get(EXHAUSTED_AS)).ok_or_else(bad)?)
 }
 
 /// An entry that was abandoned once too often.

@@ -100,8 +100,10 @@ impl Inner {
         items: &[F],
     ) -> Result<(HashSet<EntryId>, Vec<i32>), Fault> {
         let items: Vec<&Finalize> = items.iter().map(Borrow::borrow).collect();
-        let columns = FinalizeColumns::new(&items);
-        let rows = tx.query(&self.sql.finalize, &columns.params(&self.now())).await?;
+        let rows = match Run::new(&items, self.options.store.ids.step) {
+            Some(run) => tx.query(&self.sql.finalize_run, &run.params(&self.now())).await?,
+            None => tx.query(&self.sql.finalize, &FinalizeColumns::new(&items).params(&self.now())).await?,
+        };
         let groups = rows.iter().filter_map(|row| Some((row.get::<_, i32>(1), row.get::<_, Option<&str>>(2)?)));
         let queues = self.promote(tx, groups).await?;
         Ok((read_ids(&rows)?, queues.into_iter().collect()))
@@ -242,6 +244,41 @@ impl<'a> FinalizeColumns<'a> {
 
     pub(super) fn params<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn ToSql + Sync); 6] {
         [now, &self.ids, &self.tokens, &self.ends, &self.errors, &self.results]
+    }
+}
+
+/// Neighbouring entries that all end in one way, without errors or results.
+struct Run {
+    first: i64,
+    last: i64,
+    /// By position from the first; 0, which no claim gives, where an entry of the run is not meant.
+    tokens: Vec<i64>,
+    step: i64,
+    end: i16,
+}
+
+impl Run {
+    /// Items are sorted by id and distinct.
+    fn new(items: &[&Finalize], step: i64) -> Option<Self> {
+        let (first, last) = (items.first()?, items.last()?);
+        let (low, high) = (first.id.get(), last.id.get());
+        let length = usize::try_from((high - low) / step + 1).ok()?;
+        let plain = |item: &&Finalize| {
+            item.end == first.end && item.token.is_some() && item.errors.is_none() && item.results.is_none()
+        };
+        if items.len() < 8 || length > items.len() * 2 || !items.iter().all(plain) {
+            return None;
+        }
+        let mut tokens = vec![0; length];
+        for item in items {
+            let position = usize::try_from((item.id.get() - low) / step).ok()?;
+            *tokens.get_mut(position)? = item.token?.0;
+        }
+        Some(Self { first: low, last: high, tokens, step, end: first.end.code() })
+    }
+
+    fn params<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn ToSql + Sync); 6] {
+        [now, &self.first, &self.last, &self.tokens, &self.step, &self.end]
     }
 }
 

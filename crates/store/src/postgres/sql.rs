@@ -17,8 +17,11 @@ pub(super) struct Sql {
     pub(super) promote: String,
     pub(super) claim_of_many: String,
     pub(super) claim_of_one: String,
+    pub(super) facts: String,
+    pub(super) facts_between: String,
     pub(super) first_rows: String,
     pub(super) finalize: String,
+    pub(super) finalize_run: String,
     pub(super) look_up: String,
     pub(super) extend: String,
     pub(super) requeue: String,
@@ -50,6 +53,11 @@ pub(super) struct Sql {
 const FACT: &str = "e.client_id, e.event_type, e.payload, e.content_type, e.source, e.subject, e.time, e.external_id, \
     e.correlation_id, e.causation_id, e.attributes, e.created_at";
 
+/// Fills in how a claim leases.
+fn lease(sql: &str, length: &str, worker: &str) -> String {
+    sql.replace("{leased}", LEASED).replace("{lease}", LEASE).replace("{length}", length).replace("{worker}", worker)
+}
+
 impl Sql {
     pub(super) fn new(namespace: &str) -> Self {
         let fill = |text: &str| text.replace("{ns}", namespace).replace("{fact}", FACT);
@@ -65,10 +73,13 @@ impl Sql {
             count_entries: fill(COUNT_ENTRIES),
             lock_groups: fill("SELECT count(pg_advisory_xact_lock(k)) FROM unnest($1::bigint[]) AS k"),
             promote: fill(PROMOTE),
-            claim_of_many: fill(&format!("{TAKE_OF_MANY}{LEASE_TAKEN}")),
-            claim_of_one: fill(&format!("{TAKE_OF_ONE}{LEASE_TAKEN}")),
+            claim_of_many: fill(&lease(&format!("{TAKE_OF_MANY}{LEASE_TAKEN}"), "$8", "$9")),
+            claim_of_one: fill(&lease(CLAIM_OF_ONE, "$6", "$7")),
+            facts: fill("SELECT {fact}, e.id FROM {ns}.events e WHERE e.id = ANY ($1::bigint[])"),
+            facts_between: fill("SELECT {fact}, e.id FROM {ns}.events e WHERE e.id >= $1 AND e.id <= $2 ORDER BY e.id LIMIT $3"),
             first_rows: fill(FIRST_ROWS),
             finalize: fill(FINALIZE),
+            finalize_run: fill(FINALIZE_RUN),
             look_up: fill(LOOK_UP),
             extend: fill(EXTEND),
             requeue: fill(REQUEUE),
@@ -246,45 +257,49 @@ WITH lanes AS MATERIALIZED (
     FOR UPDATE OF q SKIP LOCKED
 )";
 
-/// The same for a single lane: rows are locked as they are found, and others' are passed over.
-const TAKE_OF_ONE: &str = "
-WITH fresh AS MATERIALIZED (
-    SELECT q.ctid, q.id FROM {ns}.event_queue q
-    WHERE q.lane = ($2::integer[])[1] AND q.place = 0 AND q.id >= ($4::bigint[])[1]
-      AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
-      AND (NOT ($6::boolean[])[1] OR EXISTS (SELECT FROM {ns}.events e WHERE e.id = q.event_id AND e.event_type = ANY ($10::text[])))
-    ORDER BY q.id LIMIT $7 FOR UPDATE SKIP LOCKED
-), timed AS MATERIALIZED (
-    SELECT q.ctid, q.id FROM {ns}.event_queue q
-    WHERE q.lane = ($2::integer[])[1] AND q.place = 1 AND q.due_at >= ($5::timestamptz[])[1]
-      AND q.due_at <= coalesce($1::timestamptz, statement_timestamp())
-      AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
-      AND (NOT ($6::boolean[])[1] OR EXISTS (SELECT FROM {ns}.events e WHERE e.id = q.event_id AND e.event_type = ANY ($10::text[])))
-    ORDER BY q.due_at, q.id LIMIT $7 FOR UPDATE SKIP LOCKED
-), offered AS MATERIALIZED (
-    SELECT WHERE $11::bigint < 0 AND ($3::smallint[])[1] IS NULL
-), taken AS MATERIALIZED (
-    SELECT both_paths.ctid FROM (SELECT * FROM fresh UNION ALL SELECT * FROM timed) AS both_paths
-    ORDER BY both_paths.id LIMIT $7
-)";
-
-/// Leases what was taken, and brings the facts (events' primary key). There is always one row, which says how many were
-/// offered.
+/// Leases what was taken. There is always one row, which says how many were offered.
 const LEASE_TAKEN: &str = ", leased AS (
-    UPDATE {ns}.event_queue q
-    SET lease_until = coalesce($1::timestamptz, statement_timestamp()) + $8::bigint * interval '1 microsecond',
-        processing_started_at = coalesce($1::timestamptz, statement_timestamp()),
-        updated_at = coalesce($1::timestamptz, statement_timestamp()),
-        token = q.token + 1, attempts = q.attempts + 1, worker = $9
+    UPDATE {ns}.event_queue q SET {lease}
     FROM taken t WHERE q.ctid = t.ctid
-    RETURNING q.id, q.event_id, q.generation, q.attempts, q.max_attempts, q.token, q.processing_started_at,
-              q.lease_until, q.last_error, q.group_key, q.lane, q.exhausted_as
+    RETURNING {leased}
 )
-SELECT q.id, q.event_id, q.generation, q.attempts, q.max_attempts, q.token, q.processing_started_at, q.lease_until,
-       q.last_error, q.group_key, {fact}, q.lane, q.exhausted_as,
-       CASE WHEN q.id IS NOT NULL THEN pg_current_xact_id()::text END, o.count
-FROM (SELECT count(*) FROM offered) AS o
-LEFT JOIN (leased q JOIN {ns}.events e ON e.id = q.event_id) ON true";
+SELECT q.*, o.count FROM (SELECT count(*) FROM offered) AS o LEFT JOIN leased q ON true";
+
+/// The same for a single lane, which is the usual case and the fast one: rows are locked as they are found in the indexes
+/// (event_queue_fresh, event_queue_timed), others' are passed over, and they go straight into the update.
+const CLAIM_OF_ONE: &str = "
+UPDATE {ns}.event_queue q SET {lease}
+WHERE q.ctid = ANY (ARRAY(
+    SELECT both_paths.ctid FROM (
+        SELECT * FROM (
+            SELECT f.ctid, f.id FROM {ns}.event_queue f
+            WHERE f.lane = $2 AND f.place = 0 AND f.id >= $3
+              AND (f.lease_until IS NULL OR f.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
+            ORDER BY f.id LIMIT $5 FOR UPDATE SKIP LOCKED
+        ) AS fresh
+        UNION ALL
+        SELECT * FROM (
+            SELECT t.ctid, t.id FROM {ns}.event_queue t
+            WHERE t.lane = $2 AND t.place = 1 AND t.due_at >= $4
+              AND t.due_at <= coalesce($1::timestamptz, statement_timestamp())
+              AND (t.lease_until IS NULL OR t.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
+            ORDER BY t.due_at, t.id LIMIT $5 FOR UPDATE SKIP LOCKED
+        ) AS timed
+    ) AS both_paths
+    ORDER BY both_paths.id LIMIT $5
+))
+RETURNING {leased}, NULL::bigint";
+
+/// What a lease changes: no column that an index knows.
+const LEASE: &str = "
+    lease_until = coalesce($1::timestamptz, statement_timestamp()) + {length}::bigint * interval '1 microsecond',
+    processing_started_at = coalesce($1::timestamptz, statement_timestamp()),
+    updated_at = coalesce($1::timestamptz, statement_timestamp()),
+    token = q.token + 1, attempts = q.attempts + 1, worker = {worker}";
+
+/// The columns of a leased entry, as `claim::read_claimed` reads them.
+const LEASED: &str = "q.id, q.event_id, q.generation, q.attempts, q.max_attempts, q.token, q.processing_started_at, \
+    q.lease_until, q.last_error, q.group_key, q.lane, q.exhausted_as";
 
 /// The first row of each lane and path at or above a mark, claimable or not (event_queue_fresh, event_queue_timed).
 const FIRST_ROWS: &str = "
@@ -297,11 +312,10 @@ FROM unnest($1::integer[], $2::bigint[], $3::timestamptz[]) AS l(lane, mark, due
 
 /// Moves entries from the queue to the log (event_queue's primary key). Ids come sorted and distinct.
 const FINALIZE: &str = "
-WITH input AS MATERIALIZED (
-    SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::smallint[], $5::text[], $6::text[])
+WITH gone AS (
+    DELETE FROM {ns}.event_queue q
+    USING unnest($2::bigint[], $3::bigint[], $4::smallint[], $5::text[], $6::text[])
         AS i(id, token, status, errors, results)
-), gone AS (
-    DELETE FROM {ns}.event_queue q USING input i
     WHERE q.id = i.id AND (i.token IS NULL OR (q.token = i.token AND q.lease_until IS NOT NULL))
     RETURNING q.*, i.status, i.errors, i.results
 )
@@ -310,6 +324,22 @@ INSERT INTO {ns}.event_log (id, event_id, finished_at, processing_started_at, to
 SELECT id, event_id, coalesce($1::timestamptz, statement_timestamp()), processing_started_at, token, client_id, generation,
        lane, queue_id, least(attempts, max_attempts), max_attempts, status, exhausted_as, group_key, worker,
        coalesce(errors, CASE WHEN status <> 0 THEN last_error END), results
+FROM gone
+RETURNING id, queue_id, group_key";
+
+/// The same for a run of neighbouring ids that all end in one way without errors, which is the usual case: one walk along
+/// event_queue's primary key, each token found by its position.
+const FINALIZE_RUN: &str = "
+WITH gone AS (
+    DELETE FROM {ns}.event_queue q
+    WHERE q.id >= $2 AND q.id <= $3 AND q.lease_until IS NOT NULL AND q.token = ($4::bigint[])[(q.id - $2) / $5::bigint + 1]
+    RETURNING q.*
+)
+INSERT INTO {ns}.event_log (id, event_id, finished_at, processing_started_at, token, client_id, generation, lane, queue_id,
+                            attempts, max_attempts, status, exhausted_as, group_key, worker, errors)
+SELECT id, event_id, coalesce($1::timestamptz, statement_timestamp()), processing_started_at, token, client_id, generation,
+       lane, queue_id, attempts, max_attempts, $6::smallint, exhausted_as, group_key, worker,
+       CASE WHEN $6::smallint <> 0 THEN last_error END
 FROM gone
 RETURNING id, queue_id, group_key";
 
