@@ -255,7 +255,8 @@ impl Inner {
         let (drawn, rows) = join(tx.draw_xid(), tx.query(&self.sql.facts_between, &params)).await;
         drawn?;
         let rows = rows?;
-        let ours = rows.len() == ids.len() && rows.iter().zip(ids).all(|(row, id)| row.get::<_, i64>(row::FACT_COLUMNS) == *id);
+        let ours = rows.len() == ids.len()
+            && rows.iter().zip(ids).all(|(row, id)| row.get::<_, i64>(row::FACT_COLUMNS) == *id);
         Ok(ours.then(|| rows.iter().map(read_fact).collect()))
     }
 

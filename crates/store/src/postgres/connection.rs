@@ -8,7 +8,7 @@ use deadpool_postgres::{Hook, Manager, ManagerConfig, Object, Pool, RecyclingMet
 use futures_util::future::{BoxFuture, join};
 use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Config, NoTls, Row, SimpleQueryMessage};
+use tokio_postgres::{Config, NoTls, Row};
 
 use super::PostgresOptions;
 use super::errors::Fault;
@@ -78,6 +78,8 @@ pub(super) enum Begin {
     Write,
     /// It may find nothing to write, and then costs no commit record.
     Lazy,
+    /// It will write, and its work tells itself what every transaction goes by ([`Tx::set_prelude`]).
+    Carried,
 }
 
 /// An open transaction on a connection of its own. Unless it was ended cleanly, its connection is thrown away: an open
@@ -86,6 +88,7 @@ pub(super) struct Tx {
     client: Option<Object>,
     clean: AtomicBool,
     xid: OnceLock<String>,
+    prelude: OnceLock<Prelude>,
 }
 
 impl Drop for Tx {
@@ -98,7 +101,7 @@ impl Drop for Tx {
 
 impl Tx {
     fn new(client: Object, clean: bool) -> Self {
-        Self { client: Some(client), clean: AtomicBool::new(clean), xid: OnceLock::new() }
+        Self { client: Some(client), clean: AtomicBool::new(clean), xid: OnceLock::new(), prelude: OnceLock::new() }
     }
 
     fn client(&self) -> &Object {
@@ -130,6 +133,12 @@ impl Tx {
         Ok(())
     }
 
+    /// Says what the transaction goes by, for [`Begin::Carried`].
+    pub(super) fn set_prelude(&self, xid: String, prelude: Prelude) {
+        self.set_xid(xid);
+        let _ = self.prelude.set(prelude);
+    }
+
     /// Says which transaction this is, once known.
     pub(super) fn set_xid(&self, xid: String) {
         let _ = self.xid.set(xid);
@@ -147,7 +156,8 @@ pub(super) struct Prelude {
 #[derive(Debug)]
 pub(super) struct Database {
     pub(super) pool: Pool,
-    namespace: String,
+    write_prelude: String,
+    lazy_prelude: String,
     outage_after: Duration,
     retry_for: Duration,
 }
@@ -171,9 +181,17 @@ enum Outcome<T> {
 
 impl Database {
     pub(super) fn new(pool: Pool, options: &PostgresOptions) -> Self {
+        let ns = &options.store.namespace;
+        let prelude = |xid: &str| {
+            format!(
+                "SELECT {xid}::text, m.generation, h.at > clock_timestamp() - $1::bigint * interval '1 millisecond' \
+                 FROM {ns}.meta m CROSS JOIN {ns}.heartbeat h"
+            )
+        };
         Self {
             pool,
-            namespace: options.store.namespace.clone(),
+            write_prelude: prelude("pg_current_xact_id()"),
+            lazy_prelude: prelude("NULL"),
             outage_after: options.store.outage_after,
             retry_for: options.retry_for,
         }
@@ -222,7 +240,10 @@ impl Database {
         let tx = Arc::new(Tx::new(client, false));
         // Both are sent at once: the work does not wait for BEGIN's answer.
         let (begun, worked) = join(self.begin(&tx, begin), work(Arc::clone(&tx))).await;
-        let value = match begun.and_then(accept).and(worked) {
+        // Work that did not get as far as its prelude has failed or has nothing to go by.
+        let prelude = begun.map(|prelude| prelude.or_else(|| tx.prelude.get().copied()));
+        let accepted = prelude.and_then(|prelude| prelude.map_or(Ok(()), accept));
+        let value = match accepted.and(worked) {
             Ok(value) => value,
             Err(fault) => {
                 let rolled_back = tx.client().batch_execute("ROLLBACK").await.is_ok();
@@ -246,24 +267,24 @@ impl Database {
         }
     }
 
-    async fn begin(&self, tx: &Tx, begin: Begin) -> Result<Prelude, Fault> {
-        let xid = if begin == Begin::Write { "pg_current_xact_id()" } else { "NULL" };
-        let sql = format!(
-            "BEGIN; SELECT {xid}, (SELECT generation FROM {ns}.meta), \
-             (SELECT at > clock_timestamp() - interval '{outage} milliseconds' FROM {ns}.heartbeat)",
-            ns = self.namespace,
-            outage = self.outage_after.as_millis(),
-        );
-        for message in tx.client().simple_query(&sql).await? {
-            if let SimpleQueryMessage::Row(row) = message {
-                if let Some(xid) = row.get(0) {
-                    tx.set_xid(xid.to_owned());
-                }
-                let generation = row.get(1).and_then(|text| text.parse().ok()).unwrap_or_default();
-                return Ok(Prelude { generation, heartbeat_young: row.get(2) == Some("t") });
-            }
+    /// Begins, and reads what every transaction goes by, in one round trip.
+    async fn begin(&self, tx: &Tx, begin: Begin) -> Result<Option<Prelude>, Fault> {
+        let sql = match begin {
+            Begin::Write => &self.write_prelude,
+            Begin::Lazy => &self.lazy_prelude,
+            Begin::Carried => return tx.run("BEGIN").await.map(|()| None),
+        };
+        let outage = i64::try_from(self.outage_after.as_millis()).unwrap_or(i64::MAX);
+        let (begun, read) = join(tx.run("BEGIN"), tx.query(sql, &[&outage])).await;
+        begun?;
+        let rows = read?;
+        let Some(row) = rows.first() else {
+            return Err(Fault::Final(Error::new(ErrorKind::Schema, "the schema was removed while in use")));
+        };
+        if let Some(xid) = row.get(0) {
+            tx.set_xid(xid);
         }
-        Err(Fault::Final(Error::new(ErrorKind::Schema, "the schema was removed while in use")))
+        Ok(Some(Prelude { generation: row.get(1), heartbeat_young: row.get(2) }))
     }
 
     /// Waits until the transaction is over, then looks whether it happened. The transaction id alone does not tell: a

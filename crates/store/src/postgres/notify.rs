@@ -13,7 +13,7 @@ use super::Inner;
 use super::errors::{Fault, classify};
 
 /// The least time between two notifications.
-const DEBOUNCE: Duration = Duration::from_millis(5);
+const DEBOUNCE: Duration = Duration::from_millis(20);
 /// The payload that says: a caller's own transaction committed, look below the marks and at arrivals.
 const LATE: &str = "late";
 

@@ -13,7 +13,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::catalog::{Catalog, MissingLane};
-use super::connection::{Begin, Tx};
+use super::connection::{Begin, Prelude, Tx};
 use super::errors::Fault;
 use super::{Inner, MAX_CATALOG_READS, accept_generation};
 use crate::error::{Error, ErrorKind, Result};
@@ -121,10 +121,13 @@ impl Inner {
             return Ok(answers);
         }
         let items = &items;
+        // Where the publish statement is the first, it also tells the transaction's prelude.
+        let limited = |item: &Item| catalog.queue_by_id(item.queue_id).is_none_or(|queue| queue.depth_limit.is_some());
+        let carried = !keyed && !items.iter().any(limited);
         let written = self
             .database
             .transact(
-                Begin::Write,
+                if carried { Begin::Carried } else { Begin::Write },
                 &|prelude| accept_generation(catalog, prelude),
                 &|tx| async move { self.write_items(&tx, catalog, items, keyed).await }.boxed(),
                 &|tx, written| self.confirm_publish(tx, written),
@@ -217,6 +220,9 @@ impl Inner {
         let ids = if keyed { Some(self.draw_ids(tx, accepted.len()).await?) } else { None };
         let columns = Columns::new(&accepted, ids.as_deref(), self.now(), false);
         let rows = tx.query(&self.sql.publish, &columns.params()).await?;
+        if let Some(row) = rows.first() {
+            tx.set_prelude(row.get(3), Prelude { generation: row.get(4), heartbeat_young: true });
+        }
         let published = read_published(&rows)?;
         if keyed {
             self.take_keys(tx, &accepted, &published, &takeover).await?;

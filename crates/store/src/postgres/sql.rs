@@ -76,7 +76,9 @@ impl Sql {
             claim_of_many: fill(&lease(&format!("{TAKE_OF_MANY}{LEASE_TAKEN}"), "$8", "$9")),
             claim_of_one: fill(&lease(CLAIM_OF_ONE, "$6", "$7")),
             facts: fill("SELECT {fact}, e.id FROM {ns}.events e WHERE e.id = ANY ($1::bigint[])"),
-            facts_between: fill("SELECT {fact}, e.id FROM {ns}.events e WHERE e.id >= $1 AND e.id <= $2 ORDER BY e.id LIMIT $3"),
+            facts_between: fill(
+                "SELECT {fact}, e.id FROM {ns}.events e WHERE e.id >= $1 AND e.id <= $2 ORDER BY e.id LIMIT $3",
+            ),
             first_rows: fill(FIRST_ROWS),
             finalize: fill(FINALIZE),
             finalize_run: fill(FINALIZE_RUN),
@@ -148,7 +150,7 @@ WITH moment AS MATERIALIZED (
            client_id, lane, queue_id, max_attempts, place, exhausted_as, group_key
     FROM input
 )
-SELECT id, tsid | (id & 4194303), now FROM input";
+SELECT id, tsid | (id & 4194303), now, (SELECT pg_current_xact_id()::text), (SELECT generation FROM {ns}.meta) FROM input";
 
 /// Keys that are known and not expired, with what they stand for (deduplication's primary key, then events' and
 /// event_queue's).
