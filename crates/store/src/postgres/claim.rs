@@ -169,8 +169,8 @@ impl Inner {
         widen: usize,
     ) -> Result<Found, Fault> {
         let rows = self.lease(tx, lanes, claim, max as i64, widen as i64).await?;
-        let mut found = Found::default();
-        found.offered = rows.first().and_then(|row| row.get::<_, Option<i64>>(OFFERED)).unwrap_or(0) as usize;
+        let offered: Option<i64> = rows.first().and_then(|row| row.get(OFFERED));
+        let mut found = Found { offered: offered.unwrap_or(0) as usize, ..Found::default() };
         let rows: Vec<&Row> = rows.iter().filter(|row| row.get::<_, Option<i64>>(0).is_some()).collect();
         if rows.is_empty() {
             return Ok(found);
