@@ -7,7 +7,7 @@ use tokio_postgres::Transaction;
 
 use super::catalog::Catalog;
 use super::errors::Fault;
-use super::publish::{
+use super::items::{
     Columns, Item, KeyRow, Known, Replacement, client, other_body, read_known, read_published, read_replaced,
 };
 use super::settle::FinalizeColumns;

@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 use super::Inner;
 use super::connection::Tx;
 use super::errors::Fault;
-use super::publish::{ARRIVED, FRESH, PARKED};
+use super::items::{ARRIVED, FRESH, PARKED};
 use super::row;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Census, EntryPhase, EntryView};

@@ -12,6 +12,7 @@ mod errors;
 mod groups;
 mod headroom;
 mod inspect;
+mod items;
 mod marks;
 mod migrate;
 mod notify;

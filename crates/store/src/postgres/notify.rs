@@ -11,6 +11,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Socket};
 
 use super::Inner;
 use super::errors::{Fault, classify};
+use crate::store::Wake;
 
 /// The least time between two notifications.
 const DEBOUNCE: Duration = Duration::from_millis(20);
@@ -75,7 +76,7 @@ pub(super) async fn run(inner: Weak<Inner>, config: Config, channel: String) {
 async fn session(inner: &Weak<Inner>, config: &Config, channel: &str, outbox: &Outbox) -> Result<(), Fault> {
     let (client, connection) = config.connect(NoTls).await.map_err(classify)?;
     let listening = listen(inner, connection);
-    let telling = tell(&client, channel, outbox);
+    let telling = tell(inner, &client, channel, outbox);
     tokio::pin!(listening, telling);
     tokio::select! {
         () = &mut listening => Ok(()),
@@ -96,9 +97,13 @@ where
     }
 }
 
-async fn tell(client: &Client, channel: &str, outbox: &Outbox) -> Result<(), Fault> {
+async fn tell(inner: &Weak<Inner>, client: &Client, channel: &str, outbox: &Outbox) -> Result<(), Fault> {
     // A hint need not be durable.
     client.batch_execute(&format!("SET synchronous_commit = off; LISTEN {channel}")).await?;
+    // Until now hints may have passed unheard.
+    if let Some(inner) = inner.upgrade() {
+        let _ = inner.wakes.send(Wake::Any);
+    }
     let notify = client.prepare("SELECT pg_notify($1, $2)").await?;
     loop {
         outbox.ready.notified().await;

@@ -1,38 +1,23 @@
 //! Publishing: facts and entries in one statement, keys before entries, groups promoted last.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidegate_core::{Availability, DedupMode, EntryId, NewEvent, QueueState, Timestamp, Tsid};
+use tidegate_core::{DedupMode, NewEvent, QueueState};
 use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
 
 use super::catalog::{Catalog, MissingLane};
 use super::connection::{Begin, Prelude, Tx};
 use super::errors::Fault;
+use super::items::{
+    Columns, Item, KeyRow, Known, Replacement, client, is_plain, key, mode, other_body, read_known, read_published,
+    read_replaced,
+};
 use super::{Inner, MAX_CATALOG_READS, accept_generation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, PublishOutcome, Published};
-
-/// Where an entry waits.
-pub(super) const FRESH: i16 = 0;
-pub(super) const TIMED: i16 = 1;
-pub(super) const PARKED: i16 = 2;
-pub(super) const ARRIVED: i16 = 3;
-
-/// One item on its way into the database.
-#[derive(Debug)]
-pub(super) struct Item {
-    pub(super) index: usize,
-    pub(super) event: NewEvent,
-    pub(super) queue_id: i32,
-    pub(super) lane: i32,
-}
 
 impl Inner {
     /// Publishes a batch in one transaction; repeats of a key within the batch follow in rounds of their own.
@@ -219,7 +204,11 @@ impl Inner {
         }
         let ids = if keyed { Some(self.draw_ids(tx, accepted.len()).await?) } else { None };
         let columns = Columns::new(&accepted, ids.as_deref(), self.now(), false);
-        let rows = tx.query(&self.sql.publish, &columns.params()).await?;
+        let rows = if ids.is_none() && accepted.iter().all(|item| is_plain(&item.event)) {
+            tx.query(&self.sql.publish_plain, &columns.plain_params()).await?
+        } else {
+            tx.query(&self.sql.publish, &columns.params()).await?
+        };
         if let Some(row) = rows.first() {
             tx.set_prelude(row.get(3), Prelude { generation: row.get(4), heartbeat_young: true });
         }
@@ -390,242 +379,5 @@ impl Inner {
             Ok(rows.first().is_some_and(|row| row.get(0)))
         }
         .boxed()
-    }
-}
-
-/// A key on its way into the database, in the order in which keys are locked.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct KeyRow<'a> {
-    pub(super) client: i64,
-    pub(super) scope: i64,
-    pub(super) key: &'a str,
-    pub(super) entry: i64,
-    pub(super) event: i64,
-    pub(super) window: i64,
-}
-
-impl<'a> KeyRow<'a> {
-    pub(super) fn new(item: &'a Item, made: &Published) -> Option<Self> {
-        let dedup = item.event.deduplication.as_ref()?;
-        Some(Self {
-            client: client(item),
-            scope: i64::from(item.queue_id),
-            key: &dedup.key,
-            entry: made.id.get(),
-            event: made.event_id.to_i64(),
-            window: micros(dedup.window),
-        })
-    }
-}
-
-fn key(item: &Item) -> Option<&str> {
-    item.event.deduplication.as_ref().map(|dedup| dedup.key.as_str())
-}
-
-/// Keys are scoped by client; 0 is the anchor level.
-pub(super) fn client(item: &Item) -> i64 {
-    item.event.client.map_or(0, Tsid::to_i64)
-}
-
-fn mode(item: &Item) -> DedupMode {
-    item.event.deduplication.as_ref().map_or(DedupMode::KeepFirst, |dedup| dedup.mode)
-}
-
-pub(super) fn other_body(key: &str) -> Error {
-    Error::new(
-        ErrorKind::Conflict,
-        format!("deduplication key {key:?} stands for another event: use another key or the same contents"),
-    )
-}
-
-/// Whole microseconds, the database's resolution, of at most a hundred years.
-pub(super) fn micros(duration: Duration) -> i64 {
-    const CENTURY: i64 = 100 * 366 * 24 * 3600 * 1_000_000;
-    i64::try_from(duration.as_micros()).map_or(CENTURY, |micros| micros.min(CENTURY))
-}
-
-/// Text without the one character that PostgreSQL cannot hold.
-pub(super) fn clean(text: Option<&str>) -> Option<Cow<'_, str>> {
-    text.map(|text| if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{FFFD}")) } else { Cow::Borrowed(text) })
-}
-
-/// What a key that is known stands for.
-pub(super) struct Known {
-    pub(super) first: Published,
-    /// Whether the contents are the same.
-    pub(super) same: bool,
-    /// Whether the entry still waits.
-    pub(super) waiting: bool,
-}
-
-pub(super) fn read_known(row: &Row) -> Result<Known, Fault> {
-    let created_at: Option<Timestamp> = row.get(3);
-    let first = Published {
-        id: EntryId::new(row.get(1)).map_err(Error::from)?,
-        event_id: Tsid::from_i64(row.get(2)),
-        outcome: PublishOutcome::Duplicate,
-        created_at: created_at.unwrap_or(Timestamp::UNIX_EPOCH),
-    };
-    Ok(Known { first, same: row.get(4), waiting: row.get(5) })
-}
-
-/// The parameters that give a waiting entry another fact.
-pub(super) struct Replacement<'a> {
-    now: Option<Timestamp>,
-    entry: i64,
-    payload: &'a [u8],
-    client: i64,
-    scope: i64,
-    key: Option<&'a str>,
-    event: &'a NewEvent,
-}
-
-impl<'a> Replacement<'a> {
-    pub(super) fn new(item: &'a Item, entry: EntryId, now: Option<Timestamp>) -> Self {
-        let payload = item.event.payload.as_ref();
-        let (client, scope) = (client(item), i64::from(item.queue_id));
-        Self { now, entry: entry.get(), payload, client, scope, key: key(item), event: &item.event }
-    }
-
-    pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 14] {
-        let event = self.event;
-        [
-            &self.now,
-            &self.entry,
-            &self.payload,
-            &event.content_type,
-            &event.source,
-            &event.subject,
-            &event.time,
-            &event.external_id,
-            &event.correlation_id,
-            &event.causation_id,
-            &event.attributes,
-            &self.scope,
-            &self.key,
-            &self.client,
-        ]
-    }
-}
-
-pub(super) fn read_replaced(row: &Row, first: Published) -> Published {
-    Published {
-        event_id: Tsid::from_i64(row.get(0)),
-        created_at: row.get(1),
-        outcome: PublishOutcome::Replaced,
-        ..first
-    }
-}
-
-/// Reads what the publish statement made, in the items' order: ids rise in it.
-pub(super) fn read_published(rows: &[Row]) -> Result<Vec<Published>, Fault> {
-    let mut published = Vec::with_capacity(rows.len());
-    for row in rows {
-        published.push(Published {
-            id: EntryId::new(row.get(0)).map_err(Error::from)?,
-            event_id: Tsid::from_i64(row.get(1)),
-            outcome: PublishOutcome::Created,
-            created_at: row.get(2),
-        });
-    }
-    published.sort_unstable_by_key(|one| one.id);
-    Ok(published)
-}
-
-/// The arrays of the publish statement.
-#[derive(Debug)]
-pub(super) struct Columns<'a> {
-    now: Option<Timestamp>,
-    ids: Vec<Option<i64>>,
-    clients: Vec<Option<i64>>,
-    types: Vec<&'a str>,
-    payloads: Vec<&'a [u8]>,
-    texts: [Vec<Option<&'a str>>; 8],
-    times: Vec<Option<Timestamp>>,
-    lanes: Vec<i32>,
-    queues: Vec<i32>,
-    places: Vec<i16>,
-    dues: Vec<Option<Timestamp>>,
-    delays: Vec<Option<i64>>,
-    max_attempts: Vec<i32>,
-    exhausted: Vec<i16>,
-}
-
-impl<'a> Columns<'a> {
-    /// `arriving` is for a caller's own transaction: what needs sorting in is left to be sorted in after its commit.
-    pub(super) fn new(items: &[&'a Item], ids: Option<&[i64]>, now: Option<Timestamp>, arriving: bool) -> Self {
-        let text = |read: fn(&NewEvent) -> &Option<String>| -> Vec<Option<&'a str>> {
-            items.iter().map(|item| read(&item.event).as_deref()).collect()
-        };
-        let due = |item: &&Item| match item.event.available {
-            Availability::At(at) => Some(at),
-            _ => None,
-        };
-        let delay = |item: &&Item| match item.event.available {
-            Availability::After(delay) => Some(micros(delay)),
-            _ => None,
-        };
-        Self {
-            now,
-            ids: (0..items.len()).map(|index| ids.map(|ids| ids[index])).collect(),
-            clients: items.iter().map(|item| item.event.client.map(Tsid::to_i64)).collect(),
-            types: items.iter().map(|item| item.event.event_type.as_str()).collect(),
-            payloads: items.iter().map(|item| Bytes::as_ref(&item.event.payload)).collect(),
-            texts: [
-                text(|event| &event.content_type),
-                text(|event| &event.source),
-                text(|event| &event.subject),
-                text(|event| &event.external_id),
-                text(|event| &event.correlation_id),
-                text(|event| &event.causation_id),
-                text(|event| &event.attributes),
-                text(|event| &event.group),
-            ],
-            times: items.iter().map(|item| item.event.time).collect(),
-            lanes: items.iter().map(|item| item.lane).collect(),
-            queues: items.iter().map(|item| item.queue_id).collect(),
-            places: items.iter().map(|item| place(&item.event, arriving)).collect(),
-            dues: items.iter().map(due).collect(),
-            delays: items.iter().map(delay).collect(),
-            max_attempts: items.iter().map(|item| item.event.max_attempts as i32).collect(),
-            exhausted: items.iter().map(|item| item.event.exhausted_as.code()).collect(),
-        }
-    }
-
-    /// The parameters in the statement's order.
-    pub(super) fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
-        let [content_type, source, subject, external_id, correlation_id, causation_id, attributes, group] = &self.texts;
-        vec![
-            &self.now,
-            &self.ids,
-            &self.clients,
-            &self.types,
-            &self.payloads,
-            content_type,
-            source,
-            subject,
-            &self.times,
-            external_id,
-            correlation_id,
-            causation_id,
-            attributes,
-            &self.lanes,
-            &self.queues,
-            &self.places,
-            &self.dues,
-            &self.delays,
-            group,
-            &self.max_attempts,
-            &self.exhausted,
-        ]
-    }
-}
-
-fn place(event: &NewEvent, arriving: bool) -> i16 {
-    match (event.group.is_some(), event.available, arriving) {
-        (false, Availability::Now, _) => FRESH,
-        (_, _, true) => ARRIVED,
-        (true, ..) => PARKED,
-        (false, ..) => TIMED,
     }
 }

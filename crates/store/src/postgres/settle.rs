@@ -15,7 +15,7 @@ use tokio_postgres::types::ToSql;
 use super::Inner;
 use super::connection::{Begin, Tx, Work};
 use super::errors::Fault;
-use super::publish::{clean, micros};
+use super::items::{clean, micros};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Finalized, Requeue, RequeueAt};
 

@@ -8,6 +8,7 @@ pub(super) struct Sql {
     pub(super) add_lanes: String,
     pub(super) bump_generation: String,
     pub(super) publish: String,
+    pub(super) publish_plain: String,
     pub(super) draw_ids: String,
     pub(super) known_keys: String,
     pub(super) take_keys: String,
@@ -66,6 +67,7 @@ impl Sql {
             add_lanes: fill(ADD_LANES),
             bump_generation: fill("UPDATE {ns}.meta SET generation = generation + 1 RETURNING generation"),
             publish: fill(PUBLISH),
+            publish_plain: fill(PUBLISH_PLAIN),
             draw_ids: fill("SELECT nextval('{ns}.entry_id') FROM generate_series(1, $1::integer)"),
             known_keys: fill(KNOWN_KEYS),
             take_keys: fill(TAKE_KEYS),
@@ -149,6 +151,24 @@ WITH moment AS MATERIALIZED (
                 THEN greatest(now, coalesce(due_at, now + delay_us * interval '1 microsecond')) END,
            client_id, lane, queue_id, max_attempts, place, exhausted_as, group_key
     FROM input
+)
+SELECT id, tsid | (id & 4194303), now, (SELECT pg_current_xact_id()::text), (SELECT generation FROM {ns}.meta) FROM input";
+
+/// The same for events without any option, which is the usual case: fewer arrays to take apart.
+const PUBLISH_PLAIN: &str = "
+WITH moment AS MATERIALIZED (
+    SELECT m.now, ((extract(epoch FROM m.now) * 1000)::bigint - 1577836800000) << 22 AS tsid
+    FROM (SELECT coalesce($1::timestamptz, clock_timestamp()) AS now) AS m
+), input AS MATERIALIZED (
+    SELECT nextval('{ns}.entry_id') AS id, m.now, m.tsid, i.*
+    FROM moment AS m, unnest($2::text[], $3::bytea[], $4::integer[], $5::integer[], $6::integer[], $7::smallint[])
+        AS i(event_type, payload, lane, queue_id, max_attempts, exhausted_as)
+), facts AS (
+    INSERT INTO {ns}.events (id, created_at, event_type, payload)
+    SELECT tsid | (id & 4194303), now, event_type, payload FROM input
+), entries AS (
+    INSERT INTO {ns}.event_queue (id, event_id, lane, queue_id, max_attempts, place, exhausted_as)
+    SELECT id, tsid | (id & 4194303), lane, queue_id, max_attempts, 0, exhausted_as FROM input
 )
 SELECT id, tsid | (id & 4194303), now, (SELECT pg_current_xact_id()::text), (SELECT generation FROM {ns}.meta) FROM input";
 
