@@ -134,10 +134,11 @@ impl Inner {
                 &|prelude| self.accept_claim(catalog, prelude),
                 &|tx| async move { self.take(&tx, queue, lanes, claim, max, widen).await }.boxed(),
                 &|tx, found: &Found| {
-                    let first = found.claimed.first().map(|(_, first)| (first.id.get(), first.token.0));
+                    let first =
+                        found.claimed.first().map(|(_, first)| (first.id.get(), first.token.0, first.claimed_at));
                     async move {
-                        let Some((id, token)) = first else { return Ok(false) };
-                        let rows = tx.query(&self.sql.lease_stands, &[&id, &token, &claim.worker]).await?;
+                        let Some((id, token, at)) = first else { return Ok(false) };
+                        let rows = tx.query(&self.sql.lease_stands, &[&id, &token, &claim.worker, &at]).await?;
                         Ok(rows.first().is_some_and(|row| row.get(0)))
                     }
                     .boxed()

@@ -550,9 +550,13 @@ DELETE FROM {ns}.deduplication d USING (
 ) AS old
 WHERE d.client_id = old.client_id AND d.kind = old.kind AND d.scope = old.scope AND d.key = old.key";
 
-/// Whether a claim whose answer was lost did happen (event_queue's primary key).
+/// Whether a claim whose answer was lost did happen (event_queue's primary key). Its moment tells it from a later claim of
+/// the same worker, which gets the same token if this one was lost.
 const LEASE_STANDS: &str = "
-SELECT EXISTS (SELECT FROM {ns}.event_queue WHERE id = $1 AND token = $2 AND worker = $3 AND lease_until IS NOT NULL)";
+SELECT EXISTS (
+    SELECT FROM {ns}.event_queue
+    WHERE id = $1 AND token = $2 AND worker = $3 AND processing_started_at = $4 AND lease_until IS NOT NULL
+)";
 
 /// Groups whose head a caller's own transaction ended (a small table, usually empty).
 const TAKE_NOTES: &str = "
