@@ -120,15 +120,15 @@ impl Inner {
         let tokens: Vec<i64> = sorted.iter().map(|item| item.token.0).collect();
         let leases: Vec<i64> = sorted.iter().map(|item| micros(item.lease)).collect();
         let rows = tx.query(&self.sql.extend, &[&self.now(), &ids, &tokens, &leases]).await?;
-        let extended: HashMap<i64, Timestamp> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-        let places = self.look_up_unless(&tx, &ids, |id| extended.contains_key(id)).await?;
-        let answers = items.iter().map(|item| {
-            let stands =
-                |id: &i64| !matches!(places.get(id), Some(Place::Live { token, .. }) if *token != item.token.0);
-            match extended.get(&item.id.get()) {
-                Some(until) if stands(&item.id.get()) => Ok(*until),
-                _ => Err(judge_holder(item.id, places.get(&item.id.get()).copied())),
-            }
+        // By id and token: a stale holder may ask in the same batch as the real one.
+        let extended: HashMap<(i64, i64), Timestamp> =
+            rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
+        let refused = items.iter().filter(|item| !extended.contains_key(&(item.id.get(), item.token.0)));
+        let refused: Vec<i64> = refused.map(|item| item.id.get()).collect();
+        let places = self.look_up_any(&tx, &refused).await?;
+        let answers = items.iter().map(|item| match extended.get(&(item.id.get(), item.token.0)) {
+            Some(until) => Ok(*until),
+            None => Err(judge_holder(item.id, places.get(&item.id.get()).copied())),
         });
         Ok((answers.collect(), Vec::new()))
     }
@@ -146,37 +146,35 @@ impl Inner {
     }
 
     async fn requeue_items(&self, tx: Arc<Tx>, items: &[Requeue], again: bool) -> Result<Settled<()>, Fault> {
-        let mut first: BTreeMap<EntryId, (usize, &Requeue)> = BTreeMap::new();
+        // A token is given back once; another token of the same entry is judged for itself.
+        let mut first: BTreeMap<(EntryId, LeaseToken), usize> = BTreeMap::new();
         for (index, item) in items.iter().enumerate() {
-            first.entry(item.id).or_insert((index, item));
+            first.entry((item.id, item.token)).or_insert(index);
         }
-        let (indexes, sorted): (HashSet<usize>, Vec<&Requeue>) = first.into_values().unzip();
+        let sorted: Vec<&Requeue> = first.values().map(|index| &items[*index]).collect();
         let rows = tx.query(&self.sql.requeue, &RequeueColumns::new(&sorted).params(&self.now())).await?;
-        let returned: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect();
-        let ids: Vec<i64> = items.iter().map(|item| item.id.get()).collect();
-        let repeated = items.len() > indexes.len();
-        let places = self.look_up_unless(&tx, &ids, |id| !repeated && returned.contains(id)).await?;
+        let returned: HashSet<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let is_first = |index: usize, item: &Requeue| first.get(&(item.id, item.token)) == Some(&index);
+        let done =
+            |index: usize, item: &Requeue| is_first(index, item) && returned.contains(&(item.id.get(), item.token.0));
+        let refused = items.iter().enumerate().filter(|(index, item)| !done(*index, item));
+        let refused: Vec<i64> = refused.map(|(_, item)| item.id.get()).collect();
+        let places = self.look_up_any(&tx, &refused).await?;
         let answers = items.iter().enumerate().map(|(index, item)| {
             let place = places.get(&item.id.get()).copied();
             let given_back = matches!(place, Some(Place::Live { token, leased: false }) if token == item.token.0);
-            if indexes.contains(&index) && (returned.contains(&item.id.get()) || again && given_back) {
+            if done(index, item) || again && given_back && is_first(index, item) {
                 Ok(())
             } else {
                 Err(judge_holder(item.id, place))
             }
         });
-        let queues: HashSet<i32> = rows.iter().map(|row| row.get(1)).collect();
+        let queues: HashSet<i32> = rows.iter().map(|row| row.get(2)).collect();
         Ok((answers.collect(), queues.into_iter().collect()))
     }
 
-    async fn look_up_unless(
-        &self,
-        tx: &Tx,
-        ids: &[i64],
-        known: impl Fn(&i64) -> bool,
-    ) -> Result<HashMap<i64, Place>, Fault> {
-        let unknown: Vec<i64> = ids.iter().filter(|id| !known(id)).copied().collect();
-        if unknown.is_empty() { Ok(HashMap::new()) } else { self.look_up(tx, &unknown).await }
+    async fn look_up_any(&self, tx: &Tx, ids: &[i64]) -> Result<HashMap<i64, Place>, Fault> {
+        if ids.is_empty() { Ok(HashMap::new()) } else { self.look_up(tx, ids).await }
     }
 
     async fn look_up(&self, tx: &Tx, ids: &[i64]) -> Result<HashMap<i64, Place>, Fault> {

@@ -381,7 +381,7 @@ SET lease_until = coalesce($1::timestamptz, statement_timestamp()) + i.lease_us 
     updated_at = coalesce($1::timestamptz, statement_timestamp())
 FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) AS i(id, token, lease_us)
 WHERE q.id = i.id AND q.token = i.token AND q.lease_until IS NOT NULL
-RETURNING q.id, q.lease_until";
+RETURNING q.id, q.token, q.lease_until";
 
 /// Gives leases back (event_queue's primary key). Where neither place nor due moment changes, the update stays heap-only.
 const REQUEUE: &str = "
@@ -397,7 +397,7 @@ SET lease_until = NULL,
 FROM unnest($2::bigint[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::boolean[], $7::text[])
     AS i(id, token, due_at, delay_us, counts, error)
 WHERE q.id = i.id AND q.token = i.token AND q.lease_until IS NOT NULL
-RETURNING q.id, q.queue_id";
+RETURNING q.id, q.token, q.queue_id";
 
 /// Starts new generations of dead letters (event_log's primary key).
 const REDRIVE: &str = "
