@@ -194,6 +194,21 @@ impl NewEvent {
         self
     }
 
+    /// Whether the fact is only a type and a payload.
+    #[must_use]
+    pub fn is_bare_fact(&self) -> bool {
+        let texts = [
+            &self.content_type,
+            &self.source,
+            &self.subject,
+            &self.external_id,
+            &self.correlation_id,
+            &self.causation_id,
+            &self.attributes,
+        ];
+        self.client.is_none() && self.time.is_none() && texts.into_iter().all(Option::is_none)
+    }
+
     /// The bytes it will occupy, roughly; batches are bounded by this.
     #[must_use]
     pub fn weight(&self) -> usize {

@@ -28,6 +28,30 @@ pub(super) async fn an_old_token_changes_nothing(scene: Scene) {
     complete(&store, &holder).await;
 }
 
+pub(super) async fn two_tokens_in_one_batch_are_each_judged(scene: Scene) {
+    let store = scene.open().await;
+    for zombie_first in [true, false] {
+        let id = publish_one(&store, event("t")).await;
+        let zombie = claim_one(&store).await;
+        scene.advance(60);
+        let holder = claim_one(&store).await;
+        let expected = if zombie_first { [Some(Fenced), None] } else { [None, Some(Fenced)] };
+        let both = if zombie_first { [&zombie, &holder] } else { [&holder, &zombie] };
+
+        let extends = both.map(|held| Extend { id, token: held.token, lease: LEASE * 2 });
+        let extended = store.extend(extends.to_vec()).await.unwrap();
+        assert_eq!(kinds(&extended), expected, "extend, zombie first: {zombie_first}");
+
+        let requeued = store.requeue(both.map(release).to_vec()).await.unwrap();
+        assert_eq!(kinds(&requeued), expected, "requeue, zombie first: {zombie_first}");
+
+        let again = claim_one(&store).await;
+        let ends = [&zombie, &holder, &again].map(|held| end(held, End::Completed));
+        let ended = store.finalize(ends.to_vec()).await.unwrap();
+        assert_eq!(kinds(&ended), [Some(Fenced), Some(Fenced), None], "finalize, zombie first: {zombie_first}");
+    }
+}
+
 pub(super) async fn a_zombie_in_the_same_process_is_fenced(scene: Scene) {
     let store = scene.open().await;
     let id = publish_one(&store, event("t")).await;

@@ -165,6 +165,7 @@ macro_rules! conformance_cases {
             }
             fencing {
                 an_old_token_changes_nothing,
+                two_tokens_in_one_batch_are_each_judged,
                 a_zombie_in_the_same_process_is_fenced,
                 an_expired_lease_that_nobody_took_still_finishes,
                 a_released_lease_cannot_finish,

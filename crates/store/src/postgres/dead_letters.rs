@@ -62,7 +62,14 @@ impl Inner {
                     }
                     .boxed()
                 },
-                &|_, _| async { Ok(true) }.boxed(),
+                &|tx, done: &HashSet<i64>| {
+                    let first = done.iter().next().copied();
+                    async move {
+                        let Some(id) = first else { return Ok(true) };
+                        Ok(!tx.query(&self.sql.discarded, &[&id]).await?.is_empty())
+                    }
+                    .boxed()
+                },
             )
             .await;
         let mut done = done.map_err(Fault::into_error)?;

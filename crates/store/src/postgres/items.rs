@@ -263,20 +263,7 @@ impl<'a> Columns<'a> {
 
 /// Whether an event has nothing but its type, its payload and what every entry has.
 pub(super) fn is_plain(event: &NewEvent) -> bool {
-    let texts = [
-        &event.content_type,
-        &event.source,
-        &event.subject,
-        &event.external_id,
-        &event.correlation_id,
-        &event.causation_id,
-        &event.attributes,
-        &event.group,
-    ];
-    texts.into_iter().all(Option::is_none)
-        && event.client.is_none()
-        && event.time.is_none()
-        && event.available == Availability::Now
+    event.is_bare_fact() && event.group.is_none() && event.available == Availability::Now
 }
 
 fn place(event: &NewEvent, arriving: bool) -> i16 {

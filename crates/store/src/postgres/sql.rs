@@ -28,6 +28,7 @@ pub(super) struct Sql {
     pub(super) requeue: String,
     pub(super) redrive: String,
     pub(super) discard: String,
+    pub(super) discarded: String,
     pub(super) entries: String,
     pub(super) dead_letters: String,
     pub(super) why: String,
@@ -89,6 +90,7 @@ impl Sql {
             requeue: fill(REQUEUE),
             redrive: fill(REDRIVE),
             discard: fill(DISCARD),
+            discarded: fill(DISCARDED),
             entries: fill(ENTRIES),
             dead_letters: fill(DEAD_LETTERS),
             why: fill(WHY),
@@ -420,6 +422,9 @@ const DISCARD: &str = "
 UPDATE {ns}.event_log g SET superseded = 2 FROM unnest($1::bigint[]) AS i(id)
 WHERE g.id = i.id AND g.status IN (1, 2) AND g.superseded = 0
 RETURNING g.id";
+
+/// Whether a dead letter was discarded (primary key).
+const DISCARDED: &str = "SELECT 1 FROM {ns}.event_log g WHERE g.id = $1::bigint AND g.superseded = 2";
 
 /// Entries with their facts, live or ended; the latest generation of each (both primary keys).
 const ENTRIES: &str = "

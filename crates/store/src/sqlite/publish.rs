@@ -189,7 +189,7 @@ impl<'t, 'c> Publishing<'t, 'c> {
     /// Writes the fact; `number` makes its id unique within the millisecond.
     fn write_fact(&mut self, number: i64, event_type: &str, event: &NewEvent) -> Result<Tsid> {
         let event_id = Tsid::from_parts(self.tx.now / 1000, number);
-        if is_plain(event) {
+        if event.is_bare_fact() {
             self.insert_plain_fact.execute((event_id.to_i64(), self.tx.now, event_type, &event.payload[..]))?;
             return Ok(event_id);
         }
@@ -296,20 +296,6 @@ impl<'t, 'c> Publishing<'t, 'c> {
     fn published(&self, id: i64, event_id: Tsid, outcome: PublishOutcome, created_at: i64) -> Result<Published> {
         Ok(Published { id: entry_id(id)?, event_id, outcome, created_at: moment(created_at)? })
     }
-}
-
-/// Whether the fact has only a type and a payload.
-fn is_plain(event: &NewEvent) -> bool {
-    let texts = [
-        &event.content_type,
-        &event.source,
-        &event.subject,
-        &event.external_id,
-        &event.correlation_id,
-        &event.causation_id,
-        &event.attributes,
-    ];
-    event.client.is_none() && event.time.is_none() && texts.into_iter().all(Option::is_none)
 }
 
 /// Whose keys these are; the anchor level's are 0.
