@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 pub type Batch<T> = Vec<Result<T>>;
 
 /// The version of the schema that this program writes.
-pub const SCHEMA_VERSION: i32 = 1;
+pub const SCHEMA_VERSION: i32 = 4;
 
 /// A database that keeps events.
 ///

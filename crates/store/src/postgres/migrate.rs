@@ -8,7 +8,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::SCHEMA_VERSION;
 
 /// Each step: the version it leads to, the oldest program that can run on it, and its statements.
-const STEPS: &[(i32, i32, &str)] = &[(1, 1, include_str!("0001_init.sql"))];
+const STEPS: &[(i32, i32, &str)] = &[
+    (1, 1, include_str!("0001_init.sql")),
+    (2, 1, include_str!("0002_handlers.sql")),
+    (3, 1, include_str!("0003_projections.sql")),
+    (4, 1, include_str!("0004_schedules.sql")),
+];
 
 /// Checks the schema and, if asked to, migrates it.
 pub(super) async fn migrate(client: &mut Client, options: &PostgresOptions) -> Result<()> {

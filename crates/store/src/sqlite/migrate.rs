@@ -7,7 +7,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::{SCHEMA_VERSION, StoreOptions};
 
 /// Later steps, each with the version that it leads to and the oldest program that can work with its result.
-const STEPS: &[(i32, i32, &str)] = &[];
+const STEPS: &[(i32, i32, &str)] = &[
+    (2, 1, include_str!("0002_handlers.sql")),
+    (3, 1, include_str!("0003_projections.sql")),
+    (4, 1, include_str!("0004_schedules.sql")),
+];
 
 /// SQLite's moment in microseconds, in words that old versions know too.
 const SQL_NOW: &str = "(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)";
