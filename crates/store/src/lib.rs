@@ -10,10 +10,12 @@ pub mod error;
 mod failpoint;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod projections;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
 
 pub use error::{Error, ErrorKind, Result};
 pub use failpoint::failpoint;
+pub use projections::*;
 pub use store::*;

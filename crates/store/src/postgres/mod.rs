@@ -16,6 +16,9 @@ mod items;
 mod marks;
 mod migrate;
 mod notify;
+mod order;
+mod projections;
+mod projections_sql;
 mod publish;
 mod row;
 mod settle;
@@ -88,6 +91,7 @@ pub(crate) struct Inner {
     options: PostgresOptions,
     database: Database,
     sql: Sql,
+    projections: projections_sql::Sql,
     catalog: RwLock<Arc<Catalog>>,
     marks: Marks,
     headroom: Headroom,
@@ -117,6 +121,7 @@ impl PostgresStore {
             me: me.clone(),
             database,
             sql: Sql::new(&options.store.namespace),
+            projections: projections_sql::Sql::new(&options.store.namespace),
             options,
             catalog: RwLock::default(),
             marks: Marks::default(),
@@ -313,6 +318,10 @@ impl Store for PostgresStore {
 
     async fn maintain(&self) -> Result<Upkeep> {
         self.detached(|inner| async move { inner.maintain().await }).await
+    }
+
+    fn projections(&self) -> Option<&dyn crate::projections::Projections> {
+        Some(self)
     }
 
     fn wakeups(&self) -> broadcast::Receiver<Wake> {

@@ -11,6 +11,7 @@ mod inspect;
 mod jobs;
 mod migrate;
 mod open;
+mod projections;
 mod publish;
 mod queries;
 mod reader;
@@ -275,6 +276,10 @@ impl Store for SqliteStore {
 
     async fn maintain(&self) -> Result<Upkeep> {
         self.write(Urgency::Finish, upkeep::maintain).await
+    }
+
+    fn projections(&self) -> Option<&dyn crate::projections::Projections> {
+        Some(self)
     }
 
     fn wakeups(&self) -> broadcast::Receiver<Wake> {
