@@ -32,6 +32,7 @@ use tidegate_core::{Depth, EntryId, Generation, NewEvent, QueueConfig, QueueName
 use tokio::sync::broadcast;
 use tokio_postgres::NoTls;
 
+pub use self::caller::PostgresConnection;
 use self::catalog::{Catalog, Queue};
 use self::claim::Contention;
 use self::connection::{Database, Prelude};

@@ -7,6 +7,7 @@ mod claim;
 mod dead_letters;
 mod errors;
 mod facts;
+mod held;
 mod inspect;
 mod jobs;
 mod migrate;
@@ -31,6 +32,7 @@ use tidegate_core::{Depth, EntryId, Generation, NewEvent, QueueConfig, QueueName
 use tokio::sync::{broadcast, watch};
 
 use self::errors::closed;
+pub use self::held::SqliteTx;
 use self::jobs::{Jobs, Urgency, job};
 pub use self::open::{SqliteOptions, Synchronous};
 use self::tx::{Known, Shared, Tx};
