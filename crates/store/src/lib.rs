@@ -8,6 +8,7 @@
 pub mod conformance;
 pub mod error;
 mod failpoint;
+pub mod handlers;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]
@@ -16,4 +17,5 @@ pub mod store;
 
 pub use error::{Error, ErrorKind, Result};
 pub use failpoint::failpoint;
+pub use handlers::{HandlerHistory, HandlerState, HandlerStates};
 pub use store::*;

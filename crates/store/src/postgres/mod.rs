@@ -10,6 +10,7 @@ mod connection;
 mod dead_letters;
 mod errors;
 mod groups;
+mod handlers;
 mod headroom;
 mod inspect;
 mod items;
@@ -42,6 +43,7 @@ use self::marks::Marks;
 use self::notify::{Heard, Outbox};
 use self::sql::Sql;
 use crate::error::{Error, ErrorKind, Result};
+use crate::handlers::HandlerStates;
 use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Published,
     QueueChange, Requeue, Store, StoreOptions, Upkeep, Wake,
@@ -314,6 +316,10 @@ impl Store for PostgresStore {
 
     async fn maintain(&self) -> Result<Upkeep> {
         self.detached(|inner| async move { inner.maintain().await }).await
+    }
+
+    fn handler_states(&self) -> Option<&dyn HandlerStates> {
+        Some(self)
     }
 
     fn wakeups(&self) -> broadcast::Receiver<Wake> {

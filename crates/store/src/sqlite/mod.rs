@@ -7,6 +7,7 @@ mod claim;
 mod dead_letters;
 mod errors;
 mod facts;
+mod handlers;
 mod held;
 mod inspect;
 mod jobs;
@@ -38,6 +39,7 @@ pub use self::open::{SqliteOptions, Synchronous};
 use self::tx::{Known, Shared, Tx};
 use self::writer::Inbox;
 use crate::error::{Error, ErrorKind, Result};
+use crate::handlers::HandlerStates;
 use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Published,
     QueueChange, Requeue, Store, Upkeep, Wake,
@@ -277,6 +279,10 @@ impl Store for SqliteStore {
 
     async fn maintain(&self) -> Result<Upkeep> {
         self.write(Urgency::Finish, upkeep::maintain).await
+    }
+
+    fn handler_states(&self) -> Option<&dyn HandlerStates> {
+        Some(self)
     }
 
     fn wakeups(&self) -> broadcast::Receiver<Wake> {
