@@ -7,6 +7,7 @@
 
 pub mod entry;
 pub mod event;
+pub mod handled;
 pub mod id;
 pub mod model;
 pub mod name;
@@ -16,6 +17,7 @@ pub mod why;
 
 pub use entry::{End, Entry, Generation, Input, Lease, LeaseToken, Phase, Refusal, transition};
 pub use event::{Availability, DedupMode, Deduplication, NewEvent, PayloadLimit};
+pub use handled::{Handled, HandlerRecord, Verdict};
 pub use id::{EntryId, IdSpace, InvalidId, Tsid};
 pub use jiff::Timestamp;
 pub use name::{InvalidName, QueueName};

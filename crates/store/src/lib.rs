@@ -8,6 +8,7 @@
 pub mod conformance;
 pub mod error;
 mod failpoint;
+pub mod handlers;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod projections;
@@ -17,5 +18,6 @@ pub mod store;
 
 pub use error::{Error, ErrorKind, Result};
 pub use failpoint::failpoint;
+pub use handlers::{HandlerHistory, HandlerState, HandlerStates};
 pub use projections::*;
 pub use store::*;

@@ -14,6 +14,7 @@ use tidegate_core::{
 use tokio::sync::broadcast;
 
 use crate::error::{Error, Result};
+use crate::handlers::HandlerStates;
 use crate::projections::Projections;
 
 /// One answer per item, in the items' order. One bad item never fails its neighbours.
@@ -85,6 +86,11 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// Regular upkeep: the store's heartbeat (leases do not expire while the store was down), due promotions of groups
     /// and arrivals, expired keys, partitions to come. Cheap when there is nothing to do; called about once a second.
     async fn maintain(&self) -> Result<Upkeep>;
+
+    /// What handlers answered, where this store keeps it.
+    fn handler_states(&self) -> Option<&dyn HandlerStates> {
+        None
+    }
 
     /// Readers of the log, where the store keeps them.
     fn projections(&self) -> Option<&dyn Projections> {

@@ -49,6 +49,7 @@
 mod admin;
 pub mod coalescer;
 mod consumer;
+mod db_tx;
 mod delivery;
 mod error;
 mod metrics;
@@ -57,12 +58,14 @@ mod queue;
 mod receipt;
 mod release;
 mod shared;
+mod sql_value;
 mod transaction;
 mod upkeep;
 mod wake;
 
 pub use admin::DeadLetterFilter;
 pub use consumer::Consumer;
+pub use db_tx::{DbTx, SqlValue};
 pub use delivery::{Failure, QueuedEvent};
 pub use error::{Error, ErrorKind, Result};
 pub use options::{Builder, Limits, Options};

@@ -15,6 +15,7 @@ mod delays;
 mod eligibility;
 mod fencing;
 mod groups;
+mod handlers;
 mod ids;
 mod model;
 mod namespaces;
@@ -176,6 +177,14 @@ macro_rules! conformance_cases {
                 extend_moves_the_lease,
                 extend_and_requeue_of_the_unknown,
                 tokens_of_the_future_are_fenced,
+            }
+            handlers {
+                answers_are_kept_by_entry_and_handler,
+                a_later_answer_replaces_an_earlier_one,
+                a_stale_holder_records_nothing,
+                answers_outlive_a_retry_and_are_forgotten_after_the_end,
+                a_redriven_entry_knows_its_last_results,
+                a_run_that_ends_alike_keeps_its_results,
             }
             order {
                 oldest_first,

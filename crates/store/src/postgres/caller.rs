@@ -2,6 +2,7 @@
 //! are made beforehand on a connection of ours, grouped and delayed entries are left as arrived and sorted in after the
 //! commit.
 
+use deadpool_postgres::Object;
 use tidegate_core::{DedupMode, NewEvent, QueueState};
 use tokio_postgres::Transaction;
 
@@ -47,6 +48,55 @@ impl PostgresStore {
     /// `Fenced` or `NotFound`, and what the database says.
     pub async fn finalize_in(&self, tx: &Transaction<'_>, items: Vec<Finalize>) -> Result<Vec<Finalized>> {
         self.inner.finalize_in(tx, items).await.map_err(Fault::into_error)
+    }
+}
+
+/// What a transaction of an application's own statements needs undone of our sessions' settings.
+const PLAIN_SESSION: &str = "SET LOCAL enable_seqscan = on; SET LOCAL enable_bitmapscan = on; \
+    SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on; SET LOCAL plan_cache_mode = auto";
+
+/// A connection of the store's own, for a transaction of the application's statements. It goes back with its end.
+#[derive(Debug)]
+pub struct PostgresConnection(Object);
+
+impl PostgresStore {
+    /// A connection to begin a transaction on: what is written there, and what is published and finalised with
+    /// [`publish_in`](Self::publish_in) and [`finalize_in`](Self::finalize_in), commits together.
+    ///
+    /// # Errors
+    /// When there is none to be had.
+    pub async fn connection(&self) -> Result<PostgresConnection> {
+        let client = self.inner.database.pool.get().await;
+        client.map(PostgresConnection).map_err(|error| Fault::from(error).into_error())
+    }
+}
+
+impl PostgresConnection {
+    /// Begins a transaction; dropped, it is rolled back.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub async fn begin(&mut self) -> Result<Transaction<'_>> {
+        let client: &mut tokio_postgres::Client = &mut self.0;
+        let tx = client.transaction().await?;
+        tx.batch_execute(PLAIN_SESSION).await?;
+        Ok(tx)
+    }
+
+    /// Commits a transaction.
+    ///
+    /// # Errors
+    /// `Indeterminate` when the answer was lost, else what the database says.
+    pub async fn commit(tx: Transaction<'_>) -> Result<()> {
+        match tx.commit().await.map_err(Fault::from) {
+            Ok(()) => Ok(()),
+            Err(Fault::Lost(cause)) => Err(Error::new(
+                ErrorKind::Indeterminate,
+                "the answer to a commit was lost: it may or may not have happened",
+            )
+            .with_source(cause)),
+            Err(fault) => Err(fault.into_error()),
+        }
     }
 }
 

@@ -31,6 +31,12 @@ impl From<tokio_postgres::Error> for Fault {
     }
 }
 
+impl From<tokio_postgres::Error> for Error {
+    fn from(error: tokio_postgres::Error) -> Self {
+        classify(error).into_error()
+    }
+}
+
 impl From<deadpool_postgres::PoolError> for Fault {
     fn from(error: deadpool_postgres::PoolError) -> Self {
         match error {

@@ -10,6 +10,7 @@ mod connection;
 mod dead_letters;
 mod errors;
 mod groups;
+mod handlers;
 mod headroom;
 mod inspect;
 mod items;
@@ -35,6 +36,7 @@ use tidegate_core::{Depth, EntryId, Generation, NewEvent, QueueConfig, QueueName
 use tokio::sync::broadcast;
 use tokio_postgres::NoTls;
 
+pub use self::caller::PostgresConnection;
 use self::catalog::{Catalog, Queue};
 use self::claim::Contention;
 use self::connection::{Database, Prelude};
@@ -44,6 +46,7 @@ use self::marks::Marks;
 use self::notify::{Heard, Outbox};
 use self::sql::Sql;
 use crate::error::{Error, ErrorKind, Result};
+use crate::handlers::HandlerStates;
 use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Published,
     QueueChange, Requeue, Store, StoreOptions, Upkeep, Wake,
@@ -318,6 +321,10 @@ impl Store for PostgresStore {
 
     async fn maintain(&self) -> Result<Upkeep> {
         self.detached(|inner| async move { inner.maintain().await }).await
+    }
+
+    fn handler_states(&self) -> Option<&dyn HandlerStates> {
+        Some(self)
     }
 
     fn projections(&self) -> Option<&dyn crate::projections::Projections> {

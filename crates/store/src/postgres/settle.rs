@@ -245,26 +245,27 @@ impl<'a> FinalizeColumns<'a> {
     }
 }
 
-/// Neighbouring entries that all end in one way, without errors or results.
-struct Run {
+/// Neighbouring entries that all end alike, without errors.
+struct Run<'a> {
     first: i64,
     last: i64,
     /// By position from the first; 0, which no claim gives, where an entry of the run is not meant.
     tokens: Vec<i64>,
     step: i64,
     end: i16,
+    results: Option<Cow<'a, str>>,
 }
 
-impl Run {
+impl<'a> Run<'a> {
     /// Items are sorted by id and distinct.
-    fn new(items: &[&Finalize], step: i64) -> Option<Self> {
+    fn new(items: &[&'a Finalize], step: i64) -> Option<Self> {
         let (first, last) = (items.first()?, items.last()?);
         let (low, high) = (first.id.get(), last.id.get());
         let length = usize::try_from((high - low) / step + 1).ok()?;
-        let plain = |item: &&Finalize| {
-            item.end == first.end && item.token.is_some() && item.errors.is_none() && item.results.is_none()
+        let alike = |item: &&Finalize| {
+            item.end == first.end && item.token.is_some() && item.errors.is_none() && item.results == first.results
         };
-        if items.len() < 8 || length > items.len() * 2 || !items.iter().all(plain) {
+        if items.len() < 8 || length > items.len() * 2 || !items.iter().all(alike) {
             return None;
         }
         let mut tokens = vec![0; length];
@@ -272,11 +273,12 @@ impl Run {
             let position = usize::try_from((item.id.get() - low) / step).ok()?;
             *tokens.get_mut(position)? = item.token?.0;
         }
-        Some(Self { first: low, last: high, tokens, step, end: first.end.code() })
+        let results = clean(first.results.as_deref());
+        Some(Self { first: low, last: high, tokens, step, end: first.end.code(), results })
     }
 
-    fn params<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn ToSql + Sync); 6] {
-        [now, &self.first, &self.last, &self.tokens, &self.step, &self.end]
+    fn params<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn ToSql + Sync); 7] {
+        [now, &self.first, &self.last, &self.tokens, &self.step, &self.end, &self.results]
     }
 }
 

@@ -29,6 +29,9 @@ pub(super) struct Sql {
     pub(super) redrive: String,
     pub(super) discard: String,
     pub(super) discarded: String,
+    pub(super) record_handled: String,
+    pub(super) handled: String,
+    pub(super) forget_handled: String,
     pub(super) entries: String,
     pub(super) dead_letters: String,
     pub(super) why: String,
@@ -91,6 +94,9 @@ impl Sql {
             redrive: fill(REDRIVE),
             discard: fill(DISCARD),
             discarded: fill(DISCARDED),
+            record_handled: fill(RECORD_HANDLED),
+            handled: fill(HANDLED),
+            forget_handled: fill(FORGET_HANDLED),
             entries: fill(ENTRIES),
             dead_letters: fill(DEAD_LETTERS),
             why: fill(WHY),
@@ -351,7 +357,7 @@ SELECT id, event_id, coalesce($1::timestamptz, statement_timestamp()), processin
 FROM gone
 RETURNING id, queue_id, group_key";
 
-/// The same for a run of neighbouring ids that all end in one way without errors, which is the usual case: one walk along
+/// The same for a run of neighbouring ids that all end alike without errors, which is the usual case: one walk along
 /// event_queue's primary key, each token found by its position.
 const FINALIZE_RUN: &str = "
 WITH gone AS (
@@ -360,10 +366,11 @@ WITH gone AS (
     RETURNING q.*
 )
 INSERT INTO {ns}.event_log (id, event_id, finished_at, processing_started_at, token, client_id, generation, lane, queue_id,
-                            attempts, max_attempts, status, exhausted_as, group_key, worker, errors)
+                            attempts, max_attempts, status, exhausted_as, group_key, worker, errors,
+                            results)
 SELECT id, event_id, coalesce($1::timestamptz, statement_timestamp()), processing_started_at, token, client_id, generation,
        lane, queue_id, attempts, max_attempts, $6::smallint, exhausted_as, group_key, worker,
-       CASE WHEN $6::smallint <> 0 THEN last_error END
+       CASE WHEN $6::smallint <> 0 THEN last_error END, $7::text
 FROM gone
 RETURNING id, queue_id, group_key";
 
@@ -422,6 +429,42 @@ const DISCARD: &str = "
 UPDATE {ns}.event_log g SET superseded = 2 FROM unnest($1::bigint[]) AS i(id)
 WHERE g.id = i.id AND g.status IN (1, 2) AND g.superseded = 0
 RETURNING g.id";
+
+/// Records handlers' answers where the lease is held (event_queue's primary key). The lock keeps others from taking the
+/// entry over before this commits.
+const RECORD_HANDLED: &str = "
+WITH held AS MATERIALIZED (
+    SELECT q.id, q.token, q.generation, i.handler, i.result
+    FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[]) AS i(id, token, handler, result)
+    JOIN {ns}.event_queue q ON q.id = i.id AND q.token = i.token AND q.lease_until IS NOT NULL
+    FOR SHARE OF q
+), recorded AS (
+    INSERT INTO {ns}.event_handler_states (entry_id, handler, generation, result, recorded_at)
+    SELECT id, handler, generation, result, coalesce($1::timestamptz, statement_timestamp()) FROM held
+    ON CONFLICT (entry_id, handler) DO UPDATE
+        SET generation = excluded.generation, result = excluded.result, recorded_at = excluded.recorded_at
+)
+SELECT id, token FROM held";
+
+/// What handlers answered (primary keys); a null handler stands for the results of the generation before.
+const HANDLED: &str = "
+SELECT s.entry_id, s.handler, s.result FROM {ns}.event_handler_states s WHERE s.entry_id = ANY($1::bigint[])
+UNION ALL
+SELECT g.id, NULL, g.results
+FROM unnest($1::bigint[]) AS i(id)
+CROSS JOIN LATERAL (
+    SELECT g.id, g.results FROM {ns}.event_log g WHERE g.id = i.id ORDER BY g.generation DESC LIMIT 1
+) AS g
+WHERE g.results IS NOT NULL";
+
+/// Forgets answers about entries that have ended (primary keys).
+const FORGET_HANDLED: &str = "
+DELETE FROM {ns}.event_handler_states s
+WHERE (s.entry_id, s.handler) IN (
+    SELECT s.entry_id, s.handler FROM {ns}.event_handler_states s
+    WHERE NOT EXISTS (SELECT FROM {ns}.event_queue q WHERE q.id = s.entry_id)
+    LIMIT $1::bigint
+)";
 
 /// Whether a dead letter was discarded (primary key).
 const DISCARDED: &str = "SELECT 1 FROM {ns}.event_log g WHERE g.id = $1::bigint AND g.superseded = 2";

@@ -7,6 +7,8 @@ mod claim;
 mod dead_letters;
 mod errors;
 mod facts;
+mod handlers;
+mod held;
 mod inspect;
 mod jobs;
 mod migrate;
@@ -32,11 +34,13 @@ use tidegate_core::{Depth, EntryId, Generation, NewEvent, QueueConfig, QueueName
 use tokio::sync::{broadcast, watch};
 
 use self::errors::closed;
+pub use self::held::SqliteTx;
 use self::jobs::{Jobs, Urgency, job};
 pub use self::open::{SqliteOptions, Synchronous};
 use self::tx::{Known, Shared, Tx};
 use self::writer::Inbox;
 use crate::error::{Error, ErrorKind, Result};
+use crate::handlers::HandlerStates;
 use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Published,
     QueueChange, Requeue, Store, Upkeep, Wake,
@@ -276,6 +280,10 @@ impl Store for SqliteStore {
 
     async fn maintain(&self) -> Result<Upkeep> {
         self.write(Urgency::Finish, upkeep::maintain).await
+    }
+
+    fn handler_states(&self) -> Option<&dyn HandlerStates> {
+        Some(self)
     }
 
     fn projections(&self) -> Option<&dyn crate::projections::Projections> {

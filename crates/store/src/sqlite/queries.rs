@@ -142,12 +142,24 @@ queries! {
 
     /// Primary key, a run of neighbours; the log appends. All held under equal tokens, in no group.
     log_run = "INSERT INTO {ns}_event_log (seq, id, generation, event_id, finished_at, processing_started_at, token, \
-         client_id, lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, worker) \
+         client_id, lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, worker, results) \
          SELECT ?1 + (id - ?2) / ?7, id, generation, event_id, ?5, processing_started_at, token, \
-         client_id, lane, queue_id, attempts, max_attempts, ?6, exhausted_as, 0, worker \
+         client_id, lane, queue_id, attempts, max_attempts, ?6, exhausted_as, 0, worker, ?8 \
          FROM {ns}_event_queue WHERE id BETWEEN ?2 AND ?3 AND token = ?4 AND lease_until IS NOT NULL AND group_key IS NULL";
     /// Primary key, from its end: takes a run back that did not fit.
     unlog_run = "DELETE FROM {ns}_event_log WHERE seq >= ?1";
+    /// Primary keys: keeps what a handler answered while the lease is held.
+    record_handled = "INSERT OR REPLACE INTO {ns}_event_handler_states (entry_id, handler, generation, result, recorded_at) \
+         SELECT id, ?3, generation, ?4, ?5 FROM {ns}_event_queue \
+         WHERE id = ?1 AND token = ?2 AND lease_until IS NOT NULL";
+    /// Primary key.
+    handled = "SELECT handler, result FROM {ns}_event_handler_states WHERE entry_id = ?1 ORDER BY handler";
+    /// Index on (id, generation).
+    last_results = "SELECT results FROM {ns}_event_log WHERE id = ?1 ORDER BY generation DESC LIMIT 1";
+    /// Primary keys, from the start.
+    forget_handled = "DELETE FROM {ns}_event_handler_states WHERE (entry_id, handler) IN \
+         (SELECT entry_id, handler FROM {ns}_event_handler_states \
+          WHERE entry_id NOT IN (SELECT id FROM {ns}_event_queue) LIMIT ?1)";
     /// Primary key, a run of neighbours.
     delete_run = "DELETE FROM {ns}_event_queue WHERE id BETWEEN ?1 AND ?2";
     /// Primary key; the log appends. The usual end: held under this token, in no group.

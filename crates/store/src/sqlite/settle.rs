@@ -27,12 +27,13 @@ pub(super) fn finalize(tx: &mut Tx<'_>, items: &[Finalize]) -> Result<Batch<Fina
     Ok(answers)
 }
 
-/// How many items from the start on are neighbours that end alike, with nothing more to say.
+/// How many items from the start on are neighbours that end alike, without errors.
 fn run_length(items: &[Finalize], step: i64) -> usize {
-    let plain = |item: &Finalize| item.errors.is_none() && item.results.is_none() && item.token.is_some();
+    let plain = |item: &Finalize| item.errors.is_none() && item.token.is_some();
     let follows = |pair: &[Finalize]| {
         let (a, b) = (&pair[0], &pair[1]);
-        plain(a) && plain(b) && a.id.get() + step == b.id.get() && (a.token, a.end) == (b.token, b.end)
+        let alike = (a.token, a.end, &a.results) == (b.token, b.end, &b.results);
+        plain(a) && plain(b) && a.id.get() + step == b.id.get() && alike
     };
     items.windows(2).take_while(|pair| follows(pair)).count() + 1
 }
@@ -44,7 +45,16 @@ fn finalize_run(tx: &mut Tx<'_>, run: &[Finalize]) -> Result<bool> {
     let sql = tx.sql();
     let seq = tx.log_seq()?;
     let (from, to, step) = (first.id.get(), last.id.get(), tx.shared.options.ids.step);
-    let logged = tx.prepare(&sql.log_run)?.execute((seq, from, to, token.0, tx.now, first.end.code(), step))?;
+    let logged = tx.prepare(&sql.log_run)?.execute(params![
+        seq,
+        from,
+        to,
+        token.0,
+        tx.now,
+        first.end.code(),
+        step,
+        first.results,
+    ])?;
     if logged != run.len() {
         tx.prepare(&sql.unlog_run)?.execute([seq])?;
         return Ok(false);

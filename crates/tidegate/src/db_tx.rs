@@ -1,0 +1,247 @@
+//! A transaction that a handler or a projection writes in, with one face on both databases: what it writes and publishes
+//! commits together with what the library writes (a finalisation, a position), or not at all.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use futures_util::future::BoxFuture;
+use tidegate_core::{NewEvent, QueueName};
+#[cfg(feature = "postgres")]
+use tidegate_store::postgres::PostgresConnection;
+use tidegate_store::{Finalize, Finalized, Published};
+
+use crate::error::{Error, Result};
+use crate::queue::EventQueue;
+use crate::shared::{Native, wake};
+pub use crate::sql_value::SqlValue;
+
+/// How long a transaction on SQLite may stand still: all other writers wait for it.
+#[cfg(feature = "sqlite")]
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// An open transaction.
+///
+/// ```
+/// # async fn example(tx: &tidegate::DbTx<'_>) -> tidegate::Result<()> {
+/// use tidegate::NewEvent;
+/// tx.execute("UPDATE accounts SET balance = balance + $1 WHERE id = $2", &[50.into(), "alice".into()]).await?;
+/// tx.publish(NewEvent::new("account.credited", r#"{"id": "alice"}"#)).await?;
+/// # Ok(()) }
+/// ```
+pub struct DbTx<'a> {
+    inner: Inner<'a>,
+    queue: &'a EventQueue,
+    /// Queues to wake after the commit.
+    touched: Mutex<BTreeSet<QueueName>>,
+}
+
+enum Inner<'a> {
+    #[cfg(feature = "sqlite")]
+    Sqlite(&'a tidegate_store::sqlite::SqliteStore, &'a tidegate_store::sqlite::SqliteTx),
+    #[cfg(feature = "postgres")]
+    Postgres(&'a tidegate_store::postgres::PostgresStore, &'a tokio_postgres::Transaction<'a>),
+    #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+    None(std::marker::PhantomData<&'a ()>),
+}
+
+impl fmt::Debug for DbTx<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DbTx").field("queue", self.queue.name()).finish_non_exhaustive()
+    }
+}
+
+impl<'a> DbTx<'a> {
+    fn new(inner: Inner<'a>, queue: &'a EventQueue) -> Self {
+        Self { inner, queue, touched: Mutex::default() }
+    }
+
+    /// Runs a statement and answers how many rows it changed. Parameters are `$1`, `$2` … on both databases, in the
+    /// order of their first use.
+    ///
+    /// # Errors
+    /// What the database says. On PostgreSQL the transaction can then only be rolled back.
+    pub async fn execute(&self, sql: &str, params: &[SqlValue]) -> Result<u64> {
+        match &self.inner {
+            #[cfg(feature = "sqlite")]
+            Inner::Sqlite(_, tx) => {
+                let (sql, params) = (sql.to_owned(), params.to_vec());
+                let step = move |conn: &rusqlite::Connection| {
+                    let changed = conn.prepare_cached(&sql)?.execute(rusqlite::params_from_iter(params))?;
+                    Ok(changed as u64)
+                };
+                tx.run(step).await
+            }
+            #[cfg(feature = "postgres")]
+            Inner::Postgres(_, tx) => Ok(tx.execute_raw(sql, params).await?),
+            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+            Inner::None(_) => Err(no_database(sql, params)),
+        }
+    }
+
+    /// Runs a query and answers its rows.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute), and `Invalid` for a column of a type that [`SqlValue`] cannot hold.
+    pub async fn query(&self, sql: &str, params: &[SqlValue]) -> Result<Vec<Vec<SqlValue>>> {
+        match &self.inner {
+            #[cfg(feature = "sqlite")]
+            Inner::Sqlite(_, tx) => {
+                let (sql, params) = (sql.to_owned(), params.to_vec());
+                let step = move |conn: &rusqlite::Connection| {
+                    let mut statement = conn.prepare_cached(&sql)?;
+                    let mut rows = statement.query(rusqlite::params_from_iter(params))?;
+                    let mut answer = Vec::new();
+                    while let Some(row) = rows.next()? {
+                        answer.push(SqlValue::read_sqlite(row)?);
+                    }
+                    Ok(answer)
+                };
+                tx.run(step).await
+            }
+            #[cfg(feature = "postgres")]
+            Inner::Postgres(_, tx) => {
+                let params: Vec<_> =
+                    params.iter().map(|value| value as &(dyn tokio_postgres::types::ToSql + Sync)).collect();
+                tx.query(sql, &params).await?.iter().map(SqlValue::read_postgres).collect()
+            }
+            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+            Inner::None(_) => Err(no_database(sql, params)),
+        }
+    }
+
+    /// The transaction itself, on PostgreSQL.
+    #[cfg(feature = "postgres")]
+    #[must_use]
+    pub fn postgres(&self) -> Option<&tokio_postgres::Transaction<'a>> {
+        match &self.inner {
+            Inner::Postgres(_, tx) => Some(tx),
+            #[allow(unreachable_patterns)] // without SQLite there is no other
+            _ => None,
+        }
+    }
+
+    /// Runs a closure on the connection that the transaction is on, on SQLite. Leave BEGIN, COMMIT and ROLLBACK to the
+    /// library.
+    ///
+    /// # Errors
+    /// The closure's own, and `Invalid` on another database.
+    #[cfg(feature = "sqlite")]
+    pub async fn sqlite<T, F>(&self, step: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&rusqlite::Connection) -> Result<T> + Send + 'static,
+    {
+        match &self.inner {
+            Inner::Sqlite(_, tx) => tx.run(step).await,
+            #[allow(unreachable_patterns)] // without PostgreSQL there is no other
+            _ => Err(Error::invalid("this transaction is not of SQLite")),
+        }
+    }
+
+    /// Publishes an event: it is there if and when the transaction commits.
+    ///
+    /// # Errors
+    /// As [`EventQueue::publish`].
+    pub async fn publish(&self, mut event: NewEvent) -> Result<Published> {
+        self.queue.address(&mut event);
+        let queue = event.queue.clone();
+        let published = match &self.inner {
+            #[cfg(feature = "sqlite")]
+            Inner::Sqlite(store, tx) => {
+                let store = (*store).clone();
+                tx.run(move |conn| store.publish_in(conn, vec![event])).await?
+            }
+            #[cfg(feature = "postgres")]
+            Inner::Postgres(store, tx) => store.publish_in(tx, vec![event]).await?,
+            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+            Inner::None(_) => return Err(no_database("publish", &[])),
+        };
+        self.touch(queue);
+        published.into_iter().next().ok_or_else(|| Error::invalid("nothing was published"))
+    }
+
+    /// Ends entries; a lease that is no longer held ends the transaction instead.
+    pub(crate) async fn finalize(&self, items: Vec<Finalize>) -> Result<Vec<Finalized>> {
+        let answers = match &self.inner {
+            #[cfg(feature = "sqlite")]
+            Inner::Sqlite(store, tx) => {
+                let store = (*store).clone();
+                tx.run(move |conn| store.finalize_in(conn, items)).await?
+            }
+            #[cfg(feature = "postgres")]
+            Inner::Postgres(store, tx) => store.finalize_in(tx, items).await?,
+            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+            Inner::None(_) => return Err(no_database("finalize", &[])),
+        };
+        self.touch(self.queue.name().clone());
+        Ok(answers)
+    }
+
+    fn touch(&self, queue: QueueName) {
+        self.touched.lock().unwrap_or_else(PoisonError::into_inner).insert(queue);
+    }
+}
+
+#[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+fn no_database(_: &str, _: &[SqlValue]) -> Error {
+    Error::invalid("this program was built without a database")
+}
+
+impl EventQueue {
+    /// Runs async work in one transaction of the queue's database, whichever it is: the application's statements and
+    /// the events it publishes commit together, or not at all when it answers an error. On SQLite other writers wait
+    /// meanwhile, so it must be short and must not wait for this queue.
+    ///
+    /// ```
+    /// # async fn example(queue: tidegate::EventQueue) -> tidegate::Result<()> {
+    /// use tidegate::NewEvent;
+    /// queue
+    ///     .in_transaction(|tx| {
+    ///         Box::pin(async move {
+    ///             tx.execute("INSERT INTO orders (id) VALUES ($1)", &[1.into()]).await?;
+    ///             tx.publish(NewEvent::new("order.created", r#"{"id": 1}"#)).await
+    ///         })
+    ///     })
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The work's own, or the store's; `Indeterminate` when the answer to the commit was lost.
+    pub async fn in_transaction<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send,
+        F: for<'a> FnOnce(&'a DbTx<'a>) -> BoxFuture<'a, Result<T>> + Send,
+    {
+        let (value, touched) = match &self.shared().native.0 {
+            #[cfg(feature = "sqlite")]
+            Native::Sqlite(store) => {
+                let held = store.begin(PATIENCE)?;
+                let tx = DbTx::new(Inner::Sqlite(store, &held), self);
+                let value = work(&tx).await?;
+                let touched = tx.touched.into_inner().unwrap_or_else(PoisonError::into_inner);
+                held.commit().await?;
+                (value, touched)
+            }
+            #[cfg(feature = "postgres")]
+            Native::Postgres(store) => {
+                let mut connection = store.connection().await?;
+                let begun = connection.begin().await?;
+                let tx = DbTx::new(Inner::Postgres(store, &begun), self);
+                let value = work(&tx).await?;
+                let touched = tx.touched.into_inner().unwrap_or_else(PoisonError::into_inner);
+                PostgresConnection::commit(begun).await?;
+                (value, touched)
+            }
+            Native::Other => {
+                drop(work);
+                return Err(Error::invalid("this queue's store has no transactions to join"));
+            }
+        };
+        if !touched.is_empty() {
+            wake(self.shared(), touched);
+        }
+        Ok(value)
+    }
+}
