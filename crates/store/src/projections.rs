@@ -63,6 +63,9 @@ pub trait Projections: fmt::Debug + Send + Sync {
     /// All versions of all projections, by name and version.
     async fn projections(&self) -> Result<Vec<ProjectionView>>;
 
+    /// The active version of a projection.
+    async fn active(&self, name: &str) -> Result<Option<ProjectionView>>;
+
     /// How far a version is behind the log, counted up to `bound`.
     async fn lag(&self, id: &ProjectionId, bound: u32) -> Result<Lag>;
 

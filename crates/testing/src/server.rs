@@ -106,6 +106,12 @@ impl PgServer {
         &self.folder
     }
 
+    /// One of the programs that came with the server, such as `pg_dump`.
+    #[must_use]
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.programs.join(name)
+    }
+
     /// The postmaster's process id while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {

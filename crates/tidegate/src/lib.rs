@@ -44,6 +44,10 @@
 //! | `tidegate_publish_to_claim_seconds` | histogram | | from publish to claim, in database time |
 //! | `tidegate_claim_to_finish_seconds` | histogram | | from claim to end |
 //! | `tidegate_depth` | gauge | `queue`, `state` | entries that are ready, delayed, parked, leased |
+//! | `tidegate_projection_events_total` | counter | `projection` | events taken in by this process |
+//! | `tidegate_projection_failures_total` | counter | `projection` | events that failed, each time |
+//! | `tidegate_projection_lag_events` | gauge | `projection` | rows of the log not read yet, up to 10,000 |
+//! | `tidegate_projection_lag_seconds` | gauge | `projection` | age of the oldest of them |
 //! | `tidegate_oldest_age_seconds` | gauge | `queue` | how long the oldest entry of the last claim had waited |
 
 mod admin;
@@ -54,6 +58,7 @@ mod delivery;
 mod error;
 mod metrics;
 mod options;
+pub mod projection;
 mod queue;
 mod receipt;
 mod release;
@@ -69,6 +74,7 @@ pub use db_tx::{DbTx, SqlValue};
 pub use delivery::{Failure, QueuedEvent};
 pub use error::{Error, ErrorKind, Result};
 pub use options::{Builder, Limits, Options};
+pub use projection::{EventLogProjectionBuilder, LoggedEvent, Projection};
 pub use queue::EventQueue;
 pub use receipt::Receipt;
 pub use tidegate_core::{

@@ -449,6 +449,14 @@ impl Projections for PostgresStore {
         .await
     }
 
+    async fn active(&self, name: &str) -> Result<Option<ProjectionView>> {
+        let name = name.to_owned();
+        self.detached(|inner| async move {
+            inner.rows(&inner.projections.active, &[&name]).await?.first().map(view).transpose()
+        })
+        .await
+    }
+
     async fn lag(&self, id: &ProjectionId, bound: u32) -> Result<Lag> {
         let id = id.clone();
         self.detached(|inner| async move { inner.lag(&id, bound).await }).await

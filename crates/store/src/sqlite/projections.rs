@@ -328,6 +328,16 @@ impl Projections for SqliteStore {
         self.read(|tx| projections(tx)).await
     }
 
+    async fn active(&self, name: &str) -> Result<Option<ProjectionView>> {
+        let name = name.to_owned();
+        self.read(move |tx| {
+            let mut statement = tx.prepare(&tx.sql().active_projection)?;
+            let mut rows = statement.query([name])?;
+            rows.next()?.map(view).transpose()
+        })
+        .await
+    }
+
     async fn lag(&self, id: &ProjectionId, bound: u32) -> Result<Lag> {
         let id = id.clone();
         self.read(move |tx| lag(tx, &id, bound)).await

@@ -285,6 +285,8 @@ queries! {
 
     /// Primary key.
     projection = concat!("SELECT ", projection!(), " FROM {ns}_projections WHERE name = ?1 AND version = ?2");
+    /// Primary key, all versions of a name.
+    active_projection = concat!("SELECT ", projection!(), " FROM {ns}_projections WHERE name = ?1 AND state = 1");
     /// Primary key, whole: projections are few.
     projections = concat!("SELECT ", projection!(), " FROM {ns}_projections ORDER BY name, version");
     /// Primary key, all versions of a name. The first is active at once; none is made below the active one.

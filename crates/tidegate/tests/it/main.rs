@@ -9,5 +9,7 @@ mod looking_after;
 mod memory;
 mod metering;
 mod outbox;
+mod projection_order;
+mod projections;
 mod queue;
 mod support;
