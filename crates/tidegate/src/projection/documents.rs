@@ -27,8 +27,8 @@ struct Opened<S> {
     fold: Fold<S>,
 }
 
-/// An event with its entry and its place, or why it cannot be read.
-type Event<S> = (EntryId, Position, Result<Opened<S>, String>);
+/// An event with its entry, or why it cannot be read.
+type Event<S> = (EntryId, Result<Opened<S>, String>);
 /// Keys whose documents cannot be read, and why.
 type Unreadable = HashMap<String, String>;
 type Handler<S> = Box<dyn Fn(LogRow) -> Result<Opened<S>, String> + Send + Sync>;
@@ -117,7 +117,7 @@ impl<S> Memory<S> {
     fn missing(&mut self, opened: &[Event<S>]) -> Vec<String> {
         let mut seen = HashSet::new();
         let mut missing = Vec::new();
-        for (_, _, event) in opened {
+        for (_, event) in opened {
             if let Ok(Opened { key: Some(key), .. }) = event
                 && seen.insert(key)
                 && !self.refresh(key)
@@ -221,8 +221,9 @@ impl<S: Serialize + DeserializeOwned + Send + Sync + 'static> Documents<S> {
         end: Position,
     ) -> Prepared<Vec<Change>> {
         let mut folding = Folding { memory, touched: Vec::new(), last: HashMap::new() };
-        let (mut events, mut to, mut failure) = (0, None, None);
-        for (entry, position, event) in opened {
+        let mut events = 0;
+        let refused = |events, failure| Prepared { work: Vec::new(), events, to: end, failure: Some(failure) };
+        for (entry, event) in opened {
             let folded = event.and_then(|Opened { key, fold }| match key {
                 None => Ok(()),
                 Some(key) => match unreadable.get(&key) {
@@ -231,18 +232,13 @@ impl<S: Serialize + DeserializeOwned + Send + Sync + 'static> Documents<S> {
                 },
             });
             if let Err(error) = folded {
-                failure = Some(Failure { entry, error });
-                break;
+                return refused(events, Failure { entry, error });
             }
             events += 1;
-            to = Some(position);
-        }
-        if failure.is_none() {
-            to = Some(end);
         }
         match folding.changes() {
-            Ok(work) => Prepared { work, events, to, failure },
-            Err(failure) => Prepared { work: Vec::new(), events: 0, to: None, failure: Some(failure) },
+            Ok(work) => Prepared { work, events, to: end, failure: None },
+            Err(failure) => refused(0, failure),
         }
     }
 }
@@ -261,7 +257,7 @@ impl<S: Serialize + DeserializeOwned + Send + Sync + 'static> Form for Documents
 
     async fn prepare(&self, core: &Core, memory: &mut Memory<S>, batch: Batch) -> Result<Prepared<Vec<Change>>> {
         memory.make_room();
-        let opened: Vec<_> = batch.rows.into_iter().map(|row| (row.id, row.position, self.open(row))).collect();
+        let opened: Vec<_> = batch.rows.into_iter().map(|row| (row.id, self.open(row))).collect();
         let missing = memory.missing(&opened);
         let unreadable = self.load(core, memory, missing).await?;
         Ok(Self::fold_all(memory, opened, &unreadable, batch.end))

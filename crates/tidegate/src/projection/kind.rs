@@ -20,11 +20,11 @@ pub(crate) struct Batch {
 pub(crate) struct Prepared<W> {
     /// What to write.
     pub(crate) work: W,
-    /// How many events it stands for.
+    /// How many events it stands for; with a failure, how many before it are good.
     pub(crate) events: usize,
-    /// Where the log stands after them; `None` when there is nothing to write.
-    pub(crate) to: Option<Position>,
-    /// The event behind them that failed.
+    /// Where the log stands after them.
+    pub(crate) to: Position,
+    /// The event that failed: then nothing is to be written.
     pub(crate) failure: Option<Failure>,
 }
 

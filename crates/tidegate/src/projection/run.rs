@@ -98,11 +98,11 @@ impl<F: Form> Session<F> {
                 if let Some(failure) = self.settle(writing.take()).await? {
                     return Ok(Passed::Stopped(failure));
                 }
-                writing = self.write(prepared.work, prepared.to, prepared.events);
                 if let Some(failure) = prepared.failure {
-                    let earlier = self.settle(writing.take()).await?;
+                    let earlier = self.take_in(prepared.events).await?;
                     return Ok(Passed::Stopped(earlier.unwrap_or(failure)));
                 }
+                writing = self.write(prepared.work, prepared.to, prepared.events);
             }
             let Some(next) = next else { break };
             page = next.await.unwrap_or_else(|_| Err(lost()))?;
@@ -113,9 +113,26 @@ impl<F: Form> Session<F> {
         })
     }
 
+    /// Takes in the first events from where the position stands, which are known to be good. A fold consumes its state, so
+    /// the one that failed took that of those before it along: they are read and folded again.
+    async fn take_in(&mut self, events: usize) -> Result<Option<Failure>> {
+        self.memory = F::Memory::default();
+        let mut rows = if events > 0 { self.read(self.position).await?.rows } else { Vec::new() };
+        rows.truncate(events);
+        let Some(end) = rows.last().map(|row| row.position) else { return Ok(None) };
+        let prepared = self.form.prepare(&self.core, &mut self.memory, Batch { rows, end }).await?;
+        if prepared.failure.is_some() {
+            return Ok(prepared.failure);
+        }
+        let writing = self.write(prepared.work, prepared.to, prepared.events);
+        self.settle(writing).await
+    }
+
     /// Starts to write a batch, in a task of its own: whoever goes away meanwhile leaves nothing half done.
-    fn write(&self, work: F::Work, to: Option<Position>, events: usize) -> Option<JoinHandle<Result<Committed>>> {
-        let to = to.filter(|to| *to > self.position)?;
+    fn write(&self, work: F::Work, to: Position, events: usize) -> Option<JoinHandle<Result<Committed>>> {
+        if to <= self.position {
+            return None;
+        }
         let step = Step {
             id: self.core.id.clone(),
             token: self.token,
@@ -288,10 +305,10 @@ impl<F: Form> Loop<F> {
             match self.turn().await {
                 Ok(Turn::Idle) => {
                     troubles = 0;
-                    idle = (idle * 2).clamp(Duration::from_millis(5), self.core.settings.poll);
-                    let before = self.core.settings.poll.min(idle);
+                    // What just ended may be held back for a moment, so it looks again soon and then ever less often.
+                    idle = (idle * 2).max(Duration::from_millis(5)).min(self.core.settings.poll);
                     tokio::select! {
-                        () = tokio::time::sleep(before) => {}
+                        () = tokio::time::sleep(idle) => {}
                         heard = rung.changed() => if heard.is_ok() { idle = Duration::ZERO },
                     }
                 }

@@ -142,7 +142,7 @@ impl Form for Sql {
     }
 
     async fn prepare(&self, _: &Core, (): &mut (), batch: Batch) -> Result<Prepared<Vec<LogRow>>> {
-        Ok(Prepared { events: batch.rows.len(), work: batch.rows, to: Some(batch.end), failure: None })
+        Ok(Prepared { events: batch.rows.len(), work: batch.rows, to: batch.end, failure: None })
     }
 
     async fn commit(&self, core: &Core, step: Step, rows: Vec<LogRow>) -> Result<Committed> {
