@@ -120,19 +120,28 @@ SET xid = $7, id = $8, events = events + $9, reader_until = {now} + $10::bigint 
 WHERE name = $2 AND version = $3 AND token = $4 AND xid = $5 AND id = $6 AND state < 2";
 
 /// Documents that are new, changed and gone, if and when the position moved (projection_documents' primary key). Those
-/// that were there are updated outright: finding out by a conflict locks each row first.
+/// that were there are updated outright: finding out by a conflict locks each row first. Each is looked up by its key, since
+/// a plain join may as well walk over all documents.
 const APPLY: &str = ", added AS (
     INSERT INTO {ns}.projection_documents AS d (projection, version, key, document)
     SELECT $2, $3, i.key, i.document FROM moved, unnest($11::text[], $12::bytea[]) AS i(key, document)
     ON CONFLICT (projection, version, key) DO UPDATE SET document = excluded.document
+), present AS MATERIALIZED (
+    SELECT f.place, i.document FROM moved, unnest($13::text[], $14::bytea[]) AS i(key, document)
+    CROSS JOIN LATERAL (
+        SELECT d.ctid AS place FROM {ns}.projection_documents d
+        WHERE d.projection = $2 AND d.version = $3 AND d.key = i.key LIMIT 1
+    ) AS f
 ), changed AS (
-    UPDATE {ns}.projection_documents d SET document = i.document
-    FROM moved, unnest($13::text[], $14::bytea[]) AS i(key, document)
-    WHERE d.projection = $2 AND d.version = $3 AND d.key = i.key
+    UPDATE {ns}.projection_documents d SET document = p.document FROM present p WHERE d.ctid = p.place
+), leaving AS MATERIALIZED (
+    SELECT f.place FROM moved, unnest($15::text[]) AS i(key)
+    CROSS JOIN LATERAL (
+        SELECT d.ctid AS place FROM {ns}.projection_documents d
+        WHERE d.projection = $2 AND d.version = $3 AND d.key = i.key LIMIT 1
+    ) AS f
 ), removed AS (
-    DELETE FROM {ns}.projection_documents d
-    USING moved, unnest($15::text[]) AS i(key)
-    WHERE d.projection = $2 AND d.version = $3 AND d.key = i.key
+    DELETE FROM {ns}.projection_documents d USING leaving l WHERE d.ctid = l.place
 )
 SELECT count(*) FROM moved";
 
@@ -144,10 +153,13 @@ SET failures = CASE WHEN failed_entry = $5 THEN failures + 1 ELSE 1 END, failed_
     reader_until = {now} + $8::bigint * interval '1 microsecond', updated_at = {now}
 WHERE name = $2 AND version = $3 AND token = $4 AND state < 2";
 
-/// Projection_documents' primary key.
+/// Projection_documents' primary key, for each.
 const DOCUMENTS: &str = "
-SELECT d.key, d.document FROM unnest($3::text[]) AS i(key)
-JOIN {ns}.projection_documents d ON d.projection = $1 AND d.version = $2 AND d.key = i.key COLLATE \"C\"";
+SELECT i.key, f.document FROM unnest($3::text[]) AS i(key)
+CROSS JOIN LATERAL (
+    SELECT d.document FROM {ns}.projection_documents d
+    WHERE d.projection = $1 AND d.version = $2 AND d.key = i.key LIMIT 1
+) AS f";
 
 /// Projection_documents' primary key, from the prefix on.
 const LIST_DOCUMENTS: &str = "
@@ -173,12 +185,14 @@ SELECT count(*) FROM switched";
 /// Projection_documents' primary key, per retired version.
 const SWEEP_DOCUMENTS: &str = "
 WITH gone AS MATERIALIZED (
-    SELECT d.projection, d.version, d.key FROM {ns}.projections p
-    JOIN {ns}.projection_documents d ON d.projection = p.name AND d.version = p.version
+    SELECT f.place FROM {ns}.projections p
+    CROSS JOIN LATERAL (
+        SELECT d.ctid AS place FROM {ns}.projection_documents d
+        WHERE d.projection = p.name AND d.version = p.version LIMIT $2
+    ) AS f
     WHERE p.name = $1 AND p.state = 2 LIMIT $2
 )
-DELETE FROM {ns}.projection_documents d USING gone g
-WHERE d.projection = g.projection AND d.version = g.version AND d.key = g.key";
+DELETE FROM {ns}.projection_documents d USING gone g WHERE d.ctid = g.place";
 
 /// Projections' primary key.
 const SWEEP_VERSIONS: &str = "
