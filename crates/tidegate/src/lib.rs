@@ -52,6 +52,7 @@ mod consumer;
 mod db_tx;
 mod delivery;
 mod error;
+mod manager;
 mod metrics;
 mod options;
 mod queue;
@@ -68,11 +69,14 @@ pub use consumer::Consumer;
 pub use db_tx::{DbTx, SqlValue};
 pub use delivery::{Failure, QueuedEvent};
 pub use error::{Error, ErrorKind, Result};
+pub use manager::{
+    Delivered, Event, EventHandler, EventManager, Invocation, ManagerBuilder, ManagerHealth, ManagerOptions, Middleware,
+};
 pub use options::{Builder, Limits, Options};
 pub use queue::EventQueue;
 pub use receipt::Receipt;
 pub use tidegate_core::{
-    Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, IdSpace, LeaseToken, NewEvent,
+    Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, Handled, IdSpace, LeaseToken, NewEvent,
     PayloadLimit, QueueConfig, QueueName, QueueState, RetryPolicy, Timestamp, Tsid, Why,
 };
 pub use tidegate_store::{
