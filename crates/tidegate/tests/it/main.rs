@@ -6,6 +6,7 @@ mod coalescer;
 mod databases;
 mod lanes;
 mod looking_after;
+mod manager;
 mod memory;
 mod metering;
 mod outbox;
