@@ -42,6 +42,8 @@ pub(crate) struct Scale {
     pub(crate) wal: usize,
     /// Events of 1 KiB that pass through memory.
     pub(crate) memory: usize,
+    /// Events whose way to the handler is timed, in one run.
+    pub(crate) latency: usize,
 }
 
 impl Scale {
@@ -59,6 +61,7 @@ impl Scale {
         held: Duration::from_secs(300),
         wal: 100_000,
         memory: 1_000_000,
+        latency: 300,
     };
 
     /// A look that takes less than two minutes.
@@ -75,6 +78,7 @@ impl Scale {
         held: Duration::from_secs(10),
         wal: 10_000,
         memory: 100_000,
+        latency: 40,
     };
 }
 

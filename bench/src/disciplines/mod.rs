@@ -2,6 +2,7 @@
 
 mod claim_flat;
 mod held_snapshot;
+mod manager;
 pub(crate) mod memory;
 mod postgres;
 mod sqlite;
@@ -74,6 +75,7 @@ pub(crate) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     outcomes.extend(held_snapshot::run(bench).await?);
     outcomes.extend(wal::run(bench).await?);
     outcomes.extend(memory::run(bench).await?);
+    outcomes.extend(manager::run(bench).await?);
     outcomes.retain(|outcome| bench.wanted.has(outcome.name));
     Ok(outcomes)
 }
