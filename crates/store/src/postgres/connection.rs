@@ -8,7 +8,7 @@ use deadpool_postgres::{Hook, Manager, ManagerConfig, Object, Pool, RecyclingMet
 use futures_util::future::{BoxFuture, join};
 use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Config, NoTls, Row};
+use tokio_postgres::{Client, Config, NoTls, Row, SimpleQueryMessage};
 
 use super::PostgresOptions;
 use super::errors::Fault;
@@ -44,6 +44,32 @@ pub(super) fn config(url: &str, options: &PostgresOptions) -> Result<Config> {
     }
     config.keepalives_idle(Duration::from_secs(15)).tcp_user_timeout(Duration::from_secs(30));
     Ok(config)
+}
+
+/// A pooler that gives sessions away after every transaction loses prepared statements and notifications. It shows when a
+/// setting made on one connection is gone as soon as another one is busy: that one got the session.
+pub(super) async fn refuse_shared_sessions(client: &Client, config: &Config) -> Result<()> {
+    const MARK: &str = "tidegate.session";
+    let read = format!("SELECT coalesce(current_setting('{MARK}', true), '')");
+    client.batch_execute(&format!("SELECT set_config('{MARK}', 'ours', false)")).await?;
+    let (other, connection) = config.connect(NoTls).await?;
+    let driver = tokio::spawn(connection);
+    let busy = other.batch_execute("BEGIN; SELECT 1").await;
+    let found = client.simple_query(&read).await;
+    drop(other);
+    driver.abort();
+    busy?;
+    let ours = found?.iter().any(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0) == Some("ours"),
+        _ => false,
+    });
+    if ours {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "this address leads to a pooler in transaction mode, which loses prepared statements and notifications: \
+         connect to PostgreSQL itself, or through a pool in session mode",
+    ))
 }
 
 /// A pool over that configuration.

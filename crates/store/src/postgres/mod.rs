@@ -111,6 +111,7 @@ impl PostgresStore {
         let config = connection::config(url, &options)?;
         let (mut client, first) = config.connect(NoTls).await.map_err(|error| classify(error).into_error())?;
         let driver = tokio::spawn(first);
+        connection::refuse_shared_sessions(&client, &config).await?;
         migrate::migrate(&mut client, &options).await?;
         drop(client);
         driver.abort();

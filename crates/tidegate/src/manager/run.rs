@@ -28,6 +28,8 @@ const CHUNK_BUDGET: Duration = Duration::from_millis(2);
 const CHUNK: usize = 128;
 /// How long to wait for more room before a small claim.
 const GATHER: Duration = Duration::from_millis(2);
+/// How long a stop waits for a claim that was under way.
+const LAST_CLAIM: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -75,6 +77,8 @@ pub(crate) struct Run {
     owners: HashMap<Id, EntryId>,
     in_hand: usize,
     claiming: Option<Claiming>,
+    /// Whether nothing was in hand when it began.
+    idle_claim: bool,
     /// Since when there is room, but little.
     gathering: Option<Instant>,
     pause: Duration,
@@ -104,6 +108,7 @@ impl Run {
             owners: HashMap::new(),
             in_hand: 0,
             claiming: None,
+            idle_claim: false,
             gathering: None,
             pause: FIRST_PAUSE,
             claim_again: Instant::now(),
@@ -155,6 +160,7 @@ impl Run {
             }
         }
         self.gathering = None;
+        self.idle_claim = self.in_hand == 0;
         let consumer = self.inner.consumer.clone();
         let most = self.inner.around.queue.shared().options.limits.batch_items.max(1);
         let (count, interval, mode) = (room.min(most), options.poll_interval, self.mode);
@@ -174,8 +180,8 @@ impl Run {
                 self.inner.note(None);
                 self.pause = FIRST_PAUSE;
                 if events.is_empty() && self.mode == Mode::Drain {
-                    // What is in hand may yet publish, or free the next of its group.
-                    self.drained = self.in_hand == 0;
+                    // What was in hand when the claim began may have published since, or freed the next of its group.
+                    self.drained = self.idle_claim;
                     self.claim_again = Instant::now() + Duration::from_millis(1);
                 }
                 self.hold(events.len());
@@ -394,6 +400,8 @@ impl Run {
         }
         // Dropping an event releases it; what ended in time was settled above.
         self.tasks.shutdown().await;
+        // A claim under way may still bring events for nobody, which are released then. Others may use its lane, too.
+        let _ = tokio::time::timeout(LAST_CLAIM, self.inner.consumer.lane.idle()).await;
         self.inner.around.queue.shared().flush_releases().await;
     }
 }

@@ -4,11 +4,13 @@
 mod bad_places;
 mod coalescer;
 mod databases;
+mod examples;
 mod lanes;
 mod looking_after;
 mod manager;
 mod memory;
 mod metering;
 mod outbox;
+mod pooler;
 mod queue;
 mod support;
