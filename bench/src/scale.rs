@@ -44,6 +44,8 @@ pub(crate) struct Scale {
     pub(crate) memory: usize,
     /// Events whose way to the handler is timed, in one run.
     pub(crate) latency: usize,
+    /// How long an idle manager is watched.
+    pub(crate) idle: Duration,
 }
 
 impl Scale {
@@ -62,6 +64,7 @@ impl Scale {
         wal: 100_000,
         memory: 1_000_000,
         latency: 300,
+        idle: Duration::from_secs(20),
     };
 
     /// A look that takes less than two minutes.
@@ -79,6 +82,7 @@ impl Scale {
         wal: 10_000,
         memory: 100_000,
         latency: 40,
+        idle: Duration::from_secs(3),
     };
 }
 

@@ -6,6 +6,7 @@ mod manager;
 pub(crate) mod memory;
 mod postgres;
 mod sqlite;
+mod wake;
 mod wal;
 
 use std::path::Path;
@@ -76,6 +77,7 @@ pub(crate) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     outcomes.extend(wal::run(bench).await?);
     outcomes.extend(memory::run(bench).await?);
     outcomes.extend(manager::run(bench).await?);
+    outcomes.extend(wake::run(bench).await?);
     outcomes.retain(|outcome| bench.wanted.has(outcome.name));
     Ok(outcomes)
 }
