@@ -21,6 +21,8 @@
 //! [`EventQueue`] turns concurrent single calls into batches (see [`coalescer`]), leases into values ([`QueuedEvent`]),
 //! and hints into wake-ups. It knows no SQL: that is the store's.
 //!
+//! [`EventManager`] works a queue off with handlers; [`EventManager::builder`] shows how.
+//!
 //! # Delivery
 //!
 //! At least once. A claimed entry is ours until its lease runs out; whoever is late is told so
@@ -44,6 +46,8 @@
 //! | `tidegate_publish_to_claim_seconds` | histogram | | from publish to claim, in database time |
 //! | `tidegate_claim_to_finish_seconds` | histogram | | from claim to end |
 //! | `tidegate_depth` | gauge | `queue`, `state` | entries that are ready, delayed, parked, leased |
+//! | `tidegate_handled_total` | counter | `handler`, `result` | handlers' answers |
+//! | `tidegate_handler_seconds` | histogram | `handler` | how long handlers took |
 //! | `tidegate_oldest_age_seconds` | gauge | `queue` | how long the oldest entry of the last claim had waited |
 
 mod admin;
