@@ -47,6 +47,7 @@
 //! | `tidegate_oldest_age_seconds` | gauge | `queue` | how long the oldest entry of the last claim had waited |
 
 mod admin;
+mod bus;
 pub mod coalescer;
 mod consumer;
 mod delivery;
@@ -62,6 +63,7 @@ mod upkeep;
 mod wake;
 
 pub use admin::DeadLetterFilter;
+pub use bus::{ABANDONED_AFTER, BusWorker, EventBus, RouteError, Router};
 pub use consumer::Consumer;
 pub use delivery::{Failure, QueuedEvent};
 pub use error::{Error, ErrorKind, Result};

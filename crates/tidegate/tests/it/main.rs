@@ -2,6 +2,7 @@
 //! every behaviour on both databases.
 
 mod bad_places;
+mod bus;
 mod coalescer;
 mod databases;
 mod lanes;
