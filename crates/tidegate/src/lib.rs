@@ -58,6 +58,8 @@ mod queue;
 mod receipt;
 mod release;
 mod shared;
+#[cfg(feature = "sqlite")]
+pub mod testing;
 mod transaction;
 mod upkeep;
 mod wake;

@@ -62,6 +62,7 @@ pub struct SqliteStore {
 
 struct Inner {
     path: PathBuf,
+    keeping: open::Keeping,
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     reads: Arc<Jobs>,
@@ -102,6 +103,21 @@ impl SqliteStore {
     /// tables do not fit this program, `Invalid` when the options do not fit, `Busy` when somebody holds its lock.
     pub async fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self> {
         open::open(path.as_ref().to_owned(), options).await
+    }
+
+    /// Opens a new, empty database in this process's memory; it is gone with its last connection. For tests: everything
+    /// behaves as in a file, and nothing is durable. Other connections of this process reach it by [`path`](Self::path).
+    ///
+    /// # Errors
+    /// `Invalid` when the options do not fit.
+    pub async fn open_in_memory(options: SqliteOptions) -> Result<Self> {
+        open::open_in_memory(options).await
+    }
+
+    /// The file, or the URI of a database in memory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.inner.path
     }
 
     /// Runs a closure in a transaction of its own on the store's writer: what it writes, and what it publishes and
@@ -190,6 +206,9 @@ impl SqliteStore {
         T: Send + 'static,
         F: FnOnce(&mut Tx<'_>) -> Result<T> + Send + 'static,
     {
+        if self.inner.keeping == open::Keeping::Memory {
+            return self.write(Urgency::Finish, work).await;
+        }
         self.check_running()?;
         let (job, answer) = job(work);
         self.inner.reads.push(Urgency::Finish, job)?;

@@ -12,3 +12,4 @@ mod metering;
 mod outbox;
 mod queue;
 mod support;
+mod testing;
