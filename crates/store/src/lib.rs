@@ -10,10 +10,12 @@ pub mod error;
 mod failpoint;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod schedules;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
 
 pub use error::{Error, ErrorKind, Result};
 pub use failpoint::failpoint;
+pub use schedules::{DueSchedules, ScheduleSpec, ScheduleView, Schedules, Tick};
 pub use store::*;

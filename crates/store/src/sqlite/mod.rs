@@ -14,6 +14,7 @@ mod open;
 mod publish;
 mod queries;
 mod reader;
+mod schedules;
 mod settle;
 #[cfg(test)]
 mod tests;
@@ -308,6 +309,10 @@ impl Store for SqliteStore {
         let _ = self.inner.inbox.wake.send(Wake::Queues(queues));
         let (job, _) = job(upkeep::sort_in);
         let _ = self.enqueue(Urgency::Finish, job);
+    }
+
+    fn schedules(&self) -> Option<&dyn crate::schedules::Schedules> {
+        Some(self)
     }
 
     async fn close(&self) {
