@@ -57,6 +57,7 @@ mod options;
 mod queue;
 mod receipt;
 mod release;
+mod schedule;
 mod shared;
 #[cfg(feature = "sqlite")]
 pub mod testing;
@@ -72,14 +73,17 @@ pub use error::{Error, ErrorKind, Result};
 pub use options::{Builder, Limits, Options};
 pub use queue::EventQueue;
 pub use receipt::Receipt;
+pub use schedule::{Schedule, Scheduler, Schedules};
 pub use tidegate_core::{
     Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, IdSpace, LeaseToken, NewEvent,
     PayloadLimit, QueueConfig, QueueName, QueueState, RetryPolicy, Timestamp, Tsid, Why,
 };
+pub use tidegate_core::{Cron, MissedTicks};
 pub use tidegate_store::{
     Backend, Claimed, Clock, EntryPhase, EntryView, Fact, Finalize, Finalized, ManualClock, PublishOutcome, Published,
     Requeue, RequeueAt, Store, StoreOptions,
 };
+pub use tidegate_store::{ScheduleSpec, ScheduleView};
 pub use transaction::CallerTx;
 #[cfg(feature = "sqlite")]
 pub use transaction::Tx;

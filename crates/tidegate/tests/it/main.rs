@@ -11,5 +11,6 @@ mod memory;
 mod metering;
 mod outbox;
 mod queue;
+mod schedule;
 mod support;
 mod testing;
