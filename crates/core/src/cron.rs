@@ -1,15 +1,7 @@
 //! Cron expressions in a time zone: reading them and finding the next tick.
 //!
-//! Fields are `[second] minute hour day-of-month month day-of-week`, or one of `@yearly`, `@monthly`, `@weekly`, `@daily`,
-//! `@hourly`. A field is `*`, a value, a range `a-b`, a step `*/n`, `a-b/n` or `a/n`, or a list of these. Months and days
-//! of the week have names (`JAN`, `MON`); 0 and 7 are Sunday. `L` is the last day of the month, `5L` the last Friday and
-//! `5#2` the second. When both days are restricted (neither starts with `*`), either is enough.
-//!
-//! **Clock changes.** Where the hour starts with `*`, ticks follow time as it passes: nothing is shown twice or left out by
-//! the clock that did not happen. With fixed hours a tick happens once per day: a moment that the clock skips happens when
-//! it has jumped, and one that it shows twice happens the first time.
-//!
-//! Zones come from a database inside this program, so that all nodes of one version agree.
+//! Written here rather than taken from elsewhere for two things: seconds, and fixed hours that clock changes neither
+//! leave out nor repeat. Zones come from a database inside this program, so that all nodes of one version agree.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
@@ -23,6 +15,15 @@ const YEARS: i16 = 60;
 const MAX_TRANSITIONS: usize = 1_000;
 
 /// A cron expression in a time zone.
+///
+/// Fields are `[second] minute hour day-of-month month day-of-week`, or one of `@yearly`, `@monthly`, `@weekly`, `@daily`,
+/// `@hourly`. A field is `*`, a value, a range `a-b`, a step `*/n`, `a-b/n` or `a/n`, or a list of these. Months and days
+/// of the week have names (`JAN`, `MON`); 0 and 7 are Sunday. `L` is the last day of the month, `5L` the last Friday and
+/// `5#2` the second. When both days are restricted (neither starts with `*`), either is enough.
+///
+/// **Clock changes.** Where the hour starts with `*`, ticks follow time as it passes: nothing is shown twice or left out by
+/// the clock that did not happen. With fixed hours a tick happens once per day: a moment that the clock skips happens when
+/// it has jumped, and one that it shows twice happens the first time.
 ///
 /// ```
 /// use tidegate_core::Cron;

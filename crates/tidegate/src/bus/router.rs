@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -120,10 +121,13 @@ impl Router {
         event_type: String,
         route: impl Fn(Claimed) -> BoxFuture<'static, std::result::Result<(), RouteError>> + Send + Sync + 'static,
     ) -> Self {
-        if self.routes.contains_key(&event_type) {
-            self.repeated.get_or_insert(event_type);
-        } else {
-            self.routes.insert(event_type, Arc::new(route));
+        match self.routes.entry(event_type) {
+            Entry::Occupied(taken) => {
+                self.repeated.get_or_insert(taken.key().clone());
+            }
+            Entry::Vacant(free) => {
+                free.insert(Arc::new(route));
+            }
         }
         self
     }

@@ -61,7 +61,62 @@ impl Running {
     }
 }
 
+/// The variable by which a copy of this test binary learns that it shall run schedules, and of which database.
+const PROCESS_OF: &str = "TIDEGATE_TEST_SCHEDULER_OF";
+
+/// Not a test by itself: the body of the processes that the next one starts. It ends when its standard input does.
+#[tokio::test]
+async fn a_process_that_runs_schedules() {
+    let Ok(address) = std::env::var(PROCESS_OF) else { return };
+    let queue = EventQueue::open(address).await.unwrap();
+    let told = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    Scheduler::new(queue.clone()).run(async { drop(told.await) }).await;
+    queue.close().await;
+}
+
+fn start_process(place: &Place) -> std::process::Child {
+    std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "schedule::a_process_that_runs_schedules", "--nocapture"])
+        .env(PROCESS_OF, place.address())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
 on_each_database! {
+    async fn four_processes_of_which_some_are_killed(place) {
+        let queue = place.open().await;
+        let schedules = queue.schedules();
+        let mut firsts = Vec::new();
+        for name in ["a", "b"] {
+            let every_second = Schedule::new(name, "* * * * * *", NewEvent::new(name, "{}")).missed(MissedTicks::All);
+            firsts.push((name, schedules.put(every_second).await.unwrap().next_at));
+        }
+        let mut processes: Vec<_> = (0..4).map(|_| start_process(place)).collect();
+        for killed in 0..3_u64 {
+            eventually("ticks pass", || async { schedules.get("a").await.unwrap().unwrap().ticks > killed }).await;
+            let mut victim = std::mem::replace(&mut processes[killed as usize], start_process(place));
+            victim.kill().unwrap();
+            victim.wait().unwrap();
+        }
+        eventually("ticks pass", || async { schedules.get("b").await.unwrap().unwrap().ticks >= 4 }).await;
+        for mut process in processes {
+            drop(process.stdin.take());
+            assert!(tokio::task::spawn_blocking(move || process.wait()).await.unwrap().unwrap().success());
+        }
+        for (name, first) in firsts {
+            let held = queue.consumer().types([name]).unwrap().poll_many(1_000).await.unwrap();
+            let seen: Vec<Timestamp> = held.iter().map(|event| event.fact.time.unwrap()).collect();
+            let expected: Vec<_> = (0..).map(|tick| first + Duration::from_secs(tick)).take(seen.len()).collect();
+            assert_eq!(seen, expected, "each tick once, in order");
+            assert_eq!(schedules.get(name).await.unwrap().unwrap().ticks as usize, seen.len());
+            queue.finalize_many(held).await;
+        }
+        queue.close().await;
+    }
+
     async fn four_schedulers_publish_each_tick_once(place) {
         let clock = ManualClock::at(second(0));
         let mut queues = Vec::new();
@@ -139,7 +194,7 @@ on_each_database! {
         let error = Scheduler::new(queue.clone()).run_due().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Full);
         assert_eq!(moments(&queue).await, [second(10), second(20)]);
-        let running = Running::start(&[queue.clone()], Duration::from_millis(2));
+        let running = Running::start(std::slice::from_ref(&queue), Duration::from_millis(2));
         clock.advance(Duration::from_secs(10));
         eventually("the other goes on", || async { last.get("z").await.unwrap().unwrap().ticks == 3 }).await;
         full.set_depth_limit(None).await.unwrap();
@@ -156,7 +211,7 @@ on_each_database! {
         let view = schedules.put(Schedule::new("daily", "@daily", NewEvent::new("t", "{}")).timezone("Asia/Tokyo")).await.unwrap();
         assert_eq!((view.spec.event.queue.as_str(), view.spec.timezone.as_str()), ("other", "Asia/Tokyo"));
         assert_eq!(view.next_at.as_second() % 86_400, 15 * 3_600, "midnight in Tokyo");
-        assert_eq!(queue.schedules().list().await.unwrap(), [view.clone()]);
+        assert_eq!(queue.schedules().list().await.unwrap(), std::slice::from_ref(&view));
         assert!(schedules.pause("daily").await.unwrap().paused);
         assert_eq!(schedules.resume("daily").await.unwrap().next_at, view.next_at);
         assert!(schedules.delete("daily").await.unwrap());
