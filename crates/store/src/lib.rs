@@ -11,6 +11,7 @@ mod failpoint;
 pub mod handlers;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod schedules;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
@@ -18,4 +19,5 @@ pub mod store;
 pub use error::{Error, ErrorKind, Result};
 pub use failpoint::failpoint;
 pub use handlers::{HandlerHistory, HandlerState, HandlerStates};
+pub use schedules::{DueSchedules, ScheduleSpec, ScheduleView, Schedules, Tick};
 pub use store::*;

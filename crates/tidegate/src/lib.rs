@@ -51,6 +51,7 @@
 //! | `tidegate_oldest_age_seconds` | gauge | `queue` | how long the oldest entry of the last claim had waited |
 
 mod admin;
+mod bus;
 pub mod coalescer;
 mod consumer;
 mod db_tx;
@@ -62,13 +63,17 @@ mod options;
 mod queue;
 mod receipt;
 mod release;
+mod schedule;
 mod shared;
 mod sql_value;
+#[cfg(feature = "sqlite")]
+pub mod testing;
 mod transaction;
 mod upkeep;
 mod wake;
 
 pub use admin::DeadLetterFilter;
+pub use bus::{ABANDONED_AFTER, BusWorker, EventBus, RouteError, Router};
 pub use consumer::Consumer;
 pub use db_tx::{DbTx, SqlValue};
 pub use delivery::{Failure, QueuedEvent};
@@ -79,14 +84,17 @@ pub use manager::{
 pub use options::{Builder, Limits, Options};
 pub use queue::EventQueue;
 pub use receipt::Receipt;
+pub use schedule::{Schedule, Scheduler, Schedules};
 pub use tidegate_core::{
     Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, Handled, IdSpace, LeaseToken, NewEvent,
     PayloadLimit, QueueConfig, QueueName, QueueState, RetryPolicy, Timestamp, Tsid, Why,
 };
+pub use tidegate_core::{Cron, MissedTicks};
 pub use tidegate_store::{
     Backend, Claimed, Clock, EntryPhase, EntryView, Fact, Finalize, Finalized, ManualClock, PublishOutcome, Published,
     Requeue, RequeueAt, Store, StoreOptions,
 };
+pub use tidegate_store::{ScheduleSpec, ScheduleView};
 pub use transaction::CallerTx;
 #[cfg(feature = "sqlite")]
 pub use transaction::Tx;

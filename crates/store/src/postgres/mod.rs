@@ -19,6 +19,7 @@ mod migrate;
 mod notify;
 mod publish;
 mod row;
+mod schedules;
 mod settle;
 mod sql;
 mod upkeep;
@@ -330,6 +331,10 @@ impl Store for PostgresStore {
     fn wake(&self, _queues: BTreeSet<QueueName>) {
         self.inner.look_late();
         self.inner.outbox.add(&BTreeSet::new(), true);
+    }
+
+    fn schedules(&self) -> Option<&dyn crate::schedules::Schedules> {
+        Some(self)
     }
 
     async fn close(&self) {

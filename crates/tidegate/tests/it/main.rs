@@ -2,6 +2,7 @@
 //! every behaviour on both databases.
 
 mod bad_places;
+mod bus;
 mod coalescer;
 mod databases;
 mod examples;
@@ -13,4 +14,6 @@ mod metering;
 mod outbox;
 mod pooler;
 mod queue;
+mod schedule;
 mod support;
+mod testing;
