@@ -11,6 +11,7 @@ mod failpoint;
 pub mod handlers;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod projections;
 pub mod schedules;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
@@ -19,5 +20,6 @@ pub mod store;
 pub use error::{Error, ErrorKind, Result};
 pub use failpoint::failpoint;
 pub use handlers::{HandlerHistory, HandlerState, HandlerStates};
+pub use projections::*;
 pub use schedules::{DueSchedules, ScheduleSpec, ScheduleView, Schedules, Tick};
 pub use store::*;

@@ -15,6 +15,7 @@ use tokio::sync::broadcast;
 
 use crate::error::{Error, Result};
 use crate::handlers::HandlerStates;
+use crate::projections::Projections;
 
 /// One answer per item, in the items' order. One bad item never fails its neighbours.
 pub type Batch<T> = Vec<Result<T>>;
@@ -88,6 +89,11 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
 
     /// What handlers answered, where this store keeps it.
     fn handler_states(&self) -> Option<&dyn HandlerStates> {
+        None
+    }
+
+    /// Readers of the log, where the store keeps them.
+    fn projections(&self) -> Option<&dyn Projections> {
         None
     }
 

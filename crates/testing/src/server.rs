@@ -106,6 +106,13 @@ impl PgServer {
         &self.folder
     }
 
+    /// One of the programs that came with the server, such as `pg_dump`; else the one in `PATH`.
+    #[must_use]
+    pub fn program(&self, name: &str) -> PathBuf {
+        let beside = self.programs.join(name);
+        if beside.is_file() { beside } else { PathBuf::from(name) }
+    }
+
     /// The postmaster's process id while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {

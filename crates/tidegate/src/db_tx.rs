@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use tidegate_core::{NewEvent, QueueName};
 #[cfg(feature = "postgres")]
 use tidegate_store::postgres::PostgresConnection;
-use tidegate_store::{Finalize, Finalized, Published};
+use tidegate_store::{Finalize, Finalized, ProjectionId, Published, Step};
 
 use crate::error::{Error, Result};
 use crate::queue::EventQueue;
@@ -176,6 +176,36 @@ impl<'a> DbTx<'a> {
         };
         self.touch(self.queue.name().clone());
         Ok(answers)
+    }
+
+    /// Moves a projection's position; one that is not the stored one ends the transaction instead.
+    pub(crate) async fn advance_projection(&self, step: Step) -> Result<()> {
+        match &self.inner {
+            #[cfg(feature = "sqlite")]
+            Inner::Sqlite(store, tx) => {
+                let store = (*store).clone();
+                tx.run(move |conn| store.advance_projection_in(conn, &step)).await
+            }
+            #[cfg(feature = "postgres")]
+            Inner::Postgres(store, tx) => store.advance_projection_in(tx, &step).await,
+            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+            Inner::None(_) => Err(no_database(&step.id.name, &[])),
+        }
+    }
+
+    /// Makes a version of a projection the active one.
+    pub(crate) async fn activate_projection(&self, id: ProjectionId, token: i64) -> Result<()> {
+        match &self.inner {
+            #[cfg(feature = "sqlite")]
+            Inner::Sqlite(store, tx) => {
+                let store = (*store).clone();
+                tx.run(move |conn| store.activate_projection_in(conn, &id, token)).await
+            }
+            #[cfg(feature = "postgres")]
+            Inner::Postgres(store, tx) => store.activate_projection_in(tx, &id, token).await,
+            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+            Inner::None(_) => Err(no_database(&id.name, &[token.into()])),
+        }
     }
 
     fn touch(&self, queue: QueueName) {

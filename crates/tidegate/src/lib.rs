@@ -48,6 +48,10 @@
 //! | `tidegate_depth` | gauge | `queue`, `state` | entries that are ready, delayed, parked, leased |
 //! | `tidegate_handled_total` | counter | `handler`, `result` | handlers' answers |
 //! | `tidegate_handler_seconds` | histogram | `handler` | how long handlers took |
+//! | `tidegate_projection_events_total` | counter | `projection` | events taken in by this process |
+//! | `tidegate_projection_failures_total` | counter | `projection` | events that failed, each time |
+//! | `tidegate_projection_lag_events` | gauge | `projection` | rows of the log not read yet, up to 10,000 |
+//! | `tidegate_projection_lag_seconds` | gauge | `projection` | age of the oldest of them |
 //! | `tidegate_oldest_age_seconds` | gauge | `queue` | how long the oldest entry of the last claim had waited |
 
 mod admin;
@@ -60,6 +64,7 @@ mod error;
 mod manager;
 mod metrics;
 mod options;
+pub mod projection;
 mod queue;
 mod receipt;
 mod release;
@@ -82,6 +87,7 @@ pub use manager::{
     Delivered, Event, EventHandler, EventManager, Invocation, ManagerBuilder, ManagerHealth, ManagerOptions, Middleware,
 };
 pub use options::{Builder, Limits, Options};
+pub use projection::{EventLogProjectionBuilder, LoggedEvent, Projection};
 pub use queue::EventQueue;
 pub use receipt::Receipt;
 pub use schedule::{Schedule, Scheduler, Schedules};

@@ -208,7 +208,7 @@ impl Lanes {
             // A key may wait for somebody's open transaction: others should not wait with it.
             publish_keyed: publish("publish_keyed", 4),
             publish_keyed_grouped: publish("publish_keyed_grouped", 1),
-            finish: finish_lane(limits(2), store, meters),
+            finish: finish_lane(limits(2), store, meters, bells),
             extend: extend_lane(limits(2), store, meters),
             requeue: requeue_lane("requeue", limits(2), store, Some(meters)),
             release: requeue_lane("release", limits(2), store, None),
@@ -271,15 +271,21 @@ async fn publish(
     Ok(answers)
 }
 
-fn finish_lane(limits: LaneLimits, store: &Arc<dyn Store>, meters: &Arc<Meters>) -> Coalescer<Finalize, Finalized> {
-    let (store, meters) = (Arc::clone(store), Arc::clone(meters));
+fn finish_lane(
+    limits: LaneLimits,
+    store: &Arc<dyn Store>,
+    meters: &Arc<Meters>,
+    bells: &Arc<Bells>,
+) -> Coalescer<Finalize, Finalized> {
+    let (store, meters, bells) = (Arc::clone(store), Arc::clone(meters), Arc::clone(bells));
     let weigh = |item: &Finalize| {
         64 + item.errors.as_ref().map_or(0, String::len) + item.results.as_ref().map_or(0, String::len)
     };
     Coalescer::new("finish", limits, weigh, move |items| {
-        let (store, meters) = (Arc::clone(&store), Arc::clone(&meters));
+        let (store, meters, bells) = (Arc::clone(&store), Arc::clone(&meters), Arc::clone(&bells));
         async move {
             let answers = store.finalize(items).await?;
+            bells.logged();
             let mut ends = [0_u64; tidegate_core::End::ALL.len()];
             for finalized in answers.iter().flatten().filter(|finalized| !finalized.repeated) {
                 ends[finalized.end.code() as usize] += 1;
@@ -347,5 +353,6 @@ fn cancel_lane(limits: LaneLimits, store: &Arc<dyn Store>) -> Coalescer<EntryId,
 /// Tells the store and local waiters that a caller's own transaction has committed.
 pub(crate) fn wake(shared: &Shared, queues: std::collections::BTreeSet<QueueName>) {
     queues.iter().for_each(|queue| shared.bells.ring(queue));
+    shared.bells.logged();
     shared.store.wake(queues);
 }

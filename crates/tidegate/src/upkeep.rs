@@ -5,7 +5,7 @@ use std::sync::{MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tidegate_core::QueueName;
-use tidegate_store::{Consumer as Seen, ErrorKind};
+use tidegate_store::{Consumer as Seen, ErrorKind, ProjectionView};
 use tokio::sync::watch;
 
 use crate::error::{Error, Result, closed};
@@ -41,13 +41,15 @@ pub struct Health {
     pub last_upkeep: Option<Duration>,
     /// The last error of upkeep and how long ago it was, since upkeep last succeeded.
     pub last_error: Option<(Duration, Error)>,
+    /// Projections that stand still at an event which fails, whichever process reads for them.
+    pub stopped_projections: Vec<ProjectionView>,
 }
 
 impl Health {
-    /// Whether the store answers and upkeep goes on.
+    /// Whether the store answers, upkeep goes on and no projection stands still.
     #[must_use]
     pub fn is_good(&self) -> bool {
-        self.store.is_ok() && self.last_error.is_none()
+        self.store.is_ok() && self.last_error.is_none() && self.stopped_projections.is_empty()
     }
 }
 
@@ -64,12 +66,19 @@ impl EventQueue {
                 Err(_) => Err(Error::new(ErrorKind::Unavailable, "the store did not answer within 5 s")),
             }
         };
+        let known = match (&store, shared.store.projections()) {
+            (Ok(()), Some(log)) => tokio::time::timeout(HEALTH_PATIENCE, log.projections()).await,
+            _ => Ok(Ok(Vec::new())),
+        };
+        let mut stopped_projections = known.unwrap_or_else(|_| Ok(Vec::new())).unwrap_or_default();
+        stopped_projections.retain(|projection| projection.failure.is_some());
         let notes = notes(shared);
         Health {
             store,
             answered_in: started.elapsed(),
             last_upkeep: notes.last_upkeep.map(|at| at.elapsed()),
             last_error: notes.last_error.as_ref().map(|(at, error)| (at.elapsed(), error.clone())),
+            stopped_projections,
         }
     }
 }

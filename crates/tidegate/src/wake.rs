@@ -22,6 +22,7 @@ const GRAIN: Duration = Duration::from_millis(2);
 pub(crate) struct Bells {
     start: Instant,
     queues: Mutex<HashMap<QueueName, Arc<Bell>>>,
+    log: watch::Sender<u64>,
 }
 
 /// The bell of one queue.
@@ -33,7 +34,7 @@ pub(crate) struct Bell {
 
 impl Bells {
     pub(crate) fn new() -> Self {
-        Self { start: Instant::now(), queues: Mutex::default() }
+        Self { start: Instant::now(), queues: Mutex::default(), log: watch::Sender::new(0) }
     }
 
     /// The bell of a queue; made when it is first asked for.
@@ -52,6 +53,16 @@ impl Bells {
         if let Some(bell) = queues.get(queue) {
             bell.ring();
         }
+    }
+
+    /// Something was written to the log.
+    pub(crate) fn logged(&self) {
+        self.log.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Hears of everything that this process writes to the log from now on.
+    pub(crate) fn log(&self) -> watch::Receiver<u64> {
+        self.log.subscribe()
     }
 
     pub(crate) fn ring_all(&self) {

@@ -23,6 +23,7 @@ mod order;
 mod outage;
 mod outbox;
 mod payloads;
+mod projections;
 mod queues;
 mod restart;
 mod scene;
@@ -374,6 +375,21 @@ macro_rules! conformance_cases {
                 what_cannot_be_published_is_not_lost,
                 every_option_of_the_event_counts,
                 database_time_decides,
+            }
+            projections {
+                the_log_is_read_in_order_with_its_facts,
+                pages_follow_each_other,
+                unwanted_rows_are_walked_over,
+                each_generation_has_its_row,
+                late_ends_and_late_commits_are_read,
+                position_and_documents_move_together,
+                one_reader_at_a_time,
+                concurrent_readers_get_one_lease,
+                a_failure_is_shown_and_cleared,
+                a_new_version_takes_over,
+                documents_are_listed_by_prefix_and_page,
+                lag_is_counted_up_to_a_bound,
+                bad_names_are_refused,
             }
             model {
                 random_histories_match_the_model,

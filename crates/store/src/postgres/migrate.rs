@@ -70,6 +70,7 @@ async fn run(client: &mut Client, options: &PostgresOptions) -> Result<(), Fault
         };
         tx.batch_execute(&record).await?;
     }
+    super::order::continue_order(&tx, ns, store.migrate).await?;
     tx.commit().await?;
     Ok(())
 }

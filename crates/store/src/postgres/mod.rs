@@ -17,6 +17,9 @@ mod items;
 mod marks;
 mod migrate;
 mod notify;
+mod order;
+mod projections;
+mod projections_sql;
 mod publish;
 mod row;
 mod schedules;
@@ -92,6 +95,7 @@ pub(crate) struct Inner {
     options: PostgresOptions,
     database: Database,
     sql: Sql,
+    projections: projections_sql::Sql,
     catalog: RwLock<Arc<Catalog>>,
     marks: Marks,
     headroom: Headroom,
@@ -122,6 +126,7 @@ impl PostgresStore {
             me: me.clone(),
             database,
             sql: Sql::new(&options.store.namespace),
+            projections: projections_sql::Sql::new(&options.store.namespace),
             options,
             catalog: RwLock::default(),
             marks: Marks::default(),
@@ -321,6 +326,10 @@ impl Store for PostgresStore {
     }
 
     fn handler_states(&self) -> Option<&dyn HandlerStates> {
+        Some(self)
+    }
+
+    fn projections(&self) -> Option<&dyn crate::projections::Projections> {
         Some(self)
     }
 

@@ -55,7 +55,7 @@ pub(super) struct Sql {
 }
 
 /// The columns of a fact, as `row::fact` reads them.
-const FACT: &str = "e.client_id, e.event_type, e.payload, e.content_type, e.source, e.subject, e.time, e.external_id, \
+pub(super) const FACT: &str = "e.client_id, e.event_type, e.payload, e.content_type, e.source, e.subject, e.time, e.external_id, \
     e.correlation_id, e.causation_id, e.attributes, e.created_at";
 
 /// Fills in how a claim leases.

@@ -13,6 +13,7 @@ mod inspect;
 mod jobs;
 mod migrate;
 mod open;
+mod projections;
 mod publish;
 mod queries;
 mod reader;
@@ -302,6 +303,10 @@ impl Store for SqliteStore {
     }
 
     fn handler_states(&self) -> Option<&dyn HandlerStates> {
+        Some(self)
+    }
+
+    fn projections(&self) -> Option<&dyn crate::projections::Projections> {
         Some(self)
     }
 

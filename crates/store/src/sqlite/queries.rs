@@ -43,6 +43,13 @@ macro_rules! candidate {
     };
 }
 
+/// The columns of a projection, in the order in which `projections::view` takes them.
+macro_rules! projection {
+    () => {
+        "name, version, state, seq, events, reader, reader_until, failed_entry, failures, error, retry_at, updated_at"
+    };
+}
+
 queries! {
     /// One row.
     generation = "SELECT generation FROM {ns}_meta";
@@ -275,6 +282,74 @@ queries! {
           WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2)";
     /// The live table, whole: only after an outage.
     move_leases = "UPDATE {ns}_event_queue SET lease_until = lease_until + ?2 WHERE lease_until > ?1";
+
+    /// Primary key.
+    projection = concat!("SELECT ", projection!(), " FROM {ns}_projections WHERE name = ?1 AND version = ?2");
+    /// Primary key, all versions of a name.
+    active_projection = concat!("SELECT ", projection!(), " FROM {ns}_projections WHERE name = ?1 AND state = 1");
+    /// Primary key, whole: projections are few.
+    projections = concat!("SELECT ", projection!(), " FROM {ns}_projections ORDER BY name, version");
+    /// Primary key, all versions of a name. The first is active at once; none is made below the active one.
+    register_projection = "INSERT OR IGNORE INTO {ns}_projections (name, version, state, created_at, updated_at) \
+         SELECT ?1, ?2, NOT EXISTS (SELECT 1 FROM {ns}_projections WHERE name = ?1 AND state < 2), ?3, ?3 \
+         WHERE NOT EXISTS (SELECT 1 FROM {ns}_projections WHERE name = ?1 AND state = 1 AND version >= ?2)";
+    /// Primary key. One who asks again keeps what he has.
+    take_projection = "UPDATE {ns}_projections SET reader = ?3, reader_until = ?4, token = token + 1, updated_at = ?5 \
+         WHERE name = ?1 AND version = ?2 AND state < 2 AND (reader IS NULL OR reader = ?3 OR reader_until <= ?5) \
+         RETURNING token, seq, state";
+    /// Primary key.
+    keep_projection = "UPDATE {ns}_projections SET reader_until = ?4 \
+         WHERE name = ?1 AND version = ?2 AND token = ?3 AND state < 2 AND reader IS NOT NULL";
+    /// Primary key.
+    leave_projection = "UPDATE {ns}_projections SET reader = NULL, reader_until = NULL, updated_at = ?4 \
+         WHERE name = ?1 AND version = ?2 AND token = ?3";
+    /// The log's primary key, in its order; the facts' primary key for each.
+    read_log = concat!("SELECT g.seq, g.id, g.generation, g.event_id, g.status, g.finished_at, ", fact!(),
+         " FROM {ns}_event_log g LEFT JOIN {ns}_events e ON e.id = g.event_id WHERE g.seq > ?1 ORDER BY g.seq LIMIT ?2");
+    /// Primary key.
+    advance_projection = "UPDATE {ns}_projections SET seq = ?5, events = events + ?6, reader_until = ?7, updated_at = ?8, \
+         failed_entry = NULL, failures = 0, error = NULL, retry_at = NULL \
+         WHERE name = ?1 AND version = ?2 AND token = ?3 AND seq = ?4 AND state < 2";
+    /// Primary key.
+    fail_projection = "UPDATE {ns}_projections SET \
+         failures = CASE WHEN failed_entry = ?4 THEN failures + 1 ELSE 1 END, failed_entry = ?4, error = ?5, retry_at = ?6, \
+         reader_until = ?7, updated_at = ?8 WHERE name = ?1 AND version = ?2 AND token = ?3 AND state < 2";
+    /// Primary key.
+    activate_projection = "UPDATE {ns}_projections SET state = 1, updated_at = ?4 \
+         WHERE name = ?1 AND version = ?2 AND token = ?3 AND state < 2";
+    /// Primary key, all versions of a name. Their readers are fenced.
+    retire_projections = "UPDATE {ns}_projections SET state = 2, token = token + 1, reader = NULL, reader_until = NULL, \
+         failed_entry = NULL, failures = 0, error = NULL, retry_at = NULL, updated_at = ?3 \
+         WHERE name = ?1 AND version < ?2 AND state < 2";
+    /// Primary key.
+    put_document = "INSERT INTO {ns}_projection_documents (projection, version, key, document) VALUES (?1, ?2, ?3, ?4) \
+         ON CONFLICT (projection, version, key) DO UPDATE SET document = excluded.document";
+    /// Primary key.
+    change_document = "UPDATE {ns}_projection_documents SET document = ?4 \
+         WHERE projection = ?1 AND version = ?2 AND key = ?3";
+    /// Primary key.
+    remove_document = "DELETE FROM {ns}_projection_documents WHERE projection = ?1 AND version = ?2 AND key = ?3";
+    /// Primary key.
+    document = "SELECT document FROM {ns}_projection_documents WHERE projection = ?1 AND version = ?2 AND key = ?3";
+    /// Primary key, from the prefix or the last key on.
+    list_documents = "SELECT key, document FROM {ns}_projection_documents WHERE projection = ?1 AND version = ?2 \
+         AND key >= ?3 AND substr(key, 1, length(?3)) = ?3 AND (?4 IS NULL OR key > ?4) ORDER BY key LIMIT ?5";
+    /// Primary keys, per retired version.
+    sweep_documents = "DELETE FROM {ns}_projection_documents WHERE (projection, version, key) IN (\
+         SELECT d.projection, d.version, d.key FROM {ns}_projections p \
+         JOIN {ns}_projection_documents d ON d.projection = p.name AND d.version = p.version \
+         WHERE p.name = ?1 AND p.state = 2 LIMIT ?2)";
+    /// Primary keys.
+    sweep_projections = "DELETE FROM {ns}_projections WHERE name = ?1 AND state = 2 AND NOT EXISTS (\
+         SELECT 1 FROM {ns}_projection_documents d \
+         WHERE d.projection = {ns}_projections.name AND d.version = {ns}_projections.version)";
+    /// The log's primary key.
+    unread = "SELECT count(*) FROM (SELECT 1 FROM {ns}_event_log WHERE seq > ?1 LIMIT ?2)";
+    /// The log's primary key.
+    first_unread = "SELECT finished_at FROM {ns}_event_log WHERE seq > ?1 ORDER BY seq LIMIT 1";
+    /// Index event_log_key; the queue's primary key.
+    logged_at = "SELECT seq FROM {ns}_event_log WHERE id = ?1 \
+         AND NOT EXISTS (SELECT 1 FROM {ns}_event_queue q WHERE q.id = ?1) ORDER BY generation DESC LIMIT 1";
 }
 
 #[cfg(test)]
@@ -288,8 +363,18 @@ mod tests {
     fn statements_are_served_by_their_index() {
         let conn = Connection::open_in_memory().unwrap();
         conn.execute_batch(&super::super::migrate::first_schema(&crate::StoreOptions::default(), 0)).unwrap();
+        conn.execute_batch(&include_str!("0003_projections.sql").replace("{ns}", "tidegate")).unwrap();
         let sql = Sql::new("tidegate");
-        let scans = ["depth", "census", "move_leases", "consumers_since", "forget_consumers", "queues", "insert_queue"];
+        let scans = [
+            "depth",
+            "census",
+            "move_leases",
+            "consumers_since",
+            "forget_consumers",
+            "queues",
+            "insert_queue",
+            "projections",
+        ];
         for (name, text) in sql.all() {
             let mut plan =
                 conn.prepare(&format!("EXPLAIN QUERY PLAN {text}")).unwrap_or_else(|e| panic!("{name}: {e}"));

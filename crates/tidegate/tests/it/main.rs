@@ -13,6 +13,8 @@ mod memory;
 mod metering;
 mod outbox;
 mod pooler;
+mod projection_order;
+mod projections;
 mod queue;
 mod schedule;
 mod support;

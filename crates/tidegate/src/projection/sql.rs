@@ -1,0 +1,169 @@
+//! The form that writes with SQL of its own, in the transaction that moves the position.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tidegate_store::{ErrorKind, LogRow, Position, Reader, Step};
+
+use super::core::Core;
+use super::event::{BoxError, LoggedEvent, panicked, told};
+use super::kind::{Batch, Committed, Failure, Form, Prepared};
+use crate::db_tx::DbTx;
+use crate::error::{Error, Result, is_transient};
+
+type Answer<'a> = BoxFuture<'a, Result<(), BoxError>>;
+type Handler = Arc<dyn for<'a> Fn(&'a DbTx<'a>, LogRow) -> Answer<'a> + Send + Sync>;
+type Hook = Arc<dyn for<'a> Fn(&'a DbTx<'a>, i32) -> Answer<'a> + Send + Sync>;
+
+/// Handlers that write with SQL.
+#[derive(Default)]
+pub struct Sql {
+    handlers: HashMap<String, Handler>,
+    setup: Option<Hook>,
+    switch: Option<Hook>,
+}
+
+impl fmt::Debug for Sql {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sql").field("types", &self.handlers.keys()).finish_non_exhaustive()
+    }
+}
+
+impl Sql {
+    /// Whether there was no handler for the type yet.
+    pub(super) fn add<E, F>(
+        &mut self,
+        event_type: String,
+        read: fn(&tidegate_store::Fact) -> Result<E, String>,
+        handler: F,
+    ) -> bool
+    where
+        E: Send + 'static,
+        F: for<'a> Fn(&'a DbTx<'a>, LoggedEvent<E>) -> Answer<'a> + Send + Sync + 'static,
+    {
+        let handler = Arc::new(handler);
+        let erased: Handler = Arc::new(move |tx, row| match LoggedEvent::new(row, read) {
+            Ok(event) => handler(tx, event),
+            Err(error) => std::future::ready(Err(error.into())).boxed(),
+        });
+        self.handlers.insert(event_type, erased).is_none()
+    }
+
+    pub(super) fn set_setup(&mut self, hook: Hook) {
+        self.setup = Some(hook);
+    }
+
+    pub(super) fn set_switch(&mut self, hook: Hook) {
+        self.switch = Some(hook);
+    }
+
+    /// Runs all rows in one transaction. `Ok(Err)` is the first row whose handler failed: nothing was written.
+    async fn write(&self, core: &Core, step: Step, rows: &[LogRow]) -> Result<Result<(), (usize, String)>> {
+        let failed: Arc<Mutex<Option<(usize, String)>>> = Arc::default();
+        let note = Arc::clone(&failed);
+        let handled = |(index, row): (usize, &LogRow)| {
+            Some((index, Arc::clone(self.handlers.get(&row.fact.event_type)?), row.clone()))
+        };
+        let work: Vec<(usize, Handler, LogRow)> = rows.iter().enumerate().filter_map(handled).collect();
+        let written = core
+            .queue
+            .in_transaction(move |tx| {
+                async move {
+                    for (index, handler, row) in work {
+                        if let Err(error) = run(handler(tx, row)).await? {
+                            *note.lock().unwrap_or_else(PoisonError::into_inner) = Some((index, error));
+                            return Err(Error::invalid("a handler failed"));
+                        }
+                    }
+                    tx.advance_projection(step).await
+                }
+                .boxed()
+            })
+            .await;
+        let failed = failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (written, failed) {
+            (_, Some(failed)) => Ok(Err(failed)),
+            (Err(error), None) => Err(error),
+            (Ok(()), None) => Ok(Ok(())),
+        }
+    }
+
+    async fn hook(&self, core: &Core, hook: Option<&Hook>, then: Option<i64>) -> Result<()> {
+        let (hook, id) = (hook.cloned(), core.id.clone());
+        core.queue
+            .in_transaction(move |tx| {
+                async move {
+                    if let Some(hook) = hook
+                        && let Err(error) = run(hook(tx, id.version)).await?
+                    {
+                        return Err(Error::invalid(format!("a hook of projection {id} failed: {error}")));
+                    }
+                    match then {
+                        Some(token) => tx.activate_projection(id, token).await,
+                        None => Ok(()),
+                    }
+                }
+                .boxed()
+            })
+            .await
+    }
+}
+
+/// Tells a handler's own failure (inner) from the database's, which is nobody's fault and tried again (outer).
+async fn run(answer: Answer<'_>) -> Result<Result<(), String>> {
+    match AssertUnwindSafe(answer).catch_unwind().await {
+        Err(panic) => Ok(Err(panicked(&*panic))),
+        Ok(Ok(())) => Ok(Ok(())),
+        Ok(Err(error)) => match error.downcast::<Error>() {
+            Ok(error) if is_transient(&error) || error.kind() == ErrorKind::Indeterminate => Err(*error),
+            Ok(error) => Ok(Err(told(&*error))),
+            Err(error) => Ok(Err(told(&*error))),
+        },
+    }
+}
+
+impl Form for Sql {
+    type Memory = ();
+    type Work = Vec<LogRow>;
+
+    fn types(&self) -> Vec<String> {
+        self.handlers.keys().cloned().collect()
+    }
+
+    async fn begin(&self, core: &Core, reader: &Reader) -> Result<()> {
+        if reader.position == Position::START && self.setup.is_some() {
+            self.hook(core, self.setup.as_ref(), None).await?;
+        }
+        Ok(())
+    }
+
+    async fn prepare(&self, _: &Core, (): &mut (), batch: Batch) -> Result<Prepared<Vec<LogRow>>> {
+        Ok(Prepared { events: batch.rows.len(), work: batch.rows, to: batch.end, failure: None })
+    }
+
+    async fn commit(&self, core: &Core, step: Step, rows: Vec<LogRow>) -> Result<Committed> {
+        let mut done = Committed { to: step.to, events: step.events, failure: None };
+        let Err((index, error)) = self.write(core, step.clone(), &rows).await? else { return Ok(done) };
+        let Some(entry) = rows.get(index).map(|row| row.id) else { return Err(Error::invalid(error)) };
+        done.failure = Some(Failure { entry, error });
+        // What came before it stands.
+        let before = &rows[..index];
+        done.events = before.len() as u64;
+        done.to = before.last().map_or(step.from, |row| row.position);
+        if !before.is_empty() {
+            let step = core.shortened(&step, done.to, done.events);
+            if let Err((index, error)) = self.write(core, step, before).await? {
+                return Err(Error::invalid(format!("event {} failed only the second time: {error}", before[index].id)));
+            }
+        }
+        Ok(done)
+    }
+
+    async fn activate(&self, core: &Core, token: i64) -> Result<()> {
+        self.hook(core, self.switch.as_ref(), Some(token)).await
+    }
+}
