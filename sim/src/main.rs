@@ -100,7 +100,7 @@ fn all(settings: Settings, short: bool) -> ExitCode {
         (("failpoints", failpoints::run), 500, 3),
         (("postgres-processes", postgres_processes::run), 1_500, 12),
         (("postgres-restarts", postgres_restarts::run), 2_000, 4),
-        (("handlers", handlers::run), 2_000, 12),
+        (("handlers", handlers::run), 1_200, 6),
     ];
     let total = scenarios.len() as u32;
     let passed = scenarios.into_iter().filter(|(scenario, events, kills)| {

@@ -50,6 +50,9 @@ fn work(arena: &Arena, settings: Settings) -> Verdict {
     if !report.violations.is_empty() {
         return Err(report.explain().into());
     }
+    if tally.published as u64 != events || tally.ended as u64 != events {
+        return Err(format!("{events} events were to be published and to end: {tally}").into());
+    }
     if tally.tempted == 0 {
         return Err(format!("no event came again after a durable success, so nothing was shown: {tally}").into());
     }

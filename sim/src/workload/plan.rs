@@ -88,7 +88,8 @@ impl Plan {
 fn event(job: &Job, number: u64) -> Planned {
     let mut rng = StdRng::seed_from_u64(mix(&[job.seed, hash(&job.process), number]));
     let key = format!("{}#{number}", job.process);
-    let once = rng.random_ratio(1, 8);
+    // Events for handlers are all tried again after a kill, so that none of their number is missing.
+    let once = rng.random_ratio(1, 8) || job.handlers.is_some();
     let group = (job.groups > 0 && rng.random_ratio(1, 5)).then(|| format!("g{}", rng.random_range(0..job.groups)));
     let padding = rng.random_range(0..200);
     let mut event = match job.handlers {
