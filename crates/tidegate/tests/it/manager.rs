@@ -710,3 +710,50 @@ async fn handlers_of_every_type_run_beside_those_of_one() {
     assert_eq!(manager.drain().await.unwrap(), 2);
     assert_eq!((any.count(), raw.count()), (2, 1));
 }
+
+/// More handlers hold transactions than there are connections; leases are still extended, and others are served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_transactions_of_handlers_leave_connections_for_everybody_else() {
+    const EVENTS: u32 = 20;
+    let place = Place::postgres();
+    let queue = place.open().await;
+    let (calls, gate) = (Calls::default(), Arc::new(Semaphore::new(0)));
+    let (counted, closed) = (calls.clone(), Arc::clone(&gate));
+    let manager = builder(&queue)
+        .concurrency(EVENTS as usize)
+        .lease(Duration::from_secs(2))
+        .handler_tx("slow", move |_: Delivered<Foo>, _| {
+            counted.add();
+            let gate = Arc::clone(&closed);
+            Box::pin(async move { gate.acquire().await.map(drop) })
+        })
+        .build()
+        .unwrap();
+    let mut ids = Vec::new();
+    for number in 0..EVENTS {
+        ids.push(publish(&queue, number).await);
+    }
+    let running = tokio::spawn({
+        let manager = manager.clone();
+        async move { manager.run_process_loop().await }
+    });
+    eventually("transactions are open", || async { calls.count() > 0 }).await;
+    soon("an extension of every lease", async {
+        for id in &ids {
+            eventually("its lease is longer than it was", || async {
+                let EntryPhase::Leased { since, until, .. } = view(&queue, *id).await.phase else { return false };
+                until.duration_since(since) > Duration::from_secs(2).try_into().unwrap()
+            })
+            .await;
+        }
+    })
+    .await;
+    gate.add_permits(EVENTS as usize);
+    for id in ids {
+        eventually("it ends", || async { end_of(&queue, id).await == Some(End::Completed) }).await;
+        assert_eq!(view(&queue, id).await.attempts, 1, "nothing had to be done again");
+    }
+    assert_eq!(calls.count(), EVENTS as usize);
+    manager.shutdown();
+    soon("the loop ends", running).await.unwrap().unwrap();
+}
