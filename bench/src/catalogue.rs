@@ -54,7 +54,7 @@ const fn at_most(name: &'static str, unit: &'static str, must: f64, aim: f64, wh
 }
 
 /// All disciplines, in the order of a full run.
-pub(crate) const DISCIPLINES: [Discipline; 32] = [
+pub(crate) const DISCIPLINES: [Discipline; 33] = [
     faster("postgres_drain", 1.0, 2.0, "claim + finalise in batches of 1,000 vs the textbook SQL loop"),
     faster("postgres_publish_many", 0.6, 0.85, "publish_many of 1,000 vs raw batched insert of the same rows"),
     faster("postgres_single_publish", 2.5, 4.0, "64 tasks calling publish vs raw single rows on 32 connections"),
@@ -87,6 +87,7 @@ pub(crate) const DISCIPLINES: [Discipline; 32] = [
     at_most("postgres_wake_lost", "ms", 120.0, 105.0, "the same without any notification: the poll interval is 100 ms"),
     at_most("postgres_manager_idle_cpu", "%", 1.0, 0.5, "of a core, while a manager has nothing to do"),
     at_most("sqlite_manager_idle_cpu", "%", 1.0, 0.5, "of a core, while a manager has nothing to do"),
+    faster("postgres_projection", 0.7, 1.0, "a projection into documents by key vs a plain SELECT + upsert loop"),
 ];
 
 /// The discipline of this name.

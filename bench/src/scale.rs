@@ -44,6 +44,8 @@ pub(crate) struct Scale {
     pub(crate) memory: usize,
     /// Events whose way to the handler is timed, in one run.
     pub(crate) latency: usize,
+    /// Log rows that a projection reads.
+    pub(crate) projection: usize,
     /// How long an idle manager is watched.
     pub(crate) idle: Duration,
 }
@@ -64,6 +66,7 @@ impl Scale {
         wal: 100_000,
         memory: 1_000_000,
         latency: 300,
+        projection: 1_000_000,
         idle: Duration::from_secs(20),
     };
 
@@ -82,6 +85,7 @@ impl Scale {
         wal: 10_000,
         memory: 100_000,
         latency: 40,
+        projection: 30_000,
         idle: Duration::from_secs(3),
     };
 }

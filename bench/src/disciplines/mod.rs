@@ -5,6 +5,7 @@ mod held_snapshot;
 mod manager;
 pub(crate) mod memory;
 mod postgres;
+mod projection;
 mod sqlite;
 mod wake;
 mod wal;
@@ -78,6 +79,7 @@ pub(crate) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     outcomes.extend(memory::run(bench).await?);
     outcomes.extend(manager::run(bench).await?);
     outcomes.extend(wake::run(bench).await?);
+    outcomes.extend(projection::run(bench).await?);
     outcomes.retain(|outcome| bench.wanted.has(outcome.name));
     Ok(outcomes)
 }

@@ -11,6 +11,12 @@ mod handlers;
 #[path = "../../examples/outbox.rs"]
 #[allow(dead_code)]
 mod outbox;
+#[path = "../../examples/projection.rs"]
+#[allow(dead_code)]
+mod projection;
+#[path = "../../examples/schedule.rs"]
+#[allow(dead_code)]
+mod schedule;
 
 on_each_database! {
     async fn the_outbox_delivers_what_was_committed(place) {
@@ -30,5 +36,17 @@ on_each_database! {
 
     async fn effects_happen_exactly_once(place) {
         assert_eq!(exactly_once::run(&place.address()).await.unwrap(), 50);
+    }
+
+    async fn a_projection_is_rebuilt_beside_the_old_one(place) {
+        let ann = projection::run(&place.address()).await.unwrap().unwrap();
+        // Every third of 1..=1000: 3, 6 … 999.
+        assert_eq!((ann.orders, ann.amount, ann.largest), (333, 166_833, 999));
+    }
+
+    async fn each_tick_comes_once(place) {
+        let ticks = schedule::run(&place.address()).await.unwrap();
+        assert_eq!(ticks.len(), 3);
+        assert!(ticks.windows(2).all(|pair| pair[0] < pair[1]), "{ticks:?}");
     }
 }
