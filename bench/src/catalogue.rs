@@ -54,7 +54,7 @@ const fn at_most(name: &'static str, unit: &'static str, must: f64, aim: f64, wh
 }
 
 /// All disciplines, in the order of a full run.
-pub(crate) const DISCIPLINES: [Discipline; 18] = [
+pub(crate) const DISCIPLINES: [Discipline; 33] = [
     faster("postgres_drain", 1.0, 2.0, "claim + finalise in batches of 1,000 vs the textbook SQL loop"),
     faster("postgres_publish_many", 0.6, 0.85, "publish_many of 1,000 vs raw batched insert of the same rows"),
     faster("postgres_single_publish", 2.5, 4.0, "64 tasks calling publish vs raw single rows on 32 connections"),
@@ -73,6 +73,21 @@ pub(crate) const DISCIPLINES: [Discipline; 18] = [
     at_most("postgres_wal_bytes_per_event", "bytes", 1600.0, 900.0, "WAL from publish to end, 200-byte payload"),
     at_most("memory_rss_sqlite", "MiB", 200.0, 80.0, "peak resident memory over 1 KiB events, SQLite inside"),
     at_most("memory_rss_postgres", "MiB", 200.0, 80.0, "peak resident memory over 1 KiB events, without the server"),
+    faster("postgres_manager_drain", 0.9, 1.8, "one manager works off no-op events vs the textbook SQL loop"),
+    faster("postgres_manager_two_handlers", 0.8, 0.95, "one manager with two handlers per event vs one handler"),
+    faster("sqlite_manager_cycle", 0.5, 0.9, "publish + one manager vs the raw three-transaction loop"),
+    at_most("postgres_manager_latency_p50", "ms", 4.0, 2.0, "publish to the handler's start at 20/s, the median"),
+    at_most("postgres_manager_latency_p99", "ms", 15.0, 8.0, "publish to the handler's start at 20/s, 99th of 100"),
+    at_most("sqlite_manager_latency_p50", "ms", 1.5, 0.5, "publish to the handler's start at 20/s, the median"),
+    at_most("sqlite_manager_latency_p99", "ms", 8.0, 3.0, "publish to the handler's start at 20/s, 99th of 100"),
+    at_most("postgres_wake_same_process", "ms", 10.0, 5.0, "an idle manager starts on a publish of its own process"),
+    at_most("postgres_wake_publish", "ms", 50.0, 25.0, "an idle manager starts on a publish of another process"),
+    at_most("postgres_wake_publish_in", "ms", 50.0, 25.0, "the same, published in a caller's transaction"),
+    at_most("postgres_wake_sql", "ms", 50.0, 25.0, "the same, published with plain SQL that notifies"),
+    at_most("postgres_wake_lost", "ms", 120.0, 105.0, "the same without any notification: the poll interval is 100 ms"),
+    at_most("postgres_manager_idle_cpu", "%", 1.0, 0.5, "of a core, while a manager has nothing to do"),
+    at_most("sqlite_manager_idle_cpu", "%", 1.0, 0.5, "of a core, while a manager has nothing to do"),
+    faster("postgres_projection", 0.7, 1.0, "a projection into documents by key vs a plain SELECT + upsert loop"),
 ];
 
 /// The discipline of this name.

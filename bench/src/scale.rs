@@ -42,6 +42,12 @@ pub(crate) struct Scale {
     pub(crate) wal: usize,
     /// Events of 1 KiB that pass through memory.
     pub(crate) memory: usize,
+    /// Events whose way to the handler is timed, in one run.
+    pub(crate) latency: usize,
+    /// Log rows that a projection reads.
+    pub(crate) projection: usize,
+    /// How long an idle manager is watched.
+    pub(crate) idle: Duration,
 }
 
 impl Scale {
@@ -59,6 +65,9 @@ impl Scale {
         held: Duration::from_secs(300),
         wal: 100_000,
         memory: 1_000_000,
+        latency: 300,
+        projection: 1_000_000,
+        idle: Duration::from_secs(20),
     };
 
     /// A look that takes less than two minutes.
@@ -75,6 +84,9 @@ impl Scale {
         held: Duration::from_secs(10),
         wal: 10_000,
         memory: 100_000,
+        latency: 40,
+        projection: 30_000,
+        idle: Duration::from_secs(3),
     };
 }
 

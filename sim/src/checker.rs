@@ -6,6 +6,7 @@
 
 mod ends;
 mod groups;
+pub(crate) mod handlers;
 mod leases;
 mod publishes;
 #[cfg(test)]
@@ -55,6 +56,12 @@ pub(crate) enum Invariant {
     GroupOrder,
     /// Once faults stop, everything is worked off.
     Drained,
+    /// A handler that had succeeded durably does not run again.
+    SuccessStays,
+    /// What was written in the transaction that ended an event is there once.
+    EffectsOnce,
+    /// The log says of every handler what it answered.
+    ResultsTrue,
 }
 
 /// One thing that did not hold.
@@ -136,12 +143,16 @@ pub(crate) fn check(history: &[Op], state: &State, rules: Rules) -> Report {
     check_census(history, &mut report);
     check_refused(history, &mut report);
     if rules.drained {
-        for row in &state.live {
-            report.violate(Invariant::Drained, format!("entry {} ({}) is still live: {row:?}", row.id, row.key));
-        }
+        check_drained(state, &mut report);
     }
     report.counts.ended = state.log.len();
     report
+}
+
+fn check_drained(state: &State, report: &mut Report) {
+    for row in &state.live {
+        report.violate(Invariant::Drained, format!("entry {} ({}) is still live: {row:?}", row.id, row.key));
+    }
 }
 
 fn check_census(history: &[Op], report: &mut Report) {
@@ -289,7 +300,7 @@ impl<'a> Entries<'a> {
             Intent::Finalize { id, token, .. }
             | Intent::Extend { id, token, .. }
             | Intent::Requeue { id, token, .. } => (id, token),
-            Intent::Publish { .. } | Intent::Claim { .. } | Intent::Census => return,
+            Intent::Publish { .. } | Intent::Claim { .. } | Intent::Handle { .. } | Intent::Census => return,
         };
         let fenced = matches!(op.outcome, Some(Outcome::Fenced));
         report.counts.fenced += usize::from(fenced);

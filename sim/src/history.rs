@@ -40,6 +40,8 @@ pub(crate) enum Intent {
     Extend { id: i64, token: i64, lease: i64 },
     /// Give a lease back.
     Requeue { id: i64, token: i64, counts: bool },
+    /// Run one handler for an entry.
+    Handle { handler: String, claim: Claim },
     /// Count everything.
     Census,
 }
@@ -60,6 +62,8 @@ pub(crate) enum Outcome {
     Extended { until: i64 },
     /// The lease was given back.
     Requeued,
+    /// What the handler answers; nobody has acted on it yet.
+    Handled { success: bool },
     /// The lease was no longer held.
     Fenced,
     /// The counts of one snapshot.

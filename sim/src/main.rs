@@ -13,7 +13,8 @@ use std::time::Instant;
 use clap::{Parser, Subcommand};
 
 use scenario::{
-    Settings, Verdict, failpoints, hang_ups, poison, postgres_processes, postgres_restarts, power_loss, sqlite_restarts,
+    Settings, Verdict, failpoints, handlers, hang_ups, poison, postgres_processes, postgres_restarts, power_loss,
+    sqlite_restarts,
 };
 
 /// Starts real processes, kills them, cuts their power, and checks what they did against the invariants.
@@ -32,6 +33,8 @@ enum Command {
     SqliteRestarts(Settings),
     /// Postgres itself killed and restarted under load.
     PostgresRestarts(Settings),
+    /// Managers with handlers on one Postgres, killed at random.
+    Handlers(Settings),
     /// Every named failpoint on both databases.
     Failpoints(Settings),
     /// An event that kills its worker each time.
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::PostgresProcesses(settings) => one(("postgres-processes", postgres_processes::run), settings),
         Command::SqliteRestarts(settings) => one(("sqlite-restarts", sqlite_restarts::run), settings),
         Command::PostgresRestarts(settings) => one(("postgres-restarts", postgres_restarts::run), settings),
+        Command::Handlers(settings) => one(("handlers", handlers::run), settings),
         Command::Failpoints(settings) => one(("failpoints", failpoints::run), settings),
         Command::Poison(settings) => one(("poison", poison::run), settings),
         Command::HangUps(settings) => one(("hang-ups", hang_ups::run), settings),
@@ -88,7 +92,7 @@ fn one(scenario: Scenario, settings: Settings) -> ExitCode {
 
 /// Every scenario; in the short form with few events and few kills.
 fn all(settings: Settings, short: bool) -> ExitCode {
-    let scenarios: [(Scenario, u64, u32); 7] = [
+    let scenarios: [(Scenario, u64, u32); 8] = [
         (("power-loss", power_loss::run), 0, 8),
         (("hang-ups", hang_ups::run), 200, 300),
         (("poison", poison::run), 50, 0),
@@ -96,6 +100,7 @@ fn all(settings: Settings, short: bool) -> ExitCode {
         (("failpoints", failpoints::run), 500, 3),
         (("postgres-processes", postgres_processes::run), 1_500, 12),
         (("postgres-restarts", postgres_restarts::run), 2_000, 4),
+        (("handlers", handlers::run), 1_200, 6),
     ];
     let total = scenarios.len() as u32;
     let passed = scenarios.into_iter().filter(|(scenario, events, kills)| {

@@ -1,6 +1,7 @@
 //! What the scenarios share: a place to run in, driving a fleet through faults to its end, and the verdict.
 
 pub(crate) mod failpoints;
+pub(crate) mod handlers;
 pub(crate) mod hang_ups;
 pub(crate) mod poison;
 pub(crate) mod postgres_processes;
@@ -30,7 +31,7 @@ pub(crate) struct Settings {
     /// Reproduces what the harness chooses.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// Events that each process publishes.
+    /// Events that each process publishes; with `handlers`, all of them together.
     #[arg(long)]
     pub(crate) events: Option<u64>,
     /// Kills, restarts or power losses.
@@ -117,6 +118,7 @@ impl Arena {
             mischief: true,
             poison: false,
             max_attempts: 20,
+            handlers: None,
         }
     }
 

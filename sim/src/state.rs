@@ -49,10 +49,10 @@ impl State {
     }
 }
 
-/// The key that a payload carries: its first line.
+/// The key that a payload carries: its first line, without the quotes that JSON puts around it.
 pub(crate) fn key_of(payload: &[u8]) -> String {
     let line = payload.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    String::from_utf8_lossy(line).into_owned()
+    String::from_utf8_lossy(line).trim_matches('"').to_owned()
 }
 
 type Failure = Box<dyn Error + Send + Sync>;

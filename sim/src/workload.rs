@@ -4,6 +4,7 @@
 //! seed; what it does next after a kill comes from its own earlier histories.
 
 mod consume;
+mod handle;
 mod outbox;
 mod plan;
 mod publish;
@@ -19,6 +20,7 @@ use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 use tidegate::{ErrorKind, EventQueue};
 
+pub(crate) use self::handle::{EFFECTS, IN_TX, PLAIN};
 use crate::history::{self, Intent, Outcome, Recorder};
 
 /// How long a process tries to open its database; it may be down.
@@ -55,6 +57,9 @@ pub(crate) struct Job {
     pub(crate) poison: bool,
     /// Attempts of each event.
     pub(crate) max_attempts: u32,
+    /// Works events off with handlers, so many at once, and publishes what they can read.
+    #[serde(default)]
+    pub(crate) handlers: Option<usize>,
 }
 
 /// What the tasks of one process share.
@@ -124,6 +129,9 @@ async fn live(job: Job) -> Result<(), Failure> {
     tasks.spawn(publish::run(Arc::clone(&life), plan::Plan::resume(&life.job, &past)));
     for number in 0..life.job.consumers {
         tasks.spawn(consume::run(Arc::clone(&life), number as u64));
+    }
+    if let Some(concurrency) = life.job.handlers {
+        tasks.spawn(handle::run(Arc::clone(&life), concurrency));
     }
     if let Some(pause) = life.job.census_ms {
         tasks.spawn(count(Arc::clone(&life), Duration::from_millis(pause)));

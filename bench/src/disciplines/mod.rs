@@ -2,9 +2,12 @@
 
 mod claim_flat;
 mod held_snapshot;
+mod manager;
 pub(crate) mod memory;
 mod postgres;
+mod projection;
 mod sqlite;
+mod wake;
 mod wal;
 
 use std::path::Path;
@@ -74,6 +77,9 @@ pub(crate) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     outcomes.extend(held_snapshot::run(bench).await?);
     outcomes.extend(wal::run(bench).await?);
     outcomes.extend(memory::run(bench).await?);
+    outcomes.extend(manager::run(bench).await?);
+    outcomes.extend(wake::run(bench).await?);
+    outcomes.extend(projection::run(bench).await?);
     outcomes.retain(|outcome| bench.wanted.has(outcome.name));
     Ok(outcomes)
 }

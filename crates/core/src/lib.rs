@@ -5,6 +5,7 @@
 //! and randomness are arguments. The stores execute these decisions in SQL and are held to [`model::Model`] by the
 //! conformance suite.
 
+pub mod cron;
 pub mod entry;
 pub mod event;
 pub mod handled;
@@ -13,8 +14,10 @@ pub mod model;
 pub mod name;
 pub mod queue;
 pub mod retry;
+pub mod schedule;
 pub mod why;
 
+pub use cron::{Cron, InvalidCron};
 pub use entry::{End, Entry, Generation, Input, Lease, LeaseToken, Phase, Refusal, transition};
 pub use event::{Availability, DedupMode, Deduplication, NewEvent, PayloadLimit};
 pub use handled::{Handled, HandlerRecord, Verdict};
@@ -23,4 +26,5 @@ pub use jiff::Timestamp;
 pub use name::{InvalidName, QueueName};
 pub use queue::{Depth, QueueConfig, QueueState};
 pub use retry::RetryPolicy;
+pub use schedule::MissedTicks;
 pub use why::Why;

@@ -12,6 +12,7 @@ pub mod handlers;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod projections;
+pub mod schedules;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
@@ -20,4 +21,5 @@ pub use error::{Error, ErrorKind, Result};
 pub use failpoint::failpoint;
 pub use handlers::{HandlerHistory, HandlerState, HandlerStates};
 pub use projections::*;
+pub use schedules::{DueSchedules, ScheduleSpec, ScheduleView, Schedules, Tick};
 pub use store::*;

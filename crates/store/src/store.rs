@@ -103,6 +103,11 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// Says that the caller's own transaction, in which it published, has committed.
     fn wake(&self, queues: BTreeSet<QueueName>);
 
+    /// Its schedules, where it has any.
+    fn schedules(&self) -> Option<&dyn crate::schedules::Schedules> {
+        None
+    }
+
     /// Stops background work and closes connections. Calling it twice is fine.
     async fn close(&self);
 }

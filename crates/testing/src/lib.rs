@@ -8,9 +8,11 @@
 //! one behind.
 
 mod binaries;
+mod pooler;
 mod process;
 mod server;
 mod shared;
 
+pub use pooler::{PoolMode, Pooler};
 pub use server::{PgServer, PgSettings};
 pub use shared::{POSTGRES_VARIABLE, Shared, drop_database, fresh_database, shared};

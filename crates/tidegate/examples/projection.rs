@@ -17,12 +17,12 @@ struct OrderPlaced {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Total {
-    orders: u64,
-    amount: u64,
+pub(crate) struct Total {
+    pub(crate) orders: u64,
+    pub(crate) amount: u64,
     /// Since version 2. Documents of version 1 lack it, and are read while version 2 is built.
     #[serde(default)]
-    largest: u64,
+    pub(crate) largest: u64,
 }
 
 async fn totals(queue: &EventQueue, version: i32) -> Result<Projection<Documents<Total>>> {
@@ -76,7 +76,12 @@ async fn show(projection: &Projection<Documents<Total>>) -> Result<()> {
 async fn main() -> Result<()> {
     let folder = tempfile::tempdir().map_err(|error| tidegate::Error::invalid(error.to_string()))?;
     let own = format!("sqlite:{}", folder.path().join("projection.db").display());
-    let queue = EventQueue::open(std::env::args().nth(1).unwrap_or(own)).await?;
+    run(&std::env::args().nth(1).unwrap_or(own)).await.map(drop)
+}
+
+/// Builds both versions, and answers what the second one says of a customer.
+pub(crate) async fn run(address: &str) -> Result<Option<Total>> {
+    let queue = EventQueue::open(address).await?;
 
     // A projection follows the log in the background, in one of the processes that run it.
     let first = totals(&queue, 1).await?;
@@ -116,6 +121,7 @@ async fn main() -> Result<()> {
     second.catch_up().await?;
     println!("version 2 is {:?}, with {} events:", second.status().await?.state, second.status().await?.events);
     show(&second).await?;
+    let ann = second.get("ann").await?;
     queue.close().await;
-    Ok(())
+    Ok(ann)
 }

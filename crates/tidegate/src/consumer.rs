@@ -252,6 +252,16 @@ impl Consumer {
     /// # Errors
     /// The store's.
     pub async fn wait_many(&self, count: usize, timeout: Duration) -> Result<Vec<QueuedEvent>> {
+        self.wait_looking(count, timeout, self.lane.origin.shared.options.poll_interval).await
+    }
+
+    /// The same with a poll interval of the caller's own.
+    pub(crate) async fn wait_looking(
+        &self,
+        count: usize,
+        timeout: Duration,
+        interval: Duration,
+    ) -> Result<Vec<QueuedEvent>> {
         let mut rung = self.lane.bell.listen();
         let now = tokio::time::Instant::now();
         let deadline = now.checked_add(timeout).unwrap_or(now + Duration::from_secs(366 * 24 * 3600));
@@ -264,7 +274,7 @@ impl Consumer {
             if now >= deadline {
                 return Ok(events);
             }
-            let mut alarm = deadline.min(now + self.lane.origin.shared.options.poll_interval);
+            let mut alarm = deadline.min(now + interval);
             if let Some(moment) = self.lane.bell.next_moment() {
                 alarm = alarm.min(moment.into());
             }

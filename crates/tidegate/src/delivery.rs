@@ -29,7 +29,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// fails, the error is returned and the entry is released.
 #[must_use = "dropped without a verdict, the entry goes back into its queue"]
 pub struct QueuedEvent {
-    data: Claimed,
+    /// Shared with the handlers that work on it.
+    data: Arc<Claimed>,
     lease: HeldLease,
     claimed: Instant,
 }
@@ -87,7 +88,7 @@ impl QueuedEvent {
         let length = Duration::try_from(data.lease_until.duration_since(data.claimed_at)).unwrap_or_default();
         let until = claimed.checked_add(length).unwrap_or(claimed);
         let lease = HeldLease { origin: Some(origin), id: data.id, token: data.token, until };
-        Self { data, lease, claimed }
+        Self { data: Arc::new(data), lease, claimed }
     }
 
     /// The event's type.
@@ -228,7 +229,7 @@ impl QueuedEvent {
         let Some(origin) = self.lease.origin.clone() else { return Err(Error::fenced()) };
         let item = Extend { id: self.data.id, token: self.data.token, lease };
         let until = origin.shared.lanes.extend.call(item).await?;
-        self.data.lease_until = until;
+        Arc::make_mut(&mut self.data).lease_until = until;
         self.lease.until = Instant::now() + lease;
         Ok(until)
     }
@@ -237,7 +238,7 @@ impl QueuedEvent {
     #[must_use]
     pub fn into_parts(mut self) -> Claimed {
         self.lease.origin = None;
-        self.data
+        Arc::unwrap_or_clone(self.data)
     }
 
     /// Leaves the lease to run out, for instance after the entry was ended in a transaction of the caller.
@@ -252,6 +253,11 @@ impl QueuedEvent {
 
     pub(crate) fn arm(&mut self, origin: Option<Arc<Origin>>) {
         self.lease.origin = origin;
+    }
+
+    /// The data, shared.
+    pub(crate) fn data(&self) -> &Arc<Claimed> {
+        &self.data
     }
 
     pub(crate) fn claimed_since(&self) -> Instant {
@@ -339,6 +345,6 @@ pub(crate) fn verdict<E: Into<String>>(errors: impl IntoIterator<Item = E>) -> (
     if errors.is_empty() { (End::Completed, None) } else { (End::CompletedWithErrors, Some(json_list(errors))) }
 }
 
-fn json_list(errors: impl IntoIterator<Item = String>) -> String {
+pub(crate) fn json_list(errors: impl IntoIterator<Item = String>) -> String {
     serde_json::Value::from_iter(errors).to_string()
 }

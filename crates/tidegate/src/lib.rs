@@ -21,6 +21,8 @@
 //! [`EventQueue`] turns concurrent single calls into batches (see [`coalescer`]), leases into values ([`QueuedEvent`]),
 //! and hints into wake-ups. It knows no SQL: that is the store's.
 //!
+//! [`EventManager`] works a queue off with handlers; [`EventManager::builder`] shows how.
+//!
 //! # Delivery
 //!
 //! At least once. A claimed entry is ours until its lease runs out; whoever is late is told so
@@ -44,6 +46,8 @@
 //! | `tidegate_publish_to_claim_seconds` | histogram | | from publish to claim, in database time |
 //! | `tidegate_claim_to_finish_seconds` | histogram | | from claim to end |
 //! | `tidegate_depth` | gauge | `queue`, `state` | entries that are ready, delayed, parked, leased |
+//! | `tidegate_handled_total` | counter | `handler`, `result` | handlers' answers |
+//! | `tidegate_handler_seconds` | histogram | `handler` | how long handlers took |
 //! | `tidegate_projection_events_total` | counter | `projection` | events taken in by this process |
 //! | `tidegate_projection_failures_total` | counter | `projection` | events that failed, each time |
 //! | `tidegate_projection_lag_events` | gauge | `projection` | rows of the log not read yet, up to 10,000 |
@@ -51,40 +55,52 @@
 //! | `tidegate_oldest_age_seconds` | gauge | `queue` | how long the oldest entry of the last claim had waited |
 
 mod admin;
+mod bus;
 pub mod coalescer;
 mod consumer;
 mod db_tx;
 mod delivery;
 mod error;
+mod manager;
 mod metrics;
 mod options;
 pub mod projection;
 mod queue;
 mod receipt;
 mod release;
+mod schedule;
 mod shared;
 mod sql_value;
+#[cfg(feature = "sqlite")]
+pub mod testing;
 mod transaction;
 mod upkeep;
 mod wake;
 
 pub use admin::DeadLetterFilter;
+pub use bus::{ABANDONED_AFTER, BusWorker, EventBus, RouteError, Router};
 pub use consumer::Consumer;
 pub use db_tx::{DbTx, SqlValue};
 pub use delivery::{Failure, QueuedEvent};
 pub use error::{Error, ErrorKind, Result};
+pub use manager::{
+    Delivered, Event, EventHandler, EventManager, Invocation, ManagerBuilder, ManagerHealth, ManagerOptions, Middleware,
+};
 pub use options::{Builder, Limits, Options};
 pub use projection::{EventLogProjectionBuilder, LoggedEvent, Projection};
 pub use queue::EventQueue;
 pub use receipt::Receipt;
+pub use schedule::{Schedule, Scheduler, Schedules};
 pub use tidegate_core::{
-    Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, IdSpace, LeaseToken, NewEvent,
+    Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, Handled, IdSpace, LeaseToken, NewEvent,
     PayloadLimit, QueueConfig, QueueName, QueueState, RetryPolicy, Timestamp, Tsid, Why,
 };
+pub use tidegate_core::{Cron, MissedTicks};
 pub use tidegate_store::{
     Backend, Claimed, Clock, EntryPhase, EntryView, Fact, Finalize, Finalized, ManualClock, PublishOutcome, Published,
     Requeue, RequeueAt, Store, StoreOptions,
 };
+pub use tidegate_store::{ScheduleSpec, ScheduleView};
 pub use transaction::CallerTx;
 #[cfg(feature = "sqlite")]
 pub use transaction::Tx;

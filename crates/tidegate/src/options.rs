@@ -229,6 +229,15 @@ impl Builder {
         self.with_sqlite(Arc::new(store)).await
     }
 
+    /// A new database in this process's memory, for the test kit.
+    #[cfg(feature = "sqlite")]
+    pub(crate) async fn open_in_memory(self) -> Result<(EventQueue, PathBuf)> {
+        let settings = tidegate_store::sqlite::SqliteOptions::new(self.options.store.clone());
+        let store = tidegate_store::sqlite::SqliteStore::open_in_memory(settings).await?;
+        let path = store.path().to_owned();
+        Ok((self.with_sqlite(Arc::new(store)).await?, path))
+    }
+
     #[cfg(not(feature = "sqlite"))]
     async fn open_sqlite(self, _path: PathBuf) -> Result<EventQueue> {
         Err(Error::invalid("this program was built without SQLite: switch the feature `sqlite` on"))

@@ -181,9 +181,14 @@ impl EventQueue {
     /// verdicts, it outlasts a short outage. If the caller goes away meanwhile, what was handed over is still ended and
     /// the rest released.
     pub async fn finalize_many(&self, events: Vec<QueuedEvent>) -> Vec<Result<Finalized>> {
+        self.end_many(events.into_iter().map(|event| (completed(&event), event)).collect()).await
+    }
+
+    /// Ends a batch, each in its own way, and answers each in order.
+    pub(crate) async fn end_many(&self, ends: Vec<(Finalize, QueuedEvent)>) -> Vec<Result<Finalized>> {
         let most = self.shared().options.limits.batch_items.max(1);
-        let mut answers = Vec::with_capacity(events.len());
-        let mut rest = events;
+        let mut answers = Vec::with_capacity(ends.len());
+        let mut rest = ends;
         while !rest.is_empty() {
             let tail = if rest.len() > most { rest.split_off(most) } else { Vec::new() };
             let mut batch = std::mem::replace(&mut rest, tail);
@@ -193,45 +198,45 @@ impl EventQueue {
         answers
     }
 
-    async fn finish_batch(&self, batch: &mut [QueuedEvent]) -> Vec<Result<Finalized>> {
+    async fn finish_batch(&self, batch: &mut [(Finalize, QueuedEvent)]) -> Vec<Result<Finalized>> {
         let mut answers = self.try_finish(batch.iter_mut().collect()).await;
-        let Some(mut pause) = batch.first().map(QueuedEvent::patience) else { return answers };
+        let Some(mut pause) = batch.first().map(|(_, event)| event.patience()) else { return answers };
         loop {
             let failed = |answer: &Result<Finalized>| answer.as_ref().is_err_and(may_end_later);
             if !answers.iter().any(failed) || self.shared().is_closed() || !pause.again().await {
                 return answers;
             }
-            let (open, events): (Vec<_>, Vec<_>) =
+            let (open, ends): (Vec<_>, Vec<_>) =
                 answers.iter_mut().zip(batch.iter_mut()).filter(|(answer, _)| failed(answer)).unzip();
-            for (answer, again) in open.into_iter().zip(self.try_finish(events).await) {
+            for (answer, again) in open.into_iter().zip(self.try_finish(ends).await) {
                 *answer = again;
             }
         }
     }
 
     /// One flush. An entry whose end is still open afterwards is ours to release again.
-    async fn try_finish(&self, mut events: Vec<&mut QueuedEvent>) -> Vec<Result<Finalized>> {
-        let items = events.iter().map(|event| completed(event)).collect();
+    async fn try_finish(&self, mut ends: Vec<&mut (Finalize, QueuedEvent)>) -> Vec<Result<Finalized>> {
+        let items = ends.iter().map(|(item, _)| item.clone()).collect();
         let ticket = match self.shared().lanes.finish.submit_many(items).await {
             Ok(ticket) => ticket,
-            Err(error) => return events.iter().map(|_| Err(error.clone())).collect(),
+            Err(error) => return ends.iter().map(|_| Err(error.clone())).collect(),
         };
-        let origins: Vec<_> = events.iter_mut().map(|event| event.disarm()).collect();
+        let origins: Vec<_> = ends.iter_mut().map(|(_, event)| event.disarm()).collect();
         let answered = ticket.answers().await;
-        let answers = answered.unwrap_or_else(|error| events.iter().map(|_| Err(error.clone())).collect());
-        for ((event, origin), answer) in events.into_iter().zip(origins).zip(&answers) {
+        let answers = answered.unwrap_or_else(|error| ends.iter().map(|_| Err(error.clone())).collect());
+        for ((end, origin), answer) in ends.into_iter().zip(origins).zip(&answers) {
             if answer.as_ref().is_err_and(may_end_later) {
-                event.arm(origin);
+                end.1.arm(origin);
             }
         }
         answers
     }
 
-    fn count_finished(&self, batch: &[QueuedEvent]) {
+    fn count_finished(&self, batch: &[(Finalize, QueuedEvent)]) {
         let shared = self.shared();
         let now = Instant::now();
         let mut grouped = false;
-        for event in batch {
+        for (_, event) in batch {
             shared.meters.claim_to_finish.record(now.duration_since(event.claimed_since()).as_secs_f64());
             grouped |= event.group.is_some();
         }

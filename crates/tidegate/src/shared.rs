@@ -138,6 +138,15 @@ impl Shared {
         let _ = self.errands.send(Errand::Release(release));
     }
 
+    /// Waits until every lease dropped so far was given back, or that was tried.
+    pub(crate) async fn flush_releases(&self) {
+        let (flushed, answer) = oneshot::channel();
+        if self.errands.send(Errand::Flush(flushed)).is_ok() {
+            // The other end is gone only when there is nobody left to release for.
+            let _ = answer.await;
+        }
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -155,10 +164,7 @@ impl Shared {
             lane.idle().await;
         }
         self.lanes.close_and_flush().await;
-        let (flushed, answer) = oneshot::channel();
-        if self.errands.send(Errand::Flush(flushed)).is_ok() {
-            let _ = answer.await;
-        }
+        self.flush_releases().await;
         self.lanes.release.close();
         self.lanes.release.idle().await;
         let _ = self.stop.send(true);

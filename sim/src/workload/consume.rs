@@ -74,7 +74,7 @@ async fn claim(life: &Life, rng: &mut StdRng) -> Result<Vec<QueuedEvent>, Failur
     Ok(events)
 }
 
-fn record(claimed: &Claimed) -> Claim {
+pub(super) fn record(claimed: &Claimed) -> Claim {
     Claim {
         id: claimed.id.get(),
         generation: claimed.generation,

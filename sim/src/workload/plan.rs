@@ -14,6 +14,9 @@ use crate::history::{Answer, Intent, Offer, Op, Outcome};
 pub(super) const POISON: &str = "sim.poison";
 const TYPES: [&str; 3] = ["sim.order", "sim.mail", "sim.invoice"];
 
+/// The type of events for handlers; its payload is the key as JSON, on a line of its own as in all others.
+pub(super) const TASK: &str = "sim.task";
+
 /// Spreads several numbers over one.
 pub(super) fn mix(parts: &[u64]) -> u64 {
     parts.iter().fold(0x9e37_79b9_7f4a_7c15, |sum, part| {
@@ -85,10 +88,14 @@ impl Plan {
 fn event(job: &Job, number: u64) -> Planned {
     let mut rng = StdRng::seed_from_u64(mix(&[job.seed, hash(&job.process), number]));
     let key = format!("{}#{number}", job.process);
-    let once = rng.random_ratio(1, 8);
+    // Events for handlers are all tried again after a kill, so that none of their number is missing.
+    let once = rng.random_ratio(1, 8) || job.handlers.is_some();
     let group = (job.groups > 0 && rng.random_ratio(1, 5)).then(|| format!("g{}", rng.random_range(0..job.groups)));
-    let padding = "x".repeat(rng.random_range(0..200));
-    let mut event = NewEvent::new(TYPES[rng.random_range(0..TYPES.len())], format!("{key}\n{padding}"));
+    let padding = rng.random_range(0..200);
+    let mut event = match job.handlers {
+        Some(_) => NewEvent::new(TASK, format!("\"{key}\"\n{}", " ".repeat(padding))),
+        None => NewEvent::new(TYPES[rng.random_range(0..TYPES.len())], format!("{key}\n{}", "x".repeat(padding))),
+    };
     event.max_attempts = job.max_attempts;
     if rng.random_ratio(1, 10) {
         event = event.priority(rng.random_range(-3..=3));
@@ -132,6 +139,7 @@ mod tests {
             mischief: true,
             poison: false,
             max_attempts: 20,
+            handlers: None,
         }
     }
 

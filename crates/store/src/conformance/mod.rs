@@ -27,6 +27,7 @@ mod projections;
 mod queues;
 mod restart;
 mod scene;
+mod schedules;
 mod schema;
 mod wakeups;
 mod why;
@@ -359,6 +360,21 @@ macro_rules! conformance_cases {
                 every_byte_value_comes_back,
                 empty_and_large_payloads,
                 json_is_not_reformatted,
+            }
+            schedules {
+                a_new_schedule_waits_for_its_next_tick,
+                an_unchanged_definition_keeps_its_next_tick,
+                bad_definitions_are_refused_and_nothing_is_written,
+                listed_found_and_deleted,
+                a_tick_publishes_once_and_tells_its_moment,
+                each_policy_after_a_jump_forward,
+                a_clock_that_goes_back_repeats_nothing,
+                processes_race_for_ticks,
+                a_paused_schedule_stands_still,
+                a_stale_tick_changes_nothing,
+                what_cannot_be_published_is_not_lost,
+                every_option_of_the_event_counts,
+                database_time_decides,
             }
             projections {
                 the_log_is_read_in_order_with_its_facts,

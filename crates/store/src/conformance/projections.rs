@@ -186,10 +186,14 @@ pub(super) async fn late_ends_and_late_commits_are_read(scene: Scene) {
         assert_eq!(held.end, first.end);
         let (id, token) = first_reader(&store).await;
         log(&store).apply(step(&id, token.token, Position::START, first.end), vec![]).await.expect("it moves");
-        let lag = log(&store).lag(&id, 100).await.expect("the lag is counted");
-        assert_eq!(lag.rows, 1);
-        let holder = lag.held_by.expect("it is said who holds readers back");
-        assert!(holder.pid.is_some() && holder.state.starts_with("idle in transaction"), "{holder:?}");
+        // Transactions of other databases hold readers back as well, but only for a moment.
+        eventually("it is said who holds readers back", || async {
+            let lag = log(&store).lag(&id, 100).await.expect("the lag is counted");
+            assert_eq!(lag.rows, 1);
+            let holder = lag.held_by.expect("somebody does");
+            holder.pid.is_some() && holder.state.starts_with("idle in transaction")
+        })
+        .await;
         late.commit().await;
     }
     eventually("everything readable", || async { read(&store, first.end, 10).await.rows.len() == 2 }).await;

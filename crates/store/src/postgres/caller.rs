@@ -4,6 +4,7 @@
 
 use deadpool_postgres::Object;
 use tidegate_core::{DedupMode, NewEvent, QueueState};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::Transaction;
 
 use super::catalog::Catalog;
@@ -57,17 +58,22 @@ const PLAIN_SESSION: &str = "SET LOCAL enable_seqscan = on; SET LOCAL enable_bit
 
 /// A connection of the store's own, for a transaction of the application's statements. It goes back with its end.
 #[derive(Debug)]
-pub struct PostgresConnection(Object);
+pub struct PostgresConnection {
+    client: Object,
+    /// Given back after the connection.
+    _turn: OwnedSemaphorePermit,
+}
 
 impl PostgresStore {
     /// A connection to begin a transaction on: what is written there, and what is published and finalised with
-    /// [`publish_in`](Self::publish_in) and [`finalize_in`](Self::finalize_in), commits together.
+    /// [`publish_in`](Self::publish_in) and [`finalize_in`](Self::finalize_in), commits together. A quarter of the
+    /// connections is never lent, so that the store itself can go on.
     ///
     /// # Errors
     /// When there is none to be had.
     pub async fn connection(&self) -> Result<PostgresConnection> {
-        let client = self.inner.database.pool.get().await;
-        client.map(PostgresConnection).map_err(|error| Fault::from(error).into_error())
+        let (client, turn) = self.inner.database.lend().await.map_err(Fault::into_error)?;
+        Ok(PostgresConnection { client, _turn: turn })
     }
 }
 
@@ -77,7 +83,7 @@ impl PostgresConnection {
     /// # Errors
     /// When the connection is gone.
     pub async fn begin(&mut self) -> Result<Transaction<'_>> {
-        let client: &mut tokio_postgres::Client = &mut self.0;
+        let client: &mut tokio_postgres::Client = &mut self.client;
         let tx = client.transaction().await?;
         tx.batch_execute(PLAIN_SESSION).await?;
         Ok(tx)

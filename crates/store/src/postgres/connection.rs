@@ -4,11 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use deadpool_postgres::{Hook, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Timeouts};
+use deadpool_postgres::{
+    Hook, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, TimeoutType, Timeouts,
+};
 use futures_util::future::{BoxFuture, join};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Config, NoTls, Row};
+use tokio_postgres::{Client, Config, NoTls, Row, SimpleQueryMessage};
 
 use super::PostgresOptions;
 use super::errors::Fault;
@@ -44,6 +47,32 @@ pub(super) fn config(url: &str, options: &PostgresOptions) -> Result<Config> {
     }
     config.keepalives_idle(Duration::from_secs(15)).tcp_user_timeout(Duration::from_secs(30));
     Ok(config)
+}
+
+/// A pooler that gives sessions away after every transaction loses prepared statements and notifications. It shows when a
+/// setting made on one connection is gone as soon as another one is busy: that one got the session.
+pub(super) async fn refuse_shared_sessions(client: &Client, config: &Config) -> Result<()> {
+    const MARK: &str = "tidegate.session";
+    let read = format!("SELECT coalesce(current_setting('{MARK}', true), '')");
+    client.batch_execute(&format!("SELECT set_config('{MARK}', 'ours', false)")).await?;
+    let (other, connection) = config.connect(NoTls).await?;
+    let driver = tokio::spawn(connection);
+    let busy = other.batch_execute("BEGIN; SELECT 1").await;
+    let found = client.simple_query(&read).await;
+    drop(other);
+    driver.abort();
+    busy?;
+    let ours = found?.iter().any(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0) == Some("ours"),
+        _ => false,
+    });
+    if ours {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "this address leads to a pooler in transaction mode, which loses prepared statements and notifications: \
+         connect to PostgreSQL itself, or through a pool in session mode",
+    ))
 }
 
 /// A pool over that configuration.
@@ -156,6 +185,9 @@ pub(super) struct Prelude {
 #[derive(Debug)]
 pub(super) struct Database {
     pub(super) pool: Pool,
+    /// Turns for transactions of the application's own, fewer than there are connections: however long these take, and
+    /// even when they themselves wait for another call of the store, heartbeats and claims go on.
+    turns: Arc<Semaphore>,
     write_prelude: String,
     lazy_prelude: String,
     outage_after: Duration,
@@ -188,8 +220,10 @@ impl Database {
                  FROM {ns}.meta m CROSS JOIN {ns}.heartbeat h"
             )
         };
+        let connections = options.max_connections;
         Self {
             pool,
+            turns: Arc::new(Semaphore::new(connections.saturating_sub(connections.div_ceil(4)).max(1))),
             write_prelude: prelude("pg_current_xact_id()"),
             lazy_prelude: prelude("NULL"),
             outage_after: options.store.outage_after,
@@ -319,6 +353,13 @@ impl Database {
             return Ok(None);
         }
         confirm(tx, value).await.map(Some)
+    }
+
+    /// A connection for a transaction of the application's own, and the turn to be kept as long as it.
+    pub(super) async fn lend(&self) -> Result<(Object, OwnedSemaphorePermit), Fault> {
+        let turn = tokio::time::timeout(self.retry_for, Arc::clone(&self.turns).acquire_owned()).await;
+        let turn = turn.map_err(|_| PoolError::Timeout(TimeoutType::Wait))?.map_err(|_| PoolError::Closed)?;
+        Ok((self.pool.get().await?, turn))
     }
 
     /// A connection for reading; waits while the database is being restarted.

@@ -22,6 +22,7 @@ mod projections;
 mod projections_sql;
 mod publish;
 mod row;
+mod schedules;
 mod settle;
 mod sql;
 mod upkeep;
@@ -115,6 +116,7 @@ impl PostgresStore {
         let config = connection::config(url, &options)?;
         let (mut client, first) = config.connect(NoTls).await.map_err(|error| classify(error).into_error())?;
         let driver = tokio::spawn(first);
+        connection::refuse_shared_sessions(&client, &config).await?;
         migrate::migrate(&mut client, &options).await?;
         drop(client);
         driver.abort();
@@ -338,6 +340,10 @@ impl Store for PostgresStore {
     fn wake(&self, _queues: BTreeSet<QueueName>) {
         self.inner.look_late();
         self.inner.outbox.add(&BTreeSet::new(), true);
+    }
+
+    fn schedules(&self) -> Option<&dyn crate::schedules::Schedules> {
+        Some(self)
     }
 
     async fn close(&self) {

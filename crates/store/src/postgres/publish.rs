@@ -124,7 +124,7 @@ impl Inner {
     }
 
     /// Finds each event's queue and lane, making lanes that are missing in a transaction of their own.
-    async fn place(
+    pub(super) async fn place(
         &self,
         catalog: &Catalog,
         events: &[(usize, NewEvent)],
@@ -185,7 +185,7 @@ impl Inner {
             .await
     }
 
-    async fn write_items(
+    pub(super) async fn write_items(
         &self,
         tx: &Tx,
         catalog: &Catalog,

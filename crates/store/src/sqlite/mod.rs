@@ -17,6 +17,7 @@ mod projections;
 mod publish;
 mod queries;
 mod reader;
+mod schedules;
 mod settle;
 #[cfg(test)]
 mod tests;
@@ -67,6 +68,7 @@ pub struct SqliteStore {
 
 struct Inner {
     path: PathBuf,
+    keeping: open::Keeping,
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     reads: Arc<Jobs>,
@@ -107,6 +109,21 @@ impl SqliteStore {
     /// tables do not fit this program, `Invalid` when the options do not fit, `Busy` when somebody holds its lock.
     pub async fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self> {
         open::open(path.as_ref().to_owned(), options).await
+    }
+
+    /// Opens a new, empty database in this process's memory; it is gone with its last connection. For tests: everything
+    /// behaves as in a file, and nothing is durable. Other connections of this process reach it by [`path`](Self::path).
+    ///
+    /// # Errors
+    /// `Invalid` when the options do not fit.
+    pub async fn open_in_memory(options: SqliteOptions) -> Result<Self> {
+        open::open_in_memory(options).await
+    }
+
+    /// The file, or the URI of a database in memory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.inner.path
     }
 
     /// Runs a closure in a transaction of its own on the store's writer: what it writes, and what it publishes and
@@ -195,6 +212,9 @@ impl SqliteStore {
         T: Send + 'static,
         F: FnOnce(&mut Tx<'_>) -> Result<T> + Send + 'static,
     {
+        if self.inner.keeping == open::Keeping::Memory {
+            return self.write(Urgency::Finish, work).await;
+        }
         self.check_running()?;
         let (job, answer) = job(work);
         self.inner.reads.push(Urgency::Finish, job)?;
@@ -302,6 +322,10 @@ impl Store for SqliteStore {
         let _ = self.inner.inbox.wake.send(Wake::Queues(queues));
         let (job, _) = job(upkeep::sort_in);
         let _ = self.enqueue(Urgency::Finish, job);
+    }
+
+    fn schedules(&self) -> Option<&dyn crate::schedules::Schedules> {
+        Some(self)
     }
 
     async fn close(&self) {

@@ -51,16 +51,35 @@ pub enum Synchronous {
     Off,
 }
 
-/// Everything that opening can wait for happens on a thread of its own.
+/// Where the database is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keeping {
+    /// In a file, with a write-ahead log.
+    File,
+    /// In this process's memory, under a name that other connections of the process can use. There a reader and the
+    /// writer would lock each other out, so the writer's connection reads too.
+    Memory,
+}
+
 pub(super) async fn open(path: PathBuf, options: SqliteOptions) -> Result<SqliteStore> {
-    options.store.check()?;
     if path.as_os_str().is_empty() || path == Path::new(":memory:") {
         return Err(Error::invalid("a store needs a file: its writer and its readers have a connection each"));
     }
+    open_kept(path, Keeping::File, options).await
+}
+
+pub(super) async fn open_in_memory(options: SqliteOptions) -> Result<SqliteStore> {
+    let name = format!("file:/tidegate-{:032x}?vfs=memdb", rand::random::<u128>());
+    open_kept(name.into(), Keeping::Memory, options).await
+}
+
+/// Everything that opening can wait for happens on a thread of its own.
+async fn open_kept(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<SqliteStore> {
+    options.store.check()?;
     let (sender, receiver) = oneshot::channel();
     spawn("tidegate-open", move || {
         // Nobody waits any more: the connections close again.
-        let _ = sender.send(prepare(path, options));
+        let _ = sender.send(prepare(path, keeping, options));
     })?;
     let ready = receiver.await.map_err(|_| Error::new(ErrorKind::Unavailable, "opening the database failed"))??;
     ready.start()
@@ -69,20 +88,22 @@ pub(super) async fn open(path: PathBuf, options: SqliteOptions) -> Result<Sqlite
 /// Connections that are ready to work.
 struct Ready {
     path: PathBuf,
+    keeping: Keeping,
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     writer: Writer,
     readers: Vec<Connection>,
 }
 
-fn prepare(path: PathBuf, options: SqliteOptions) -> Result<Ready> {
+fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Ready> {
     let time = Time::new(options.store.clock.clone());
-    let conn = connect(&path, &options, writer::CACHE_KIB)?;
+    let conn = connect(&path, keeping, &options, writer::CACHE_KIB)?;
     conn.pragma_update(None, "wal_autocheckpoint", 0)?;
     migrate::migrate(&conn, &options.store, time.now())?;
-    let mut readers = Vec::with_capacity(reader::READERS);
-    for _ in 0..reader::READERS {
-        let reader = connect(&path, &options, reader::CACHE_KIB)?;
+    let readers_wanted = if keeping == Keeping::File { reader::READERS } else { 0 };
+    let mut readers = Vec::with_capacity(readers_wanted);
+    for _ in 0..readers_wanted {
+        let reader = connect(&path, keeping, &options, reader::CACHE_KIB)?;
         reader.pragma_update(None, "query_only", true)?;
         readers.push(reader);
     }
@@ -91,15 +112,25 @@ fn prepare(path: PathBuf, options: SqliteOptions) -> Result<Ready> {
     let (wake, _) = broadcast::channel(WAKEUPS);
     let inbox = Arc::new(Inbox { jobs: Jobs::new(), wake, stopped: OnceLock::new(), commits: AtomicU64::new(0) });
     let writer = Writer::new(conn, shared.clone(), inbox.clone())?;
-    Ok(Ready { path, shared, inbox, writer, readers })
+    if keeping == Keeping::Memory {
+        // Without a write-ahead log a commit waits for other connections' reads to end.
+        writer.wait_at_commit()?;
+    }
+    Ok(Ready { path, keeping, shared, inbox, writer, readers })
 }
 
 impl Ready {
     fn start(self) -> Result<SqliteStore> {
         let (alive, threads) = watch::channel(());
         let reads = Arc::new(Jobs::new());
-        let inner =
-            Inner { path: self.path, shared: self.shared.clone(), inbox: self.inbox, reads: reads.clone(), threads };
+        let inner = Inner {
+            path: self.path,
+            keeping: self.keeping,
+            shared: self.shared.clone(),
+            inbox: self.inbox,
+            reads: reads.clone(),
+            threads,
+        };
         // From here on an error drops `inner`, which ends the threads started before it.
         let store = SqliteStore { inner: Arc::new(inner) };
         for conn in self.readers {
@@ -127,14 +158,18 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
         .map_err(|error| Error::new(ErrorKind::Unavailable, "a thread could not be started").with_source(error))
 }
 
-fn connect(path: &Path, options: &SqliteOptions, cache_kib: i32) -> Result<Connection> {
+fn connect(path: &Path, keeping: Keeping, options: &SqliteOptions, cache_kib: i32) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let (flags, wanted) = match keeping {
+        Keeping::File => (flags, "wal"),
+        Keeping::Memory => (flags | OpenFlags::SQLITE_OPEN_URI, "memory"),
+    };
     let conn = Connection::open_with_flags(path, flags)?;
     // Below a millisecond SQLite would not wait at all.
     conn.busy_timeout(options.store.lock_timeout.max(Duration::from_millis(1)))?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
-    let mode: String = conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
-    if mode != "wal" {
+    let mode: String = conn.pragma_update_and_check(None, "journal_mode", wanted, |row| row.get(0))?;
+    if mode != wanted {
         let message = format!("the database cannot use a write-ahead log here: its journal mode is {mode}");
         return Err(Error::new(ErrorKind::Unavailable, message));
     }

@@ -362,8 +362,7 @@ mod tests {
     #[test]
     fn statements_are_served_by_their_index() {
         let conn = Connection::open_in_memory().unwrap();
-        conn.execute_batch(&super::super::migrate::first_schema(&crate::StoreOptions::default(), 0)).unwrap();
-        conn.execute_batch(&include_str!("0003_projections.sql").replace("{ns}", "tidegate")).unwrap();
+        super::super::migrate::migrate(&conn, &crate::StoreOptions::default(), 0).unwrap();
         let sql = Sql::new("tidegate");
         let scans = [
             "depth",
@@ -371,6 +370,7 @@ mod tests {
             "move_leases",
             "consumers_since",
             "forget_consumers",
+            "forget_handled",
             "queues",
             "insert_queue",
             "projections",

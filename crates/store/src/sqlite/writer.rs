@@ -81,6 +81,11 @@ impl Writer {
         })
     }
 
+    /// Has a commit wait for readers of other connections, where the database makes it.
+    pub(super) fn wait_at_commit(&self) -> Result<()> {
+        Ok(self.conn.busy_timeout(self.shared.options.lock_timeout.max(Duration::from_millis(1)))?)
+    }
+
     /// Works until the inbox is closed and empty.
     pub(super) fn run(mut self) {
         loop {

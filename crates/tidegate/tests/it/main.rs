@@ -2,14 +2,20 @@
 //! every behaviour on both databases.
 
 mod bad_places;
+mod bus;
 mod coalescer;
 mod databases;
+mod examples;
 mod lanes;
 mod looking_after;
+mod manager;
 mod memory;
 mod metering;
 mod outbox;
+mod pooler;
 mod projection_order;
 mod projections;
 mod queue;
+mod schedule;
 mod support;
+mod testing;

@@ -1,0 +1,152 @@
+//! How soon an idle manager starts on what was published elsewhere, and what it costs while there is nothing to do.
+
+use std::time::{Duration, Instant};
+
+use tidegate::{Delivered, Event, EventManager, EventQueue, Handled};
+use tokio::sync::mpsc;
+
+use super::{Bench, known};
+use crate::report::Outcome;
+use crate::runner::{progress, short};
+use crate::scale::PAYLOAD;
+use crate::{Result, tide};
+
+const WAKES: [&str; 5] = [
+    "postgres_wake_same_process",
+    "postgres_wake_publish",
+    "postgres_wake_publish_in",
+    "postgres_wake_sql",
+    "postgres_wake_lost",
+];
+const IDLE: [&str; 2] = ["postgres_manager_idle_cpu", "sqlite_manager_idle_cpu"];
+/// How long the manager is left alone before each publish, so that it sleeps.
+const REST: Duration = Duration::from_millis(130);
+
+#[derive(Debug, serde::Deserialize)]
+struct Order {}
+
+impl Event for Order {
+    const TYPE: &'static str = tide::TYPE;
+}
+
+/// Runs what is wanted of this family.
+///
+/// # Errors
+/// When a database refuses.
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+    let mut outcomes = Vec::new();
+    for name in WAKES.into_iter().filter(|name| bench.wanted.has(name)) {
+        let mut runs = Vec::new();
+        for run in 1..=bench.scale.runs {
+            let took = wake(bench, name).await?;
+            progress(&format!("{name} {run}/{}: p99 {} ms", bench.scale.runs, short(took)));
+            runs.push(took);
+        }
+        outcomes.push(Outcome::absolute(known(name)?, runs));
+    }
+    for name in IDLE.into_iter().filter(|name| bench.wanted.has(name)) {
+        let mut runs = Vec::new();
+        for _ in 0..bench.scale.runs.min(3) {
+            runs.push(idle(bench, name).await?);
+        }
+        outcomes.push(Outcome::absolute(known(name)?, runs));
+    }
+    Ok(outcomes)
+}
+
+fn stamping(queue: &EventQueue) -> Result<(EventManager, mpsc::UnboundedReceiver<Instant>)> {
+    let (sender, started) = mpsc::unbounded_channel();
+    let manager = EventManager::builder(queue)
+        .on("stamp", move |_: Delivered<Order>| {
+            // The other end lives until all have come.
+            let _ = sender.send(Instant::now());
+            std::future::ready(Handled::Success)
+        })
+        .build()?;
+    Ok((manager, started))
+}
+
+/// Milliseconds from the commit of a publish to the start of the handler: the 99th of a hundred.
+async fn wake(bench: &Bench, name: &str) -> Result<f64> {
+    let database = bench.server()?.database().await?;
+    let queue = EventQueue::open(&database.url).await?;
+    // Nothing is shared with this one but the database: it stands for another process.
+    let other = EventQueue::open(&database.url).await?;
+    let mut own = database.connect().await?;
+    let (manager, mut started) = stamping(&queue)?;
+    let running = tokio::spawn({
+        let manager = manager.clone();
+        async move { manager.run_process_loop().await }
+    });
+    let event = tide::event(PAYLOAD);
+    let mut took = Vec::new();
+    for number in 0..bench.scale.latency / 4 + 3 {
+        tokio::time::sleep(REST).await;
+        match name {
+            "postgres_wake_same_process" => drop(queue.publish(event.clone()).await?),
+            "postgres_wake_publish" => drop(other.publish(event.clone()).await?),
+            "postgres_wake_publish_in" => {
+                let mut tx = own.transaction().await?;
+                let receipt = other.publish_in(&mut tx, event.clone()).await?;
+                tx.commit().await?;
+                receipt.wake();
+            }
+            "postgres_wake_sql" => sql(&own, true).await?,
+            _ => sql(&own, false).await?,
+        }
+        let committed = Instant::now();
+        let at = tokio::time::timeout(Duration::from_secs(30), started.recv()).await?.ok_or("the manager stopped")?;
+        if number >= 3 {
+            took.push(at.saturating_duration_since(committed).as_secs_f64() * 1e3);
+        }
+    }
+    manager.shutdown();
+    running.await??;
+    other.close().await;
+    queue.close().await;
+    took.sort_by(f64::total_cmp);
+    Ok(took[took.len() * 99 / 100])
+}
+
+async fn sql(own: &tokio_postgres::Client, wake: bool) -> Result<()> {
+    let sql = "SELECT tidegate.publish($1, '{}', wake => $2)";
+    own.execute(sql, &[&tide::TYPE, &wake]).await?;
+    Ok(())
+}
+
+/// Percent of a core that this process uses while its manager has nothing to do.
+async fn idle(bench: &Bench, name: &str) -> Result<f64> {
+    let (mut database, mut folder) = (None, None);
+    let address = if name == IDLE[0] {
+        database.insert(bench.server()?.database().await?).url.clone()
+    } else {
+        let folder = folder.insert(bench.sqlite_folder()?);
+        folder.path().join("tidegate.db").to_string_lossy().into_owned()
+    };
+    let queue = EventQueue::open(&address).await?;
+    let (manager, _started) = stamping(&queue)?;
+    let running = tokio::spawn({
+        let manager = manager.clone();
+        async move { manager.run_process_loop().await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (before, start) = (cpu_time()?, Instant::now());
+    tokio::time::sleep(bench.scale.idle).await;
+    let percent = (cpu_time()? - before).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
+    progress(&format!("{name}: {} %", short(percent)));
+    manager.shutdown();
+    running.await??;
+    queue.close().await;
+    drop((database, folder));
+    Ok(percent)
+}
+
+/// What this process has used of the processor so far.
+fn cpu_time() -> Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The name stands in parentheses; user and system time are the 12th and 13th field after it, in hundredths.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks =
+        |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).ok_or("no /proc/self/stat");
+    Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 10))
+}
