@@ -104,6 +104,10 @@ pub(crate) async fn attempt(
         calls.partition(|(planned, _)| matches!(planned.handler.call, Call::InTx(_)));
     attempt.run_plain(plain).await;
     if !in_tx.is_empty() && attempt.has_completed() {
+        // What succeeded does not run again, however long the transaction has to wait.
+        for (planned, _) in &attempt.answers {
+            attempt.record_meanwhile(planned);
+        }
         let in_tx = in_tx.into_iter().map(|(planned, payload)| (*planned, payload)).collect();
         return attempt.run_in_tx(in_tx).await;
     }

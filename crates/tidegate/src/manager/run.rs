@@ -49,8 +49,8 @@ enum Done {
         waiting: Vec<(QueuedEvent, BoxFuture<'static, Outcome>)>,
     },
     Attempt(QueuedEvent, Outcome),
-    /// So many events are off our hands.
-    Settled(usize),
+    /// So many events are off our hands, among them these that had a heartbeat.
+    Settled(usize, Vec<EntryId>),
     Heartbeat(Vec<(EntryId, Result<()>)>),
     /// Upkeep of our own.
     Nothing,
@@ -62,6 +62,8 @@ struct Held {
     abort: AbortHandle,
     /// Until when the lease holds for sure.
     until: Instant,
+    /// Its handlers have answered, and what follows is being written.
+    settling: bool,
 }
 
 type Claiming = BoxFuture<'static, Result<Vec<QueuedEvent>>>;
@@ -265,10 +267,18 @@ impl Run {
             }
             Done::Attempt(event, outcome) => {
                 self.owners.remove(&id);
-                self.attempts.remove(&event.id);
+                // Its heart goes on beating until it is settled.
+                if let Some(held) = self.attempts.get_mut(&event.id) {
+                    held.settling = true;
+                }
                 self.settle(vec![(event, outcome)]);
             }
-            Done::Settled(count) => self.let_go(count),
+            Done::Settled(count, entries) => {
+                self.let_go(count);
+                for entry in entries {
+                    self.attempts.remove(&entry);
+                }
+            }
             Done::Heartbeat(answers) => self.hear(answers),
             Done::Nothing => self.let_go(hands),
         }
@@ -282,7 +292,7 @@ impl Run {
             Done::Attempt(event, outcome)
         });
         self.owners.insert(abort.id(), entry);
-        self.attempts.insert(entry, Held { token, abort, until });
+        self.attempts.insert(entry, Held { token, abort, until, settling: false });
     }
 
     fn settle(&mut self, decided: Vec<(QueuedEvent, Outcome)>) {
@@ -290,12 +300,14 @@ impl Run {
         for (event, outcome) in decided {
             match outcome {
                 Outcome::Ended => {
+                    self.attempts.remove(&event.id);
                     event.forget();
                     self.let_go(1);
                 }
                 Outcome::Lost(error) => {
                     // Whether it ended is not known, or somebody else has it: leave the lease to run out.
                     tracing::warn!(entry = %event.id, %error, "an event's end is not known here");
+                    self.attempts.remove(&event.id);
                     event.forget();
                     self.let_go(1);
                 }
@@ -303,23 +315,27 @@ impl Run {
                     ends.push((ending(&event, end, errors, results), event));
                 }
                 Outcome::Decided { verdict, successes, .. } => {
-                    let inner = Arc::clone(&self.inner);
+                    let (inner, entry) = (Arc::clone(&self.inner), event.id);
                     self.spawn(1, async move {
                         give_back(&inner, event, verdict, successes).await;
-                        Done::Settled(1)
+                        Done::Settled(1, vec![entry])
                     });
                 }
             }
         }
         if !ends.is_empty() {
             let (inner, count) = (Arc::clone(&self.inner), ends.len());
+            let beating =
+                |(_, event): &(Finalize, QueuedEvent)| self.attempts.contains_key(&event.id).then_some(event.id);
+            let entries: Vec<EntryId> =
+                if self.attempts.is_empty() { Vec::new() } else { ends.iter().filter_map(beating).collect() };
             self.spawn(count, async move {
                 for answer in inner.around.queue.end_many(ends).await {
                     if let Err(error) = answer {
                         tracing::warn!(%error, "an event could not be ended");
                     }
                 }
-                Done::Settled(count)
+                Done::Settled(count, entries)
             });
         }
     }
@@ -330,7 +346,7 @@ impl Run {
         // Nobody answered our heartbeats: stop well before somebody else may start.
         self.attempts.retain(|entry, held| {
             let holds = now + self.lease / 10 < held.until;
-            if !holds {
+            if !holds && !held.settling {
                 tracing::warn!(%entry, "an event is given up: its lease could not be extended in time");
                 held.abort.abort();
             }
@@ -366,7 +382,9 @@ impl Run {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Fenced => {
-                    if let Some(held) = self.attempts.remove(&entry) {
+                    if let Some(held) = self.attempts.remove(&entry)
+                        && !held.settling
+                    {
                         tracing::warn!(%entry, "an event is given up: its lease was lost");
                         held.abort.abort();
                     }

@@ -74,7 +74,7 @@ on_each_database! {
         let (one, two) = (Calls::default(), Calls::default());
         let (first, second) = (one.clone(), two.clone());
         let manager = builder(&queue)
-            .on("one", move |foo: Delivered<Foo>| { first.add(); async move { assert_eq!(foo.number, 7); Handled::Success } })
+            .on("one", move |event: Delivered<Foo>| { first.add(); async move { assert_eq!(event.number, 7); Handled::Success } })
             .on("two", move |_: Delivered<Foo>| { second.add(); async { Handled::Success } })
             .build().unwrap();
         let id = publish(&queue, 7).await;
@@ -108,9 +108,9 @@ on_each_database! {
         let (first, second) = (good.clone(), shaky.clone());
         let manager = builder(&queue)
             .on("good", move |_: Delivered<Foo>| { first.add(); async { Handled::Success } })
-            .on("shaky", move |foo: Delivered<Foo>| {
+            .on("shaky", move |event: Delivered<Foo>| {
                 let call = second.add() as u32;
-                assert_eq!(foo.attempts(), call, "every try is an attempt");
+                assert_eq!(event.attempts(), call, "every try is an attempt");
                 async move { if call < 3 { Handled::transient("not yet") } else { Handled::Success } }
             })
             .build().unwrap();
@@ -192,10 +192,10 @@ on_each_database! {
             .timeout_of_last(Duration::from_millis(50))
             .build().unwrap();
         let running = tokio::spawn({ let manager = manager.clone(); async move { manager.run_process_loop().await } });
-        let foo = publish(&queue, 1).await;
-        let bar = queue.publish(Bar {}.to_new().unwrap()).await.unwrap().id;
+        let first = publish(&queue, 1).await;
+        let second = queue.publish(Bar {}.to_new().unwrap()).await.unwrap().id;
         eventually("both complete on their second attempt", || async {
-            end_of(&queue, foo).await == Some(End::Completed) && end_of(&queue, bar).await == Some(End::Completed)
+            end_of(&queue, first).await == Some(End::Completed) && end_of(&queue, second).await == Some(End::Completed)
         }).await;
         assert_eq!((panics.count(), hangs.count()), (2, 2));
         manager.shutdown();
@@ -248,21 +248,21 @@ on_each_database! {
         let calls = Calls::default();
         let counted = calls.clone();
         let manager = builder(&queue)
-            .on("snoozes", move |foo: Delivered<Foo>| {
+            .on("snoozes", move |event: Delivered<Foo>| {
                 let call = counted.add();
-                assert_eq!(foo.attempts(), 1, "a snooze uses up no attempt");
+                assert_eq!(event.attempts(), 1, "a snooze uses up no attempt");
                 async move { if call < 4 { Handled::Snooze(Duration::ZERO) } else { Handled::Success } }
             })
             .on("discards", |_: Delivered<Bar>| async { Handled::discard("out of date") })
             .build().unwrap();
-        let foo = publish(&queue, 1).await;
-        let bar = queue.publish(Bar {}.to_new().unwrap()).await.unwrap().id;
+        let first = publish(&queue, 1).await;
+        let second = queue.publish(Bar {}.to_new().unwrap()).await.unwrap().id;
         eventually("it completes in the end", || async {
             manager.drain().await.unwrap();
-            end_of(&queue, foo).await == Some(End::Completed)
+            end_of(&queue, first).await == Some(End::Completed)
         }).await;
         assert_eq!(calls.count(), 4);
-        let discarded = view(&queue, bar).await;
+        let discarded = view(&queue, second).await;
         assert!(matches!(discarded.phase, EntryPhase::Ended { end: End::Cancelled, .. }));
         assert!(discarded.error.unwrap().contains("out of date"));
     }
@@ -329,11 +329,11 @@ on_each_database! {
         let (signal, wait) = (Arc::clone(&started), Arc::clone(&go));
         let manager = builder(&queue)
             .grace(Duration::from_millis(300))
-            .on("waits", move |foo: Delivered<Foo>| {
+            .on("waits", move |event: Delivered<Foo>| {
                 let (signal, wait) = (Arc::clone(&signal), Arc::clone(&wait));
                 async move {
                     signal.add_permits(1);
-                    if foo.number == 1 { wait.acquire().await.unwrap().forget(); } else { std::future::pending::<()>().await; }
+                    if event.number == 1 { wait.acquire().await.unwrap().forget(); } else { std::future::pending::<()>().await; }
                     Handled::Success
                 }
             })
@@ -402,10 +402,10 @@ on_each_database! {
         let (started, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
         let (signal, wait) = (Arc::clone(&started), Arc::clone(&go));
         let manager = builder(&queue)
-            .on("late", move |foo: Delivered<Foo>| {
+            .on("late", move |event: Delivered<Foo>| {
                 let (signal, wait) = (Arc::clone(&signal), Arc::clone(&wait));
                 async move {
-                    if foo.number == 1 { signal.add_permits(1); wait.acquire().await.unwrap().forget(); }
+                    if event.number == 1 { signal.add_permits(1); wait.acquire().await.unwrap().forget(); }
                     Handled::Success
                 }
             })
@@ -462,10 +462,10 @@ on_each_database! {
         let counted = calls.clone();
         let manager = builder(&queue)
             .on("plain", |_: Delivered<Foo>| async { Handled::Success })
-            .handler_tx("ledger", move |foo: Delivered<Foo>, tx| {
+            .handler_tx("ledger", move |event: Delivered<Foo>, tx| {
                 let call = counted.add();
                 Box::pin(async move {
-                    tx.execute("INSERT INTO ledger (number) VALUES ($1)", &[foo.number.into()]).await?;
+                    tx.execute("INSERT INTO ledger (number) VALUES ($1)", &[event.number.into()]).await?;
                     tx.publish(NewEvent::new("bar", "{}")).await?;
                     if call == 1 { return Err(tidegate::Error::invalid("after the writes")); }
                     Ok(())
@@ -488,9 +488,9 @@ on_each_database! {
         create_ledger(&queue).await;
         let other = queue.clone();
         let manager = builder(&queue)
-            .on("cancels", move |foo: Delivered<Foo>| { let queue = other.clone(); async move { queue.cancel(foo.id()).await } })
-            .handler_tx("ledger", |foo: Delivered<Foo>, tx| Box::pin(async move {
-                tx.execute("INSERT INTO ledger (number) VALUES ($1)", &[foo.number.into()]).await.map(drop)
+            .on("cancels", move |event: Delivered<Foo>| { let queue = other.clone(); async move { queue.cancel(event.id()).await } })
+            .handler_tx("ledger", |event: Delivered<Foo>, tx| Box::pin(async move {
+                tx.execute("INSERT INTO ledger (number) VALUES ($1)", &[event.number.into()]).await.map(drop)
             }))
             .build().unwrap();
         let id = publish(&queue, 7).await;
@@ -503,8 +503,8 @@ on_each_database! {
         let queue = place.open().await;
         create_ledger(&queue).await;
         let manager = builder(&queue)
-            .handler_tx("ledger", |foo: Delivered<Foo>, tx| Box::pin(async move {
-                let written = tx.execute("INSERT INTO ledger (number) VALUES ($1)", &[foo.number.into()]).await;
+            .handler_tx("ledger", |event: Delivered<Foo>, tx| Box::pin(async move {
+                let written = tx.execute("INSERT INTO ledger (number) VALUES ($1)", &[event.number.into()]).await;
                 match written { Ok(_) => Handled::unrecoverable("no"), Err(error) => Handled::transient(error.to_string()) }
             }))
             .build().unwrap();
@@ -538,11 +538,11 @@ on_each_database! {
         let seen: Arc<Mutex<Vec<u32>>> = Arc::default();
         let noted = Arc::clone(&seen);
         let manager = builder(&queue)
-            .on("ordered", move |foo: Delivered<Foo>| {
+            .on("ordered", move |event: Delivered<Foo>| {
                 let noted = Arc::clone(&noted);
                 async move {
-                    if foo.number % 3 == 0 && foo.attempts() == 1 { return Handled::transient("once more"); }
-                    noted.lock().unwrap().push(foo.number);
+                    if event.number.is_multiple_of(3) && event.attempts() == 1 { return Handled::transient("once more"); }
+                    noted.lock().unwrap().push(event.number);
                     Handled::Success
                 }
             })
@@ -573,7 +573,7 @@ on_each_database! {
         let attempts = Arc::new(AtomicUsize::new(0));
         let noted = Arc::clone(&attempts);
         let manager = builder(&queue)
-            .on("h", move |foo: Delivered<Foo>| { noted.store(foo.attempts() as usize, Ordering::SeqCst); async { Handled::Success } })
+            .on("h", move |event: Delivered<Foo>| { noted.store(event.attempts() as usize, Ordering::SeqCst); async { Handled::Success } })
             .build().unwrap();
         eventually("it is re-acquired", || async { manager.drain().await.unwrap() == 1 }).await;
         assert_eq!(attempts.load(Ordering::SeqCst), 2);
