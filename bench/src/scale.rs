@@ -46,6 +46,8 @@ pub(crate) struct Scale {
     pub(crate) latency: usize,
     /// Log rows that a projection reads.
     pub(crate) projection: usize,
+    /// Runs of the disciplines that mostly wait.
+    pub(crate) wakes: usize,
     /// How long an idle manager is watched.
     pub(crate) idle: Duration,
 }
@@ -65,7 +67,8 @@ impl Scale {
         held: Duration::from_secs(300),
         wal: 100_000,
         memory: 1_000_000,
-        latency: 300,
+        latency: 200,
+        wakes: 3,
         projection: 1_000_000,
         idle: Duration::from_secs(20),
     };
@@ -84,9 +87,10 @@ impl Scale {
         held: Duration::from_secs(10),
         wal: 10_000,
         memory: 100_000,
-        latency: 40,
-        projection: 30_000,
-        idle: Duration::from_secs(3),
+        latency: 24,
+        wakes: 1,
+        projection: 20_000,
+        idle: Duration::from_secs(2),
     };
 }
 

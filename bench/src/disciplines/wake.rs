@@ -37,16 +37,16 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
     for name in WAKES.into_iter().filter(|name| bench.wanted.has(name)) {
         let mut runs = Vec::new();
-        for run in 1..=bench.scale.runs {
+        for run in 1..=bench.scale.wakes {
             let took = wake(bench, name).await?;
-            progress(&format!("{name} {run}/{}: p99 {} ms", bench.scale.runs, short(took)));
+            progress(&format!("{name} {run}/{}: p99 {} ms", bench.scale.wakes, short(took)));
             runs.push(took);
         }
         outcomes.push(Outcome::absolute(known(name)?, runs));
     }
     for name in IDLE.into_iter().filter(|name| bench.wanted.has(name)) {
         let mut runs = Vec::new();
-        for _ in 0..bench.scale.runs.min(3) {
+        for _ in 0..bench.scale.wakes {
             runs.push(idle(bench, name).await?);
         }
         outcomes.push(Outcome::absolute(known(name)?, runs));

@@ -105,3 +105,9 @@ pub use transaction::CallerTx;
 #[cfg(feature = "sqlite")]
 pub use transaction::Tx;
 pub use upkeep::Health;
+
+/// The README's program compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+#[derive(Debug)]
+pub struct Readme;
