@@ -14,13 +14,15 @@ pub mod name;
 pub mod queue;
 pub mod retry;
 pub mod why;
+pub mod work;
 
 pub use entry::{End, Entry, Generation, Input, Lease, LeaseToken, Phase, Refusal, transition};
-pub use event::{Availability, DedupMode, Deduplication, NewEvent, PayloadLimit};
+pub use event::{Availability, DedupMode, Deduplication, Idempotency, NewEvent, PayloadLimit};
 pub use handled::{Handled, HandlerRecord, Verdict};
 pub use id::{EntryId, IdSpace, InvalidId, Tsid};
 pub use jiff::Timestamp;
 pub use name::{InvalidName, QueueName};
-pub use queue::{Depth, QueueConfig, QueueState};
+pub use queue::{Depth, QueueConfig, QueueSettings, QueueState};
 pub use retry::RetryPolicy;
 pub use why::Why;
+pub use work::{Action, Outcome, Status};

@@ -9,13 +9,17 @@ pub mod conformance;
 pub mod error;
 mod failpoint;
 pub mod handlers;
+pub mod keys;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
+pub mod work;
 
 pub use error::{Error, ErrorKind, Result};
 pub use failpoint::failpoint;
 pub use handlers::{HandlerHistory, HandlerState, HandlerStates};
+pub use keys::{KeyStore, KeyView, NewKey};
 pub use store::*;
+pub use work::*;
