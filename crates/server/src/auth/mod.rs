@@ -14,8 +14,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::{EventQueue, Tsid};
 use utoipa::ToSchema;
 
-pub use keys::{KeyInfo, NewKey};
-pub(crate) use keys::Keyring;
+pub use keys::{KeyInfo, Keyring, NewKey};
 
 use crate::error::{ApiError, Code, Result};
 use crate::options::AuthOptions;
