@@ -50,7 +50,11 @@ pub(crate) const SETTINGS: &[Setting] = &[
     plain("limits.connections", "10000", "Connections at once."),
     text("log.format", "text", "text, or json for machines."),
     text("log.level", "info", "error, warn, info, debug, trace, or a filter such as info,tidegate_server=debug."),
-    text("telemetry.otlp_endpoint", "", "Where traces go by OTLP over HTTP, such as http://127.0.0.1:4318; none if empty."),
+    text(
+        "telemetry.otlp_endpoint",
+        "",
+        "Where traces go by OTLP over HTTP, such as http://127.0.0.1:4318; none if empty.",
+    ),
 ];
 
 /// Variables of the environment that are not settings of the server.
@@ -298,8 +302,12 @@ mod tests {
         let path = dir.path().join("tidegate.toml");
         std::fs::write(&path, "listen = \"127.0.0.1:1\"\nlease_seconds = 5\n[limits]\nbatch_items = 7\n").unwrap();
         let flags = vec![("listen".to_owned(), "127.0.0.1:3".to_owned(), "--listen")];
-        let environment =
-            [("TIDEGATE_LISTEN", "127.0.0.1:2"), ("TIDEGATE_LIMITS_BATCH_ITEMS", "9"), ("HOME", "x"), ("TIDEGATE_URL", "y")];
+        let environment = [
+            ("TIDEGATE_LISTEN", "127.0.0.1:2"),
+            ("TIDEGATE_LIMITS_BATCH_ITEMS", "9"),
+            ("HOME", "x"),
+            ("TIDEGATE_URL", "y"),
+        ];
         let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let values = Values::gather(Some(&path), environment, flags).unwrap();
         let config = values.typed_config().unwrap();
@@ -317,11 +325,9 @@ mod tests {
     fn unknown_keys_and_bad_values_are_errors() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tidegate.toml");
-        for (contents, named) in [
-            ("lisen = \"x\"\n", "lisen"),
-            ("[limits]\nbatch = 1\n", "limits.batch"),
-            ("listen = \n", "tidegate.toml"),
-        ] {
+        for (contents, named) in
+            [("lisen = \"x\"\n", "lisen"), ("[limits]\nbatch = 1\n", "limits.batch"), ("listen = \n", "tidegate.toml")]
+        {
             std::fs::write(&path, contents).unwrap();
             let error = gather(Some(&path), &[]).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
@@ -345,7 +351,9 @@ mod tests {
         let path = dir.path().join("tidegate.toml");
         let uncommented: String = default_file()
             .lines()
-            .map(|line| line.strip_prefix("# ").filter(|rest| rest.contains(" = ") && !rest.contains(". ")).unwrap_or(line))
+            .map(|line| {
+                line.strip_prefix("# ").filter(|rest| rest.contains(" = ") && !rest.contains(". ")).unwrap_or(line)
+            })
             .map(|line| format!("{line}\n"))
             .collect();
         std::fs::write(&path, uncommented).unwrap();

@@ -28,3 +28,4 @@ pub use error::{Code, ErrorBody};
 pub use openapi::document as openapi;
 pub use options::{AuthOptions, Limits, Metrics, OidcOptions, Options};
 pub use server::{Handle, Server, ServerError};
+pub use tidegate_store::SCHEMA_VERSION;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use metrics_exporter_prometheus::PrometheusHandle;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+/// Seconds; from a fast commit to a long job.
+const BUCKETS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 300.0, 3600.0];
 
 /// Settings of a [`Server`](crate::Server).
 #[derive(Debug, Clone)]
@@ -38,6 +41,20 @@ impl Default for Options {
 /// What is recorded for `/metrics`.
 #[derive(Clone)]
 pub struct Metrics(pub PrometheusHandle);
+
+impl Metrics {
+    /// Installs the process' recorder, to be called before a queue is opened. `None` when there is one already: a process
+    /// has one recorder, whoever installs it.
+    #[must_use]
+    pub fn install() -> Option<Self> {
+        let builder = PrometheusBuilder::new().set_buckets(&BUCKETS).ok()?;
+        let sizes = Matcher::Full("tidegate_batch_size".into());
+        let recorder = builder.set_buckets_for_metric(sizes, &[1.0, 10.0, 100.0, 1000.0]).ok()?.build_recorder();
+        let handle = recorder.handle();
+        metrics::set_global_recorder(recorder).ok()?;
+        Some(Self(handle))
+    }
+}
 
 impl std::fmt::Debug for Metrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -81,7 +81,7 @@ impl Server {
     /// # Errors
     /// When it may not listen there, or the listener fails.
     pub async fn run(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), ServerError> {
-        self.check(&listener)?;
+        self.may_listen(&listener)?;
         let router = router(&self.service);
         let connections = Connections::new(&self.service.options);
         let upkeep = self.service.start_upkeep();
@@ -118,7 +118,7 @@ impl Server {
     /// # Errors
     /// When it may not listen there.
     pub fn start(self, listener: TcpListener) -> Result<Handle, ServerError> {
-        self.check(&listener)?;
+        self.may_listen(&listener)?;
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(self.run(listener, async move {
@@ -127,7 +127,11 @@ impl Server {
         Ok(Handle { address, stop, task })
     }
 
-    fn check(&self, listener: &TcpListener) -> Result<(), ServerError> {
+    /// Says whether it may listen there: without authentication on loopback addresses only.
+    ///
+    /// # Errors
+    /// When it may not.
+    pub fn may_listen(&self, listener: &TcpListener) -> Result<(), ServerError> {
         let address = listener.local_addr()?;
         if self.service.options.auth.required || address.ip().to_canonical().is_loopback() {
             return Ok(());

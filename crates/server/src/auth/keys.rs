@@ -101,7 +101,9 @@ impl Keyring {
     /// `Invalid` when no scope is named, else the store's.
     pub async fn create(&self, name: &str, scopes: &[Scope], client: Option<Tsid>) -> tidegate::Result<NewKey> {
         if scopes.is_empty() {
-            return Err(Error::invalid("a key without a scope could do nothing: name publish, consume, manage or admin"));
+            return Err(Error::invalid(
+                "a key without a scope could do nothing: name publish, consume, manage or admin",
+            ));
         }
         tidegate_core::name::check_text("key name", name)?;
         let secret = secret()?;
@@ -201,9 +203,9 @@ fn hash(secret: &str) -> Hash {
 
 fn secret() -> tidegate::Result<String> {
     let mut random = [0_u8; LENGTH];
-    rand::rngs::OsRng.try_fill_bytes(&mut random).map_err(|error| {
-        Error::new(ErrorKind::Unavailable, format!("the system gives no random numbers: {error}"))
-    })?;
+    rand::rngs::OsRng
+        .try_fill_bytes(&mut random)
+        .map_err(|error| Error::new(ErrorKind::Unavailable, format!("the system gives no random numbers: {error}")))?;
     // 64 letters: six bits of each byte, 258 in all.
     let letters = random.iter().map(|byte| LETTERS[(byte & 63) as usize] as char);
     Ok(PREFIX.chars().chain(letters).collect())

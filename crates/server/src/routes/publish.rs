@@ -236,8 +236,9 @@ impl Draft {
 fn new_event(body: NewEventBody, settings: &QueueSettings, payload_limit: usize) -> Result<NewEvent> {
     let title = body.title.filter(|title| !title.trim().is_empty());
     let title = title.ok_or_else(|| ApiError::invalid("title is required"))?;
-    let tags = body.tags.ok_or_else(|| ApiError::invalid("tags is required: name at least one, separated by commas"))?;
-    let payload: Box<str> = body.payload.map_or_else(|| "null".into(), RawValue::into);
+    let tags =
+        body.tags.ok_or_else(|| ApiError::invalid("tags is required: name at least one, separated by commas"))?;
+    let payload: Box<str> = body.payload.map_or_else(|| "null".into(), Into::into);
     if payload.len() > payload_limit {
         let text = format!(
             "the payload has {} bytes, above the limit of {payload_limit}: store it elsewhere, for instance in an object \
@@ -256,7 +257,8 @@ fn new_event(body: NewEventBody, settings: &QueueSettings, payload_limit: usize)
     event.group = body.message_group;
     event.retry = body.retry.map(Into::into);
     if let Some(delay) = body.delay_seconds {
-        let fits = Duration::try_from_secs_f64(delay).ok().filter(|delay| *delay <= Duration::from_secs(100 * 31_536_000));
+        let fits =
+            Duration::try_from_secs_f64(delay).ok().filter(|delay| *delay <= Duration::from_secs(100 * 31_536_000));
         let text = "delay_seconds does not fit: it must be from 0 to 3153600000";
         let delay = fits.ok_or_else(|| ApiError::invalid(text))?;
         if !delay.is_zero() {

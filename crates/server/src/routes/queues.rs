@@ -109,7 +109,9 @@ impl QueueBody {
             settings.retry = retry.map(Into::into);
         }
         if settings.retry.as_ref().is_some_and(|policy| !policy.is_sane()) {
-            return Err(ApiError::invalid("retry does not fit: delays at most 100 years, jitter 0 to 1, at most 1000 delays"));
+            return Err(ApiError::invalid(
+                "retry does not fit: delays at most 100 years, jitter 0 to 1, at most 1000 delays",
+            ));
         }
         Ok(QueueChange { state: None, depth_limit: self.depth_limit, settings: Some(settings) })
     }

@@ -61,7 +61,8 @@ impl ReportBody {
             return Err(ApiError::invalid("execution_time_ms does not fit: it must be 0 or more"));
         }
         if self.error_message.as_ref().is_some_and(|text| text.len() > MAX_MESSAGE || text.contains('\0')) {
-            let text = format!("error_message does not fit: it must be at most {MAX_MESSAGE} bytes without NUL characters");
+            let text =
+                format!("error_message does not fit: it must be at most {MAX_MESSAGE} bytes without NUL characters");
             return Err(ApiError::invalid(text));
         }
         Ok(Report {
@@ -342,8 +343,8 @@ async fn report_many(
     service.check_batch("events", body.events.len())?;
     let everybody = body.worker_id;
     let read = |item: serde_json::Value| -> Result<Report> {
-        let mut item: ReportItem =
-            serde_json::from_value(item).map_err(|error| ApiError::invalid(format!("the item cannot be read: {error}")))?;
+        let mut item: ReportItem = serde_json::from_value(item)
+            .map_err(|error| ApiError::invalid(format!("the item cannot be read: {error}")))?;
         let id = entry_id(&item.id.to_string())?;
         if item.report.holder.worker_id.is_none() {
             item.report.holder.worker_id.clone_from(&everybody);

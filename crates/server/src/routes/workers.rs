@@ -72,7 +72,8 @@ pub(crate) async fn list(State(service): State<Arc<Service>>, Manager(caller): M
     let mut workers = service.work()?.workers(service.options.stale_after).await?;
     if tenant.0.is_some() {
         // A client sees the workers of its own queues, and nothing they do elsewhere.
-        workers.retain(|worker| !worker.queues.is_empty() && worker.queues.iter().all(|queue| tenant.owns_queue(queue)));
+        workers
+            .retain(|worker| !worker.queues.is_empty() && worker.queues.iter().all(|queue| tenant.owns_queue(queue)));
     }
     let workers = workers.into_iter().map(|worker| WorkerAnswer::of(worker, tenant)).collect();
     Ok(Json(WorkersAnswer { workers }))
