@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use tidegate_core::{Timestamp, Tsid};
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// Keeps API keys.
 #[async_trait]
@@ -54,4 +54,23 @@ pub struct KeyView {
     pub last_used_at: Option<Timestamp>,
     /// Since when it is revoked.
     pub revoked_at: Option<Timestamp>,
+}
+
+impl NewKey {
+    /// Checks what can be checked without a database.
+    pub(crate) fn check(&self) -> Result<()> {
+        tidegate_core::name::check_text("key name", &self.name)?;
+        for scope in &self.scopes {
+            tidegate_core::name::check_text("scope", scope)?;
+        }
+        if self.hash.is_empty() || self.hash.len() > 64 {
+            return Err(Error::invalid("a key's hash must have 1 to 64 bytes"));
+        }
+        Ok(())
+    }
+}
+
+/// No such key.
+pub(crate) fn no_key(id: i64) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no key {id}"))
 }

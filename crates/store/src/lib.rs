@@ -10,6 +10,7 @@ pub mod error;
 mod failpoint;
 pub mod handlers;
 pub mod keys;
+mod listing;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]

@@ -526,6 +526,14 @@ pub enum Wake {
     Any,
 }
 
+/// The key of a request was used for another one.
+pub(crate) fn other_request(key: &str) -> Error {
+    Error::new(
+        crate::error::ErrorKind::Conflict,
+        format!("idempotency key {key:?} was used for another request: use another key or the same request"),
+    )
+}
+
 /// The errors an entry ends with when a claim finds its attempts used up.
 pub(crate) fn exhausted_errors(max_attempts: u32, last_error: Option<&str>) -> String {
     let abandoned = format!("abandoned: all {max_attempts} attempts were used up without a verdict");

@@ -1,12 +1,15 @@
 //! What pull workers need of a store: reports on attempts, their audit, lists, workers, retention. Verbs and values; how
 //! a database does it is in its own module.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tidegate_core::{Action, EntryId, Generation, LeaseToken, Outcome, QueueName, Status, Timestamp, Tsid};
+use tidegate_core::{
+    Action, EntryId, Generation, LeaseToken, Outcome, QueueName, QueueSettings, Status, Timestamp, Tsid,
+};
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, EntryPhase, EntryView};
 
 /// Works entries off for workers that are not in this process.
@@ -325,4 +328,87 @@ pub struct Retained {
     pub entries: u64,
     /// Where to go on; `None` once the round is through.
     pub next: Option<EntryId>,
+}
+
+/// Settings as databases store them; nothing where everything is at its default.
+pub(crate) fn settings_text(settings: &QueueSettings) -> Result<Option<String>> {
+    if *settings == QueueSettings::default() {
+        return Ok(None);
+    }
+    if settings.retry.as_ref().is_some_and(|policy| !policy.is_sane()) {
+        return Err(Error::invalid("the retry policy is out of range: delays must be at most 100 years, jitter 0 to 1"));
+    }
+    if settings.lease_seconds.is_some_and(|lease| lease == 0 || lease > 24 * 3600) {
+        return Err(Error::invalid("a lease must last 1 second to 24 hours"));
+    }
+    serde_json::to_string(settings)
+        .map(Some)
+        .map_err(|error| Error::invalid("the settings cannot be written").with_source(error))
+}
+
+/// A report that names no lease in a queue that requires one.
+pub(crate) fn lease_required() -> Error {
+    Error::invalid("this queue requires workers to name their lease: send the `lease` that the claim answered")
+}
+
+/// An entry that cannot be put back by hand.
+pub(crate) fn not_resettable(id: EntryId, what: &str) -> Error {
+    Error::new(
+        ErrorKind::Conflict,
+        format!("entry {id} cannot be reset: only PROCESSING and FAILED can, and {what}"),
+    )
+}
+
+/// The errors that a failed entry ends with, as JSON text.
+pub(crate) fn error_list(message: Option<&str>) -> String {
+    serde_json::Value::from(vec![message.unwrap_or("failed without a message")]).to_string()
+}
+
+/// What a repeated report answers: what was recorded.
+pub(crate) fn replay(row: AuditRow) -> Result<Reported> {
+    let verdict = match (row.action, row.next_retry_at) {
+        (Action::Completed, _) => Verdict::Completed,
+        (_, Some(next_retry_at)) => Verdict::RetryScheduled { next_retry_at },
+        (_, None) => Verdict::Exhausted {
+            retry_count: row.retry_count.unwrap_or(0),
+            max_retries: row.max_retries.unwrap_or(0),
+        },
+    };
+    Ok(Reported { row, verdict, repeated: true })
+}
+
+/// Notes that a worker was heard of.
+pub(crate) fn seen(
+    known: &mut BTreeMap<String, WorkerView>,
+    worker: String,
+    queue: QueueName,
+    at: Timestamp,
+) -> &mut WorkerView {
+    let view = known.entry(worker.clone()).or_insert_with(|| WorkerView {
+        worker,
+        seen_at: at,
+        queues: Vec::new(),
+        holds: Vec::new(),
+        held: 0,
+        stale: false,
+    });
+    view.seen_at = view.seen_at.max(at);
+    if !view.queues.contains(&queue) {
+        view.queues.push(queue);
+    }
+    view
+}
+
+/// Who is stale: holds something and was silent for too long.
+pub(crate) fn judge_workers(
+    known: BTreeMap<String, WorkerView>,
+    now: Timestamp,
+    stale_after: Duration,
+) -> Vec<WorkerView> {
+    let limit = jiff::SignedDuration::try_from(stale_after).unwrap_or(jiff::SignedDuration::MAX);
+    let judge = |mut view: WorkerView| {
+        view.stale = view.held > 0 && now.duration_since(view.seen_at) > limit;
+        view
+    };
+    known.into_values().map(judge).collect()
 }

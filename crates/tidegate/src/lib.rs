@@ -67,6 +67,7 @@ mod sql_value;
 mod transaction;
 mod upkeep;
 mod wake;
+mod work;
 
 pub use admin::DeadLetterFilter;
 pub use consumer::Consumer;
@@ -80,12 +81,14 @@ pub use options::{Builder, Limits, Options};
 pub use queue::EventQueue;
 pub use receipt::Receipt;
 pub use tidegate_core::{
-    Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, Handled, IdSpace, LeaseToken, NewEvent,
-    PayloadLimit, QueueConfig, QueueName, QueueState, RetryPolicy, Timestamp, Tsid, Why,
+    Action, Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, Handled, Idempotency, IdSpace,
+    LeaseToken, NewEvent,
+    Outcome, PayloadLimit, QueueConfig, QueueName, QueueSettings, QueueState, RetryPolicy, Status, Timestamp, Tsid, Why,
 };
 pub use tidegate_store::{
-    Backend, Claimed, Clock, EntryPhase, EntryView, Fact, Finalize, Finalized, ManualClock, PublishOutcome, Published,
-    Requeue, RequeueAt, Store, StoreOptions,
+    AuditRow, Backend, Claimed, Clock, EntryPhase, EntrySummary, EntryView, Fact, Finalize, Finalized, Heartbeat, Held,
+    Holder, KeyStore, KeyView, ListQuery, ManualClock, NewKey, Page, PublishOutcome, Published, QueueChange, Report,
+    Reported, Requeue, RequeueAt, Retained, Retention, Store, StoreOptions, Verdict, WorkerView,
 };
 pub use transaction::CallerTx;
 #[cfg(feature = "sqlite")]

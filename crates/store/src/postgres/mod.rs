@@ -14,14 +14,21 @@ mod handlers;
 mod headroom;
 mod inspect;
 mod items;
+mod keys;
+mod listing;
 mod marks;
 mod migrate;
 mod notify;
 mod publish;
+mod requests;
+mod retain;
 mod row;
 mod settle;
 mod sql;
+mod tags;
 mod upkeep;
+mod work;
+mod work_sql;
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -44,6 +51,8 @@ use self::notify::{Heard, Outbox};
 use self::sql::Sql;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
+use crate::keys::KeyStore;
+use crate::work::WorkStore;
 use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Published,
     QueueChange, Requeue, Store, StoreOptions, Upkeep, Wake,
@@ -320,6 +329,14 @@ impl Store for PostgresStore {
     }
 
     fn handler_states(&self) -> Option<&dyn HandlerStates> {
+        Some(self)
+    }
+
+    fn work(&self) -> Option<&dyn WorkStore> {
+        Some(self)
+    }
+
+    fn keys(&self) -> Option<&dyn KeyStore> {
         Some(self)
     }
 

@@ -11,16 +11,21 @@ mod handlers;
 mod held;
 mod inspect;
 mod jobs;
+mod keys;
 mod migrate;
 mod open;
 mod publish;
 mod queries;
 mod reader;
+mod listing;
+mod retain;
 mod settle;
+mod tags;
 #[cfg(test)]
 mod tests;
 mod tx;
 mod upkeep;
+mod work;
 mod writer;
 
 use std::collections::BTreeSet;
@@ -40,6 +45,8 @@ use self::tx::{Known, Shared, Tx};
 use self::writer::Inbox;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
+use crate::keys::KeyStore;
+use crate::work::WorkStore;
 use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Published,
     QueueChange, Requeue, Store, Upkeep, Wake,
@@ -132,6 +139,9 @@ impl SqliteStore {
     /// # Errors
     /// As [`Store::publish`]; `Busy` when another connection holds the write lock.
     pub fn publish_in(&self, conn: &Connection, events: Vec<NewEvent>) -> Result<Vec<Published>> {
+        if events.iter().any(|event| event.idempotency.is_some()) {
+            return Err(Error::invalid("an idempotency key needs a transaction of its own: use publish"));
+        }
         self.within(conn, |tx| publish::publish(tx, &events)?.into_iter().collect())
     }
 
@@ -278,10 +288,20 @@ impl Store for SqliteStore {
     }
 
     async fn maintain(&self) -> Result<Upkeep> {
-        self.write(Urgency::Finish, upkeep::maintain).await
+        let upkeep = self.write(Urgency::Finish, upkeep::maintain).await?;
+        self.count_log().await?;
+        Ok(upkeep)
     }
 
     fn handler_states(&self) -> Option<&dyn HandlerStates> {
+        Some(self)
+    }
+
+    fn work(&self) -> Option<&dyn WorkStore> {
+        Some(self)
+    }
+
+    fn keys(&self) -> Option<&dyn KeyStore> {
         Some(self)
     }
 
