@@ -48,6 +48,9 @@ pub(crate) const SETTINGS: &[Setting] = &[
     plain("limits.head_seconds", "30", "How long a request's head may take to arrive, and a kept connection be idle."),
     plain("limits.body_seconds", "30", "How long a body may take to arrive."),
     plain("limits.connections", "10000", "Connections at once."),
+    plain("retention.audit_days", "0", "What workers did is forgotten after so many days; 0 keeps it for ever."),
+    plain("retention.log_days", "0", "Ended events are forgotten after so many days; 0 keeps them for ever."),
+    plain("retention.dead_letter_days", "0", "Dead letters are forgotten after so many days; 0 keeps them for ever."),
     text("log.format", "text", "text, or json for machines."),
     text("log.level", "info", "error, warn, info, debug, trace, or a filter such as info,tidegate_server=debug."),
     text(
@@ -185,6 +188,13 @@ impl Values {
             (None, None) => None,
             _ => return Err(ConfigError("auth.oidc.issuer and auth.oidc.audience go together".into())),
         };
+        let days = |key| {
+            let days = self.within(key, 0, 36_500)?;
+            Ok::<_, ConfigError>((days > 0).then(|| Duration::from_secs(days * 86_400)))
+        };
+        options.retention.audit = days("retention.audit_days")?;
+        options.retention.log = days("retention.log_days")?;
+        options.retention.dead_letters = days("retention.dead_letter_days")?;
         let limits = &mut options.limits;
         limits.payload_bytes = self.within("limits.payload_bytes", 1, 256 << 20)? as usize;
         limits.batch_bytes = self.within("limits.batch_bytes", 1, 1 << 30)? as usize;

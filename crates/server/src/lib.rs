@@ -26,6 +26,6 @@ mod wire;
 pub use auth::{KeyInfo, Keyring, NewKey, Scope, Scopes};
 pub use error::{Code, ErrorBody};
 pub use openapi::document as openapi;
-pub use options::{AuthOptions, Limits, Metrics, OidcOptions, Options};
+pub use options::{AuthOptions, Limits, Metrics, OidcOptions, Options, RetentionOptions};
 pub use server::{Handle, Server, ServerError};
 pub use tidegate_store::SCHEMA_VERSION;

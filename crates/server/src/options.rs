@@ -21,6 +21,8 @@ pub struct Options {
     pub stale_after: Duration,
     /// How long a subscriber's lease lasts if it does not say; 60 s by default.
     pub lease: Duration,
+    /// What is forgotten after how long; nothing by default.
+    pub retention: RetentionOptions,
     /// What `/metrics` shows; without it the path answers 404.
     pub metrics: Option<Metrics>,
 }
@@ -33,8 +35,29 @@ impl Default for Options {
             grace: Duration::from_secs(10),
             stale_after: Duration::from_secs(30),
             lease: Duration::from_secs(60),
+            retention: RetentionOptions::default(),
             metrics: None,
         }
+    }
+}
+
+/// What is forgotten after how long.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RetentionOptions {
+    /// What workers did; kept for ever if absent.
+    pub audit: Option<Duration>,
+    /// Ended events that are no dead letters; kept for ever if absent.
+    pub log: Option<Duration>,
+    /// Dead letters; kept for ever if absent.
+    pub dead_letters: Option<Duration>,
+    /// How often it is looked for; 10 min by default.
+    pub every: Duration,
+}
+
+impl Default for RetentionOptions {
+    fn default() -> Self {
+        Self { audit: None, log: None, dead_letters: None, every: Duration::from_secs(600) }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::{EventQueue, QueueName};
 use tidegate_core::{QueueConfig, QueueSettings};
-use tidegate_store::WorkStore;
+use tidegate_store::Retention;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -19,6 +19,9 @@ use crate::waiting::Rooms;
 /// A change of a queue's settings on another node is noticed after this long at the latest.
 const SETTINGS_LAST: Duration = Duration::from_secs(1);
 const NOTE_KEYS_EVERY: Duration = Duration::from_secs(10);
+/// Rows that one step of retention looks at, and the pause after it.
+const RETENTION_BATCH: usize = 500;
+const RETENTION_PAUSE: Duration = Duration::from_millis(50);
 
 /// The state of a server.
 #[derive(Debug)]
@@ -41,12 +44,6 @@ impl Service {
     ) -> Self {
         let handles = Mutex::new(HashMap::from([(queue.name().clone(), queue.clone())]));
         Self { queue, options, auth, rooms: Rooms::default(), stopping, settings: Mutex::default(), handles }
-    }
-
-    /// The verbs of pull workers.
-    pub(crate) fn work(&self) -> Result<&dyn WorkStore> {
-        let missing = || ApiError::new(Code::Unavailable, "this store does not keep what pull workers need");
-        self.queue.store().work().ok_or_else(missing)
     }
 
     /// Waits until the server stops.
@@ -104,6 +101,7 @@ impl Service {
         let service = Arc::clone(self);
         tokio::spawn(async move {
             let mut tick = tokio::time::interval(NOTE_KEYS_EVERY);
+            let mut due = Instant::now();
             loop {
                 tick.tick().await;
                 service.auth.keys().note_used().await;
@@ -111,8 +109,34 @@ impl Service {
                 if let Some(metrics) = &service.options.metrics {
                     metrics.0.run_upkeep();
                 }
+                if due.elapsed() >= service.options.retention.every {
+                    due = Instant::now();
+                    service.forget_what_is_old().await;
+                }
             }
         })
+    }
+
+    /// Removes what is older than the settings say, in small steps that let others go first.
+    async fn forget_what_is_old(&self) {
+        let kept = &self.options.retention;
+        let retention = Retention {
+            audit: kept.audit,
+            log: kept.log,
+            dead_letters: kept.dead_letters,
+            batch: RETENTION_BATCH,
+            from: None,
+        };
+        if (kept.audit, kept.log, kept.dead_letters) == (None, None, None) {
+            return;
+        }
+        match self.queue.retain_all(retention, RETENTION_PAUSE).await {
+            Ok(done) if done.audit + done.entries > 0 => {
+                tracing::info!(audit = done.audit, entries = done.entries, "forgot what was old");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "what is old was not forgotten"),
+        }
     }
 }
 

@@ -6,13 +6,11 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use tidegate::{DeadLetterFilter, EntryId, Why};
-use tidegate_store::Reset;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::auth::{Admin, Known, Manager};
 use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::{EventId, OptionalBody, Query, flag};
-use crate::routes::reports::one;
 use crate::service::Service;
 use crate::tenant::Tenant;
 use crate::wire::Event;
@@ -52,7 +50,7 @@ impl Service {
     async fn event(&self, tenant: Tenant, id: EntryId, with_logs: bool) -> Result<Event> {
         let mut event = Event::of(tenant.own(self.queue.entry(id).await?, id)?, &tenant);
         if with_logs {
-            event.logs = Some(self.work()?.audit(id).await?.into_iter().map(Into::into).collect());
+            event.logs = Some(self.queue.audit(id).await?.into_iter().map(Into::into).collect());
         }
         Ok(event)
     }
@@ -141,7 +139,7 @@ pub(crate) async fn reset(
     }
     let tenant = Tenant::from(&caller);
     let entry = tenant.own(service.queue.entry(id).await?, id)?;
-    one(service.work()?.reset(vec![Reset { id, reason: params.reason }]).await?)?;
+    service.queue.reset(id, params.reason).await?;
     service.wake(&entry.queue);
     service.event(tenant, id, false).await.map(Json)
 }

@@ -85,7 +85,7 @@ pub(crate) async fn list(
     let tenant = Tenant::from(&caller);
     let limit = number("limit", params.limit.as_deref(), 1, MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
     let offset = number("offset", params.offset.as_deref(), 0, MAX_OFFSET)?.unwrap_or(0);
-    let page = service.work()?.list(query(params, tenant, limit, offset)?).await?;
+    let page = service.queue.list(query(params, tenant, limit, offset)?).await?;
     Ok(Json(ListAnswer {
         events: page.items.into_iter().map(|entry| Listed::of(entry, &tenant)).collect(),
         total: page.total,

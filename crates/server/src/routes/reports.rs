@@ -191,7 +191,7 @@ pub(crate) async fn start(
 ) -> Result<Json<LogRow>> {
     let holder = body.read(id)?;
     service.need_own(Tenant::from(&caller), id).await?;
-    Ok(Json(one(service.work()?.started(vec![holder]).await?)?.into()))
+    Ok(Json(service.queue.started(holder).await?.into()))
 }
 
 /// A sign of life.
@@ -242,7 +242,7 @@ pub(crate) async fn heartbeat(
     let holder = body.holder.read(id)?;
     service.need_own(Tenant::from(&caller), id).await?;
     let lease = body.lease_seconds.map_or(service.options.lease, |seconds| Duration::from_secs(seconds.into()));
-    let held: Held = one(service.work()?.heartbeat(vec![Heartbeat { holder, lease }]).await?)?;
+    let held: Held = service.queue.heartbeat(Heartbeat { holder, lease }).await?;
     Ok(Json(HeartbeatAnswer {
         event_id: id.get(),
         lease: held.token.0,
@@ -397,10 +397,4 @@ impl Service {
         }
         Err(ApiError::invalid(format!("{what} has {count} items: it must have 1 to {most}")))
     }
-}
-
-/// The answer about the only item.
-pub(crate) fn one<T>(answers: Vec<tidegate::Result<T>>) -> Result<T> {
-    let lost = || Err(ApiError::new(Code::Indeterminate, "the answer was lost"));
-    answers.into_iter().next().map_or_else(lost, |answer| answer.map_err(Into::into))
 }

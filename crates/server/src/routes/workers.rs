@@ -69,7 +69,7 @@ impl WorkerAnswer {
 )]
 pub(crate) async fn list(State(service): State<Arc<Service>>, Manager(caller): Manager) -> Result<Json<WorkersAnswer>> {
     let tenant = Tenant::from(&caller);
-    let mut workers = service.work()?.workers(service.options.stale_after).await?;
+    let mut workers = service.queue.workers(service.options.stale_after).await?;
     if tenant.0.is_some() {
         // A client sees the workers of its own queues, and nothing they do elsewhere.
         workers
