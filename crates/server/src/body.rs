@@ -39,12 +39,18 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: BodyLimits) ->
     Ok(bytes)
 }
 
-/// Reads a JSON body into a value.
+/// Reads a JSON object into a value.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
-    serde_json::from_slice(bytes).map_err(|error| {
+    let failed = |error: serde_json::Error| {
         let code = if error.is_data() { Code::InvalidRequest } else { Code::InvalidJson };
         ApiError::new(code, format!("the body cannot be read: {error}"))
-    })
+    };
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        // A list would be taken for the fields in their order.
+        serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(failed)?;
+        return Err(ApiError::invalid("the body must be a JSON object"));
+    }
+    serde_json::from_slice(bytes).map_err(failed)
 }
 
 async fn collect(mut body: Body, limit: usize, announced: Option<u64>) -> Result<Bytes> {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use http::request::Parts;
 use serde::de::DeserializeOwned;
-use serde::de::value::{Error as ValueError, MapDeserializer};
 use tidegate::EntryId;
 
 use crate::body::{self, BodyLimits};
@@ -90,8 +89,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
             slot.push_str(&value);
         }
         merged.retain(|_, value| !value.is_empty());
-        let source = MapDeserializer::<_, ValueError>::new(merged.into_iter());
-        let value = T::deserialize(source).map_err(|error| ApiError::invalid(format!("query: {error}")))?;
+        let fields = merged.into_iter().map(|(name, value)| (name, value.into()));
+        let value = serde_json::from_value(serde_json::Value::Object(fields.collect()));
+        let value = value.map_err(|error| ApiError::invalid(format!("the query cannot be read: {error}")))?;
         Ok(Self(value))
     }
 }

@@ -50,7 +50,10 @@ async fn keys_are_shown_once_and_can_be_revoked() {
     scene.with_key(&key.secret);
     scene.get("/events").await.expect(200);
     let listed = keys.list().await.unwrap();
-    assert_eq!((listed[0].name.as_str(), listed[0].scopes.as_slice()), ("ci", &["publish".to_owned(), "manage".into()][..]));
+    assert_eq!(
+        (listed[0].name.as_str(), listed[0].scopes.as_slice()),
+        ("ci", &["publish".to_owned(), "manage".into()][..])
+    );
     assert!(!format!("{listed:?}").contains(&key.secret));
 
     let mut other = key.secret.clone();
@@ -118,7 +121,8 @@ async fn beyond_loopback_a_server_without_keys_does_not_start() {
     let everywhere = tokio::net::TcpListener::bind("0.0.0.0:0").await.unwrap();
     let refused = Server::new(scene.queue.clone(), Options::default()).unwrap().start(everywhere);
     assert!(matches!(refused, Err(ServerError::OpenToOthers(_))));
-    let page = scene.request(Method::GET, "/events/subscribe?tags=a&worker_id=w").header("sec-fetch-site", "cross-site");
+    let page =
+        scene.request(Method::GET, "/events/subscribe?tags=a&worker_id=w").header("sec-fetch-site", "cross-site");
     send(page).await.refused(403, "forbidden");
     scene.close().await;
 }

@@ -185,7 +185,8 @@ async fn waits_and_leases_out_of_range() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_and_offsets_out_of_range() {
-    for bad in ["limit=-1", "limit=0", "limit=1001", "limit=99999999999999999999", "limit=x", "offset=-1", "offset=1e9"] {
+    for bad in ["limit=-1", "limit=0", "limit=1001", "limit=99999999999999999999", "limit=x", "offset=-1", "offset=1e9"]
+    {
         refuse_get(&format!("/events?{bad}"), 400, "invalid_request", "does not fit").await;
     }
     refuse_get("/events?offset=18446744073709551615", 400, "invalid_request", "offset").await;
@@ -254,7 +255,10 @@ async fn batches_of_nothing_or_too_many() {
     let many: Vec<Value> = (0..1001).map(|_| json!({})).collect();
     scene.post("/events/batch", json!({ "events": many })).await.refused(400, "invalid_request");
     scene.post("/events/complete", json!({ "events": [] })).await.refused(400, "invalid_request");
-    scene.post("/events/claim", json!({ "tags": "a", "worker_id": "w", "max": 0 })).await.refused(400, "invalid_request");
+    scene
+        .post("/events/claim", json!({ "tags": "a", "worker_id": "w", "max": 0 }))
+        .await
+        .refused(400, "invalid_request");
     scene.post("/events/claim", json!({ "worker_id": "w" })).await.refused(400, "invalid_request");
     scene.close().await;
 }

@@ -70,7 +70,8 @@ async fn batches_answer_each_item(scene: Scene) {
 }
 
 async fn claims_of_many(scene: Scene) {
-    let items: Vec<Value> = (0..250).map(|n| json!({ "title": format!("{n}"), "tags": "many", "payload": n })).collect();
+    let items: Vec<Value> =
+        (0..250).map(|n| json!({ "title": format!("{n}"), "tags": "many", "payload": n })).collect();
     scene.post("/events/batch", json!({ "events": items })).await.expect(200);
     let mut seen = Vec::new();
     for expected in [100, 100, 50, 0] {

@@ -5,7 +5,12 @@ use tidegate::Timestamp;
 
 use crate::scene::{Scene, on_both, send};
 
-on_both!(a_job_is_published_taken_and_completed, a_failure_is_retried_and_the_last_one_ends_it, events_are_listed, a_publisher_and_two_workers);
+on_both!(
+    a_job_is_published_taken_and_completed,
+    a_failure_is_retried_and_the_last_one_ends_it,
+    events_are_listed,
+    a_publisher_and_two_workers
+);
 
 /// What the document publishes.
 fn mail() -> Value {
@@ -53,17 +58,20 @@ async fn a_job_is_published_taken_and_completed(scene: Scene) {
     assert_eq!(is_moment(&created, "created_at"), is_moment(&created, "updated_at"));
 
     let taken = scene.get("/events/subscribe?tags=email,notification&worker_id=worker-02:8742").await.expect(200);
-    has_fields(&taken, &[
-        ("id", id.into()),
-        ("title", "Send Email Notification".into()),
-        ("tags", "email,priority-high,notification".into()),
-        ("status", "PROCESSING".into()),
-        ("payload", mail()["payload"].clone()),
-        ("retry_count", 0.into()),
-        ("max_retries", 3.into()),
-        ("created_at", created["created_at"].clone()),
-        ("attempts", 1.into()),
-    ]);
+    has_fields(
+        &taken,
+        &[
+            ("id", id.into()),
+            ("title", "Send Email Notification".into()),
+            ("tags", "email,priority-high,notification".into()),
+            ("status", "PROCESSING".into()),
+            ("payload", mail()["payload"].clone()),
+            ("retry_count", 0.into()),
+            ("max_retries", 3.into()),
+            ("created_at", created["created_at"].clone()),
+            ("attempts", 1.into()),
+        ],
+    );
     assert!(taken["lease"].is_i64());
     assert!(is_moment(&taken, "lease_until") > Timestamp::now());
 
@@ -72,13 +80,16 @@ async fn a_job_is_published_taken_and_completed(scene: Scene) {
 
     let body = json!({ "worker_id": "worker-02:8742", "execution_time_ms": 1250, "status_code": 200 });
     let done = scene.post(&format!("/events/{id}/complete"), body).await.expect(200);
-    has_fields(&done, &[
-        ("event_id", id.into()),
-        ("worker_id", "worker-02:8742".into()),
-        ("action", "COMPLETED".into()),
-        ("status_code", 200.into()),
-        ("execution_time_ms", 1250.into()),
-    ]);
+    has_fields(
+        &done,
+        &[
+            ("event_id", id.into()),
+            ("worker_id", "worker-02:8742".into()),
+            ("action", "COMPLETED".into()),
+            ("status_code", 200.into()),
+            ("execution_time_ms", 1250.into()),
+        ],
+    );
     is_moment(&done, "created_at");
 
     let shown = scene.get(&format!("/events/{id}?include_logs=true")).await.expect(200);
@@ -91,13 +102,16 @@ async fn a_job_is_published_taken_and_completed(scene: Scene) {
     for absent in ["status_code", "error_message", "execution_time_ms"] {
         assert!(logs[0].get(absent).is_none(), "{absent} in {}", logs[0]);
     }
-    has_fields(&logs[1], &[
-        ("worker_id", "worker-02:8742".into()),
-        ("action", "COMPLETED".into()),
-        ("status_code", 200.into()),
-        ("execution_time_ms", 1250.into()),
-        ("created_at", done["created_at"].clone()),
-    ]);
+    has_fields(
+        &logs[1],
+        &[
+            ("worker_id", "worker-02:8742".into()),
+            ("action", "COMPLETED".into()),
+            ("status_code", 200.into()),
+            ("execution_time_ms", 1250.into()),
+            ("created_at", done["created_at"].clone()),
+        ],
+    );
     assert!(logs[0]["id"].as_i64() < logs[1]["id"].as_i64());
     assert!(is_moment(&logs[0], "created_at") <= is_moment(&logs[1], "created_at"));
     assert!(scene.get(&format!("/events/{id}")).await.expect(200).get("logs").is_none());
@@ -112,23 +126,25 @@ async fn a_failure_is_retried_and_the_last_one_ends_it(scene: Scene) {
         "error_message": "Connection timeout: mail server unreachable. Will retry."
     });
     let failed = scene.post(&format!("/events/{id}/fail"), body.clone()).await.expect(200);
-    has_fields(&failed, &[
-        ("event_id", id.into()),
-        ("worker_id", "worker-02:8742".into()),
-        ("action", "FAILED".into()),
-        ("status_code", 500.into()),
-        ("error_message", body["error_message"].clone()),
-        ("execution_time_ms", 5000.into()),
-        ("retry_scheduled", true.into()),
-    ]);
+    has_fields(
+        &failed,
+        &[
+            ("event_id", id.into()),
+            ("worker_id", "worker-02:8742".into()),
+            ("action", "FAILED".into()),
+            ("status_code", 500.into()),
+            ("error_message", body["error_message"].clone()),
+            ("execution_time_ms", 5000.into()),
+            ("retry_scheduled", true.into()),
+        ],
+    );
     let wait = is_moment(&failed, "next_retry_at").duration_since(is_moment(&failed, "created_at"));
     assert_eq!(wait.as_secs(), 300);
     let shown = scene.get(&format!("/events/{id}")).await.expect(200);
-    has_fields(&shown, &[
-        ("status", "PENDING".into()),
-        ("retry_count", 1.into()),
-        ("next_retry_at", failed["next_retry_at"].clone()),
-    ]);
+    has_fields(
+        &shown,
+        &[("status", "PENDING".into()), ("retry_count", 1.into()), ("next_retry_at", failed["next_retry_at"].clone())],
+    );
 
     // The same with retries that come at once: the fourth failure is the last.
     let mut quick = mail();
@@ -143,14 +159,14 @@ async fn a_failure_is_retried_and_the_last_one_ends_it(scene: Scene) {
     }
     scene.take("quick", "w:1").await;
     let last = scene.post(&format!("/events/{id}/fail"), json!({ "worker_id": "w:1" })).await.expect(400);
-    has_fields(&last, &[
-        ("error", "Max retries exceeded".into()),
-        ("retry_count", 3.into()),
-        ("max_retries", 3.into()),
-    ]);
+    has_fields(
+        &last,
+        &[("error", "Max retries exceeded".into()), ("retry_count", 3.into()), ("max_retries", 3.into())],
+    );
     let shown = scene.get(&format!("/events/{id}?include_logs=true")).await.expect(200);
     has_fields(&shown, &[("status", "FAILED".into()), ("retry_count", 3.into()), ("next_retry_at", Value::Null)]);
-    let actions: Vec<&str> = shown["logs"].as_array().unwrap().iter().map(|row| row["action"].as_str().unwrap()).collect();
+    let actions: Vec<&str> =
+        shown["logs"].as_array().unwrap().iter().map(|row| row["action"].as_str().unwrap()).collect();
     assert_eq!(actions, ["PICKED", "FAILED", "PICKED", "FAILED", "PICKED", "FAILED", "PICKED", "FAILED"]);
 
     let reset = scene.post(&format!("/events/{id}/reset?reason=worker_timeout"), Value::Null).await.expect(200);
@@ -174,19 +190,25 @@ async fn events_are_listed(scene: Scene) {
     has_fields(&page, &[("total", 2.into()), ("limit", 10.into()), ("offset", 0.into())]);
     let events = page["events"].as_array().unwrap();
     let find = |id: i64| events.iter().find(|event| event["id"] == id).unwrap();
-    has_fields(find(done), &[
-        ("title", "Send Email Notification".into()),
-        ("status", "COMPLETED".into()),
-        ("tags", "email,priority-high,notification".into()),
-        ("retry_count", 0.into()),
-    ]);
+    has_fields(
+        find(done),
+        &[
+            ("title", "Send Email Notification".into()),
+            ("status", "COMPLETED".into()),
+            ("tags", "email,priority-high,notification".into()),
+            ("retry_count", 0.into()),
+        ],
+    );
     assert!(find(done).get("next_retry_at").is_none());
-    has_fields(find(waiting), &[
-        ("title", "Process Payment".into()),
-        ("status", "PENDING".into()),
-        ("tags", "payment,priority-high".into()),
-        ("retry_count", 1.into()),
-    ]);
+    has_fields(
+        find(waiting),
+        &[
+            ("title", "Process Payment".into()),
+            ("status", "PENDING".into()),
+            ("tags", "payment,priority-high".into()),
+            ("retry_count", 1.into()),
+        ],
+    );
     is_moment(find(waiting), "next_retry_at");
     for event in events {
         is_moment(event, "created_at");

@@ -80,8 +80,12 @@ async fn aborted_requests_leave_nothing_behind(scene: Scene) {
     loop {
         let depth = scene.get("/queues/default/metrics").await.expect(200);
         let claimed = scene.post("/events/claim", json!({ "tags": "abort", "worker_id": "w", "max": 1000 })).await;
-        let ids: Vec<_> =
-            claimed.expect(200)["events"].as_array().unwrap().iter().map(|event| json!({ "id": event["id"] })).collect();
+        let ids: Vec<_> = claimed.expect(200)["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|event| json!({ "id": event["id"] }))
+            .collect();
         if !ids.is_empty() {
             scene.post("/events/complete", json!({ "worker_id": "w", "events": ids })).await.expect(200);
         }

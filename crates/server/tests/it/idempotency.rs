@@ -71,7 +71,10 @@ async fn a_stale_worker_changes_nothing(scene: Scene) {
     }
     assert_eq!(scene.status(id).await, "PROCESSING");
     scene.post(&format!("/events/{id}/complete"), json!({ "worker_id": "w:2", "lease": new })).await.expect(200);
-    scene.post(&format!("/events/{id}/fail"), json!({ "worker_id": "w:1", "lease": old })).await.refused(409, "lease_lost");
+    scene
+        .post(&format!("/events/{id}/fail"), json!({ "worker_id": "w:1", "lease": old }))
+        .await
+        .refused(409, "lease_lost");
     assert_eq!(scene.status(id).await, "COMPLETED");
     scene.post(&format!("/events/{id}/reset"), json!({})).await.refused(409, "conflict");
     scene.close().await;

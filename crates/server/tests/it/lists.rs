@@ -26,7 +26,8 @@ async fn filters_pages_and_cursors(scene: Scene) {
     let all: Vec<i64> =
         answer["results"].as_array().unwrap().iter().map(|result| result["event"]["id"].as_i64().unwrap()).collect();
     let done = scene.post("/events/claim", json!({ "tags": "even", "worker_id": "w", "max": 3 })).await.expect(200);
-    let done: Vec<Value> = done["events"].as_array().unwrap().iter().map(|event| json!({ "id": event["id"] })).collect();
+    let done: Vec<Value> =
+        done["events"].as_array().unwrap().iter().map(|event| json!({ "id": event["id"] })).collect();
     assert_eq!(done.len(), 3);
     scene.post("/events/complete", json!({ "worker_id": "w", "events": done })).await.expect(200);
 

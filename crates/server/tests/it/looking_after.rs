@@ -7,7 +7,8 @@ use crate::scene::{Scene, on_both};
 on_both!(queues_are_made_set_up_paused_and_drained, workers_are_known_by_what_they_do, dead_letters_start_over);
 
 async fn queues_are_made_set_up_paused_and_drained(scene: Scene) {
-    let made = scene.put("/queues/mail", json!({ "max_retries": 1, "lease_seconds": 5, "depth_limit": 2 })).await.expect(200);
+    let made =
+        scene.put("/queues/mail", json!({ "max_retries": 1, "lease_seconds": 5, "depth_limit": 2 })).await.expect(200);
     assert_eq!((&made["name"], &made["state"], &made["max_retries"]), (&json!("mail"), &json!("active"), &json!(1)));
     let kept = scene.put("/queues/mail", json!({ "max_retries": null })).await.expect(200);
     assert_eq!((&kept["max_retries"], &kept["lease_seconds"]), (&Value::Null, &json!(5)));
@@ -18,7 +19,8 @@ async fn queues_are_made_set_up_paused_and_drained(scene: Scene) {
     scene.put("/queues/a%20b", json!({})).await.refused(400, "invalid_request");
     scene.put("/queues/a%2Fb", json!({})).await.expect(200);
     let names = scene.get("/queues").await.expect(200);
-    let names: Vec<&str> = names["queues"].as_array().unwrap().iter().map(|queue| queue["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        names["queues"].as_array().unwrap().iter().map(|queue| queue["name"].as_str().unwrap()).collect();
     assert!(["default", "mail", "a/b"].iter().all(|name| names.contains(name)), "{names:?}");
 
     let event = json!({ "title": "t", "tags": "m", "queue": "mail" });
@@ -54,7 +56,8 @@ async fn workers_are_known_by_what_they_do(scene: Scene) {
     scene.take("a", "worker-07:4711").await;
     let answer = scene.get("/workers").await.expect(200);
     let workers = answer["workers"].as_array().unwrap();
-    let worker = workers.iter().find(|worker| worker["worker_id"] == "worker-07:4711").unwrap_or_else(|| panic!("{answer}"));
+    let worker =
+        workers.iter().find(|worker| worker["worker_id"] == "worker-07:4711").unwrap_or_else(|| panic!("{answer}"));
     assert_eq!((&worker["hostname"], &worker["pid"]), (&json!("worker-07"), &json!(4711)));
     assert_eq!((&worker["held"], &worker["holds"], &worker["stale"]), (&json!(1), &json!([id]), &json!(false)));
     scene.close().await;
@@ -66,7 +69,10 @@ async fn dead_letters_start_over(scene: Scene) {
     for _ in 0..3 {
         let id = scene.post("/events", body.clone()).await.expect(201)["id"].as_i64().unwrap();
         scene.take("dead", "w").await;
-        scene.post(&format!("/events/{id}/fail"), json!({ "worker_id": "w", "error_message": "broken" })).await.expect(400);
+        scene
+            .post(&format!("/events/{id}/fail"), json!({ "worker_id": "w", "error_message": "broken" }))
+            .await
+            .expect(400);
         ids.push(id);
     }
     let one = scene.post(&format!("/events/{}/redrive", ids[0]), json!({})).await.expect(200);

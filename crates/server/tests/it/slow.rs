@@ -55,7 +55,8 @@ async fn a_connection_that_says_nothing_is_cut_off() {
 async fn a_body_that_never_ends_is_cut_off() {
     let scene = impatient().await;
     let mut stream = TcpStream::connect(scene.address()).await.unwrap();
-    let head = "POST /events HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head =
+        "POST /events HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
     let (mut reader, mut writer) = stream.into_split();
     let endless = tokio::spawn(async move {
