@@ -139,7 +139,7 @@ async fn a_failure_is_retried_and_the_last_one_ends_it(scene: Scene) {
         ],
     );
     let wait = is_moment(&failed, "next_retry_at").duration_since(is_moment(&failed, "created_at"));
-    assert_eq!(wait.as_secs(), 300);
+    assert!((wait.as_millis() - 300_000).abs() < 1_000, "{wait:?}"); // the two moments are taken one after the other
     let shown = scene.get(&format!("/events/{id}")).await.expect(200);
     has_fields(
         &shown,

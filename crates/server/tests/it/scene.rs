@@ -1,6 +1,6 @@
 //! A server on a free port over a throw-away database, and a client for it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
@@ -144,19 +144,6 @@ impl Scene {
 
     pub(crate) async fn status(&self, id: i64) -> String {
         self.get(&format!("/events/{id}")).await.expect(200)["status"].as_str().unwrap().to_owned()
-    }
-
-    /// Waits until an event is in this status.
-    pub(crate) async fn wait_for_status(&self, id: i64, status: &str) {
-        let started = Instant::now();
-        loop {
-            let found = self.status(id).await;
-            if found == status {
-                return;
-            }
-            assert!(started.elapsed() < PATIENCE, "event {id} is {found}, not {status}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
     }
 
     pub(crate) async fn stop_server(&mut self) {
