@@ -11,6 +11,7 @@ mod queues;
 mod serve;
 mod settings;
 mod tail;
+mod telemetry;
 mod work;
 
 use std::process::ExitCode;

@@ -6,14 +6,17 @@ use tidegate_server::{Metrics, Server};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::Failure;
 use crate::config::Config;
 use crate::settings::{SettingsArgs, open};
+use crate::telemetry::{self, Sending};
 
 pub(crate) async fn run(args: SettingsArgs) -> Result<(), Failure> {
     let config = args.config()?;
-    start_logs(&config)?;
+    let traces = start_logs(&config)?;
     let mut options = config.options.clone();
     options.metrics = Metrics::install(); // before the queue is opened, or it would not be counted
     let queue = open(&config).await?;
@@ -28,6 +31,9 @@ pub(crate) async fn run(args: SettingsArgs) -> Result<(), Failure> {
     let served = server.run(listener, stop).await;
     queue.close().await;
     tracing::info!("stopped");
+    if let Some(traces) = traces {
+        traces.end().await;
+    }
     Ok(served?)
 }
 
@@ -51,10 +57,13 @@ fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
     })
 }
 
-/// Logs go to stderr, so that stdout keeps its one line.
-fn start_logs(config: &Config) -> Result<(), Failure> {
+/// Logs go to stderr, so that stdout keeps its one line; traces go to their collector, if there is one.
+fn start_logs(config: &Config) -> Result<Option<Sending>, Failure> {
     let filter = EnvFilter::try_new(&config.log_filter)
         .map_err(|error| format!("log.level = {:?} does not fit: {error}", config.log_filter))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    if config.json_logs { builder.json().try_init() } else { builder.try_init() }
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = if config.json_logs { lines.json().boxed() } else { lines.boxed() };
+    let (traces, sending) = config.otlp_endpoint.as_deref().map(telemetry::start).transpose()?.unzip();
+    tracing_subscriber::registry().with(traces).with(lines.with_filter(filter)).try_init()?;
+    Ok(sending)
 }

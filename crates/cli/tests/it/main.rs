@@ -240,3 +240,41 @@ fn nothing_there_is_said_plainly() {
     assert!(!refused.status.success());
     assert!(error(&refused).contains("is a server running there?"), "{}", error(&refused));
 }
+
+/// Takes one request and answers it.
+fn receive(listener: &std::net::TcpListener) -> String {
+    use std::io::Write;
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let (mut head, mut length) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        if line.trim().is_empty() {
+            break;
+        }
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        head.push_str(&line);
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").unwrap();
+    assert!(head.starts_with("POST /v1/traces "), "{head}");
+    String::from_utf8(body).unwrap()
+}
+
+#[test]
+fn traces_go_to_their_collector() {
+    let collector = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("telemetry.otlp_endpoint=http://{}", collector.local_addr().unwrap());
+    let server = Server::start(&["--set", &endpoint, "--set", "log.format=json", "--set", "log.level=warn"]);
+    server.run(&["publish", "Traced", "--tags", "a"]);
+    let sent: serde_json::Value = serde_json::from_str(&receive(&collector)).unwrap();
+    let span = &sent["resourceSpans"][0]["scopeSpans"][0]["spans"][0];
+    assert_eq!((&span["name"], &span["kind"]), (&"POST /events".into(), &2.into()), "{sent}");
+    assert_eq!(span["traceId"].as_str().unwrap().len(), 32);
+    server.stop();
+}
