@@ -474,6 +474,7 @@ mod tests {
             "all_consumers",
             "all_held",
             "projections_at",
+            "forget_handled",
             "api_keys",
         ];
         for (name, text) in sql.all() {
