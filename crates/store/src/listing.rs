@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::work::{EntrySummary, ListQuery, Page};
 
 /// Entries that one page looks at, at most, where no index finds what is wanted.
-const EXAMINED: usize = 20_000;
+const EXAMINED: usize = 10_000;
 /// Entries looked at in one step.
 const STEP: usize = 1_000;
 /// Entries of one page.
