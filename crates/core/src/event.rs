@@ -377,7 +377,8 @@ impl NewEvent {
         if far || bad_moment || self.time.as_ref().is_some_and(out_of_range) {
             return Err(InvalidEvent::MomentOutOfRange);
         }
-        let windows = [self.deduplication.as_ref().map(|dedup| dedup.window), self.idempotency.as_ref().map(|key| key.window)];
+        let windows =
+            [self.deduplication.as_ref().map(|dedup| dedup.window), self.idempotency.as_ref().map(|key| key.window)];
         if windows.into_iter().flatten().any(|window| window.is_zero() || window > year) {
             return Err(InvalidEvent::WindowOutOfRange);
         }
@@ -429,7 +430,9 @@ pub enum InvalidEvent {
     #[error("the tag {0:?} is named twice")]
     RepeatedTag(String),
     /// The retry policy is out of range.
-    #[error("the retry policy is out of range: delays must be at most 100 years, jitter 0 to 1, a list at most 1000 long")]
+    #[error(
+        "the retry policy is out of range: delays must be at most 100 years, jitter 0 to 1, a list at most 1000 long"
+    )]
     BadRetry,
     /// A deduplication window that makes no sense.
     #[error("a deduplication window must be above zero and at most a year")]

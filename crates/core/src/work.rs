@@ -41,14 +41,8 @@ pub enum Status {
 
 impl Status {
     /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::Pending,
-        Self::Processing,
-        Self::Completed,
-        Self::CompletedWithErrors,
-        Self::Failed,
-        Self::Cancelled,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Pending, Self::Processing, Self::Completed, Self::CompletedWithErrors, Self::Failed, Self::Cancelled];
 
     /// The name used on every wire.
     #[must_use]
@@ -124,15 +118,8 @@ pub enum Action {
 
 impl Action {
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 7] = [
-        Self::Picked,
-        Self::Started,
-        Self::Completed,
-        Self::Failed,
-        Self::Released,
-        Self::Abandoned,
-        Self::Reset,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Picked, Self::Started, Self::Completed, Self::Failed, Self::Released, Self::Abandoned, Self::Reset];
 
     /// The number that databases store.
     #[must_use]
@@ -257,9 +244,7 @@ pub fn decide(
         };
     }
     match recorded {
-        Some(recorded)
-            if recorded.action == outcome.action() && lease.is_none_or(|lease| lease == recorded.token) =>
-        {
+        Some(recorded) if recorded.action == outcome.action() && lease.is_none_or(|lease| lease == recorded.token) => {
             Decision::Replay
         }
         _ => Decision::Fenced,
@@ -324,9 +309,12 @@ mod tests {
 
     #[test]
     fn three_retries_are_four_attempts() {
-        for (attempts, expected) in
-            [(1, Decision::Retry), (3, Decision::Retry), (4, Decision::End(End::Failed)), (5, Decision::End(End::Failed))]
-        {
+        for (attempts, expected) in [
+            (1, Decision::Retry),
+            (3, Decision::Retry),
+            (4, Decision::End(End::Failed)),
+            (5, Decision::End(End::Failed)),
+        ] {
             assert_eq!(decide(held(attempts), None, "w", None, Outcome::Failed), expected, "attempt {attempts}");
         }
         assert_eq!((retry_count(1, true), retry_count(4, false), retry_count(0, true)), (1, 3, 0));

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::work::{EntrySummary, ListQuery, Page};
 
 /// Entries that one page looks at, at most, where no index finds what is wanted.
-const EXAMINED: usize = 20_000;
+const EXAMINED: usize = 10_000;
 /// Entries looked at in one step.
 const STEP: usize = 1_000;
 /// Entries of one page.
@@ -69,7 +69,9 @@ pub(crate) fn candidates(query: &ListQuery, dialect: Dialect) -> String {
     };
     if query.tags.is_empty() {
         if let Some(condition) = live {
-            sources.push(format!("SELECT id FROM {{ns}}{t}event_queue WHERE id < {p}1 {condition}ORDER BY id DESC LIMIT {p}2"));
+            sources.push(format!(
+                "SELECT id FROM {{ns}}{t}event_queue WHERE id < {p}1 {condition}ORDER BY id DESC LIMIT {p}2"
+            ));
         }
         let ended = match query.status {
             None => Some(String::new()),
@@ -138,7 +140,8 @@ pub(crate) fn is_counted(query: &ListQuery) -> bool {
 }
 
 fn fits(query: &ListQuery, entry: &EntrySummary) -> bool {
-    let is = |wanted: &Option<String>, given: Option<&str>| wanted.as_deref().is_none_or(|wanted| Some(wanted) == given);
+    let is =
+        |wanted: &Option<String>, given: Option<&str>| wanted.as_deref().is_none_or(|wanted| Some(wanted) == given);
     query.status.is_none_or(|status| status == entry.status)
         && (query.tags.is_empty() || query.tags.iter().any(|tag| entry.tags.contains(tag)))
         && query.queue.as_ref().is_none_or(|queue| *queue == entry.queue)

@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tidegate_core::{
-    Depth, End, EntryId, Generation, IdSpace, LeaseToken, NewEvent, PayloadLimit, QueueConfig, QueueName, QueueSettings,
-    QueueState, RetryPolicy,    Timestamp, Tsid, Why,
+    Depth, End, EntryId, Generation, IdSpace, LeaseToken, NewEvent, PayloadLimit, QueueConfig, QueueName,
+    QueueSettings, QueueState, RetryPolicy, Timestamp, Tsid, Why,
 };
 use tokio::sync::broadcast;
 

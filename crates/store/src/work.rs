@@ -336,7 +336,9 @@ pub(crate) fn settings_text(settings: &QueueSettings) -> Result<Option<String>> 
         return Ok(None);
     }
     if settings.retry.as_ref().is_some_and(|policy| !policy.is_sane()) {
-        return Err(Error::invalid("the retry policy is out of range: delays must be at most 100 years, jitter 0 to 1"));
+        return Err(Error::invalid(
+            "the retry policy is out of range: delays must be at most 100 years, jitter 0 to 1",
+        ));
     }
     if settings.lease_seconds.is_some_and(|lease| lease == 0 || lease > 24 * 3600) {
         return Err(Error::invalid("a lease must last 1 second to 24 hours"));
@@ -353,10 +355,7 @@ pub(crate) fn lease_required() -> Error {
 
 /// An entry that cannot be put back by hand.
 pub(crate) fn not_resettable(id: EntryId, what: &str) -> Error {
-    Error::new(
-        ErrorKind::Conflict,
-        format!("entry {id} cannot be reset: only PROCESSING and FAILED can, and {what}"),
-    )
+    Error::new(ErrorKind::Conflict, format!("entry {id} cannot be reset: only PROCESSING and FAILED can, and {what}"))
 }
 
 /// The errors that a failed entry ends with, as JSON text.
@@ -369,10 +368,9 @@ pub(crate) fn replay(row: AuditRow) -> Result<Reported> {
     let verdict = match (row.action, row.next_retry_at) {
         (Action::Completed, _) => Verdict::Completed,
         (_, Some(next_retry_at)) => Verdict::RetryScheduled { next_retry_at },
-        (_, None) => Verdict::Exhausted {
-            retry_count: row.retry_count.unwrap_or(0),
-            max_retries: row.max_retries.unwrap_or(0),
-        },
+        (_, None) => {
+            Verdict::Exhausted { retry_count: row.retry_count.unwrap_or(0), max_retries: row.max_retries.unwrap_or(0) }
+        }
     };
     Ok(Reported { row, verdict, repeated: true })
 }

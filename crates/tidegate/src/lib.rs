@@ -81,9 +81,9 @@ pub use options::{Builder, Limits, Options};
 pub use queue::EventQueue;
 pub use receipt::Receipt;
 pub use tidegate_core::{
-    Action, Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, Handled, Idempotency, IdSpace,
-    LeaseToken, NewEvent,
-    Outcome, PayloadLimit, QueueConfig, QueueName, QueueSettings, QueueState, RetryPolicy, Status, Timestamp, Tsid, Why,
+    Action, Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, Handled, IdSpace, Idempotency,
+    LeaseToken, NewEvent, Outcome, PayloadLimit, QueueConfig, QueueName, QueueSettings, QueueState, RetryPolicy,
+    Status, Timestamp, Tsid, Why,
 };
 pub use tidegate_store::{
     AuditRow, Backend, Claimed, Clock, EntryPhase, EntrySummary, EntryView, Fact, Finalize, Finalized, Heartbeat, Held,

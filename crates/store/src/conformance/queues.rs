@@ -16,7 +16,12 @@ fn limit(limit: Option<u64>) -> QueueChange {
 
 pub(super) async fn the_default_queue_exists(scene: Scene) {
     let store = scene.open().await;
-    let expected = QueueConfig { name: default_queue(), state: QueueState::Active, depth_limit: None, settings: QueueSettings::default() };
+    let expected = QueueConfig {
+        name: default_queue(),
+        state: QueueState::Active,
+        depth_limit: None,
+        settings: QueueSettings::default(),
+    };
     assert_eq!(store.queues().await.unwrap(), [expected]);
 }
 

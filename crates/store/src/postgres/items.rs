@@ -121,7 +121,17 @@ impl<'a> Replacement<'a> {
     pub(super) fn new(item: &'a Item, entry: EntryId, now: Option<Timestamp>) -> Self {
         let payload = item.event.payload.as_ref();
         let (client, scope) = (client(item), i64::from(item.queue_id));
-        Self { now, entry: entry.get(), payload, client, scope, key: key(item), event: &item.event, tags: tags(&item.event), retry: retry(&item.event) }
+        Self {
+            now,
+            entry: entry.get(),
+            payload,
+            client,
+            scope,
+            key: key(item),
+            event: &item.event,
+            tags: tags(&item.event),
+            retry: retry(&item.event),
+        }
     }
 
     pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 18] {

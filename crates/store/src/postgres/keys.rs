@@ -61,8 +61,7 @@ impl Inner {
         let client = key.client.map(Tsid::to_i64);
         let reader = self.database.reader_patiently().await?;
         // One statement, its own transaction. If its answer is lost, the caller does not know; nobody else knows the key.
-        let rows =
-            reader.query(&self.sql.work.put_key, &[&self.now(), &key.hash, &key.name, &scopes, &client]).await;
+        let rows = reader.query(&self.sql.work.put_key, &[&self.now(), &key.hash, &key.name, &scopes, &client]).await;
         let rows = rows.map_err(Fault::into_error)?;
         rows.first().map_or_else(|| Err(Error::new(ErrorKind::Conflict, "this key is known already")), read)
     }

@@ -111,9 +111,9 @@ fn read_summary(row: &Row) -> Result<EntrySummary> {
     let status = match code {
         -2 => Status::Pending,
         -1 => Status::Processing,
-        code => End::from_code(code)
-            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "an entry has an unknown end"))?
-            .into(),
+        code => {
+            End::from_code(code).ok_or_else(|| Error::new(ErrorKind::Corrupt, "an entry has an unknown end"))?.into()
+        }
     };
     let (attempts, updated_at): (u32, Timestamp) = (row::count(row.get(3)), row.get(8));
     Ok(EntrySummary {

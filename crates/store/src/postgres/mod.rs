@@ -52,11 +52,11 @@ use self::sql::Sql;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
 use crate::keys::KeyStore;
-use crate::work::WorkStore;
 use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Published,
     QueueChange, Requeue, Store, StoreOptions, Upkeep, Wake,
 };
+use crate::work::WorkStore;
 
 /// How often a batch may find that the configuration changed under it.
 const MAX_CATALOG_READS: usize = 24;

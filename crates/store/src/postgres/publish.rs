@@ -72,8 +72,7 @@ impl Inner {
             }
             // A key that somebody else's open transaction holds must not hold up its neighbours.
             Err(error) if error.kind() == ErrorKind::Busy && keyed && events.len() > 1 => {
-                let (keyed, free): (Vec<_>, Vec<_>) =
-                    events.into_iter().partition(|(_, event)| is_keyed(event));
+                let (keyed, free): (Vec<_>, Vec<_>) = events.into_iter().partition(|(_, event)| is_keyed(event));
                 let alone = keyed.into_iter().map(|event| vec![event]);
                 for part in std::iter::once(free).filter(|free| !free.is_empty()).chain(alone) {
                     // The error of a part is in its items' answers.

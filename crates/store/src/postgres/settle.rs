@@ -49,7 +49,11 @@ impl Inner {
     }
 
     /// Runs one settling transaction and wakes queues in which a group moved on.
-    pub(super) async fn settle<'a, T: Send + Sync + 'a>(&'a self, count: usize, work: &Work<'a, Settled<T>>) -> Result<Batch<T>> {
+    pub(super) async fn settle<'a, T: Send + Sync + 'a>(
+        &'a self,
+        count: usize,
+        work: &Work<'a, Settled<T>>,
+    ) -> Result<Batch<T>> {
         if count == 0 {
             return Ok(Vec::new());
         }

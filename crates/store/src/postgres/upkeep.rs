@@ -102,7 +102,8 @@ impl Inner {
             .await
             .map_err(Fault::into_error)?;
         self.reload_catalog().await?;
-        let (state, limit, settings) = put.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the queue was not written"))?;
+        let (state, limit, settings) =
+            put.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the queue was not written"))?;
         if state == QueueState::Active.code() {
             self.announce(self.catalog().await?.queue(name).ok().map(|queue| queue.id));
         }

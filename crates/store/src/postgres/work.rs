@@ -20,7 +20,8 @@ use super::{Inner, PostgresStore, tags};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Claimed, Extend, Finalize, Requeue, RequeueAt};
 use crate::work::{
-    AuditRow, Heartbeat, Held, Holder, ListQuery, Page, Report, Reported, Reset, Retained, Retention, WorkStore, WorkerView, lease_required, not_resettable, replay,
+    AuditRow, Heartbeat, Held, Holder, ListQuery, Page, Report, Reported, Reset, Retained, Retention, WorkStore,
+    WorkerView, lease_required, not_resettable, replay,
 };
 
 /// Entries that a worker is shown to hold, at most.
@@ -141,9 +142,9 @@ impl Inner {
         queues: &mut Vec<i32>,
     ) -> Result<(), Fault> {
         let live = self.lock_live(tx, round.iter().map(|(_, item)| item.holder.id)).await?;
-        let others = round.iter().filter(|(_, item)| {
-            !live.get(&item.holder.id.get()).is_some_and(|live| live.is_held_by(&item.holder))
-        });
+        let others = round
+            .iter()
+            .filter(|(_, item)| !live.get(&item.holder.id.get()).is_some_and(|live| live.is_held_by(&item.holder)));
         let others: Vec<&Holder> = others.map(|(_, item)| &item.holder).collect();
         let recorded = self.last_verdicts(tx, &others).await?;
         let known = self.known(tx, others.iter().map(|holder| holder.id)).await?;

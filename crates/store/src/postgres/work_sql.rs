@@ -340,17 +340,18 @@ SELECT (SELECT coalesce(sum(c.counts[s + 1]), 0)::bigint FROM {ns}.log_counts c 
        WHEN 3 THEN (SELECT count(*) FROM {ns}.event_queue WHERE lease_until IS NOT NULL)
        ELSE 0 END";
 
-/// The same for one tag (tag_counts', event_tags' primary keys, event_tags_rank).
+/// The same for one tag (tag_counts', event_tags' primary keys, event_tags_rank). Facts are looked up row by row: as a join
+/// they might be read whole.
 const TAG_TOTAL: &str = "
 SELECT (SELECT coalesce(sum(c.rows), 0)::bigint FROM {ns}.tag_counts c
         WHERE c.tag = $3::text AND c.status = ANY ($1::smallint[]))
      + CASE WHEN cardinality($1::smallint[]) > 0 THEN
-           (SELECT count(*) FROM {ns}.event_log g JOIN {ns}.events e ON e.id = g.event_id
+           (SELECT count(*) FROM {ns}.event_log g
             WHERE g.xid >= (SELECT xid FROM {ns}.log_counts) AND g.flags & 1 <> 0 AND g.status = ANY ($1::smallint[])
-              AND $3::text = ANY (string_to_array(e.tags, ',')))
-         - (SELECT count(*) FROM {ns}.event_log g JOIN {ns}.events e ON e.id = g.event_id
+              AND $3::text = ANY (string_to_array((SELECT e.tags FROM {ns}.events e WHERE e.id = g.event_id), ',')))
+         - (SELECT count(*) FROM {ns}.event_log g
             WHERE g.superseded = 1 AND g.flags & 1 <> 0 AND g.status = ANY ($1::smallint[])
-              AND $3::text = ANY (string_to_array(e.tags, ',')))
+              AND $3::text = ANY (string_to_array((SELECT e.tags FROM {ns}.events e WHERE e.id = g.event_id), ',')))
        ELSE 0 END
      + CASE WHEN $2::integer IN (1, 2) THEN (SELECT count(*) FROM {ns}.event_tags t WHERE t.tag = $3::text) ELSE 0 END
      + CASE WHEN $2::integer IN (2, 3) THEN (CASE WHEN $2::integer = 2 THEN -1 ELSE 1 END) * (
@@ -395,8 +396,8 @@ FROM (
 const COUNT_TAGS: &str = "
 INSERT INTO {ns}.tag_counts AS c (tag, status, rows)
 SELECT x.tag, g.status, count(*)
-FROM {ns}.event_log g JOIN {ns}.events e ON e.id = g.event_id
-CROSS JOIN LATERAL unnest(string_to_array(e.tags, ',')) AS x(tag)
+FROM {ns}.event_log g
+CROSS JOIN LATERAL unnest(string_to_array((SELECT e.tags FROM {ns}.events e WHERE e.id = g.event_id), ',')) AS x(tag)
 WHERE g.xid >= $1::text::xid8 AND g.xid < $2::text::xid8 AND g.flags & 1 <> 0
 GROUP BY x.tag, g.status
 ON CONFLICT (tag, status) DO UPDATE SET rows = c.rows + excluded.rows";

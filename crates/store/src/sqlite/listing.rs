@@ -33,9 +33,7 @@ pub(super) fn list(tx: &Tx<'_>, query: &ListQuery) -> Result<Page> {
         let each = step.limit.saturating_add(step.skip);
         let mut params: Vec<&dyn ToSql> = vec![&step.before, &each, &step.limit, &step.skip];
         params.extend(query.tags.iter().map(|tag| tag as &dyn ToSql));
-        let ids = statement
-            .query_map(&*params, |row| row.get(0))?
-            .collect::<rusqlite::Result<Vec<i64>>>()?;
+        let ids = statement.query_map(&*params, |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
         let mut found = HashMap::with_capacity(ids.len());
         for id in &ids {
             found.extend(summary(tx, *id)?.map(|entry| (*id, entry)));

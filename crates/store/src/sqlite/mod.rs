@@ -12,12 +12,12 @@ mod held;
 mod inspect;
 mod jobs;
 mod keys;
+mod listing;
 mod migrate;
 mod open;
 mod publish;
 mod queries;
 mod reader;
-mod listing;
 mod retain;
 mod settle;
 mod tags;
@@ -46,11 +46,11 @@ use self::writer::Inbox;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
 use crate::keys::KeyStore;
-use crate::work::WorkStore;
 use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Published,
     QueueChange, Requeue, Store, Upkeep, Wake,
 };
+use crate::work::WorkStore;
 
 /// A store in a SQLite file. Clones share it; it closes with the last one.
 ///

@@ -250,7 +250,8 @@ impl<'t, 'c> Publishing<'t, 'c> {
         }
         let created_at = self.tx.prepare(&sql.fact_body)?.query_row([held], |row| row.get(2)).optional()?;
         let event_id = Tsid::from_i64(held);
-        self.published(id, event_id, PublishOutcome::Duplicate, created_at.unwrap_or(self.tx.now)).map(|first| Some(Ok(first)))
+        self.published(id, event_id, PublishOutcome::Duplicate, created_at.unwrap_or(self.tx.now))
+            .map(|first| Some(Ok(first)))
     }
 
     /// What a repeated key answers, or `None` when the publish goes on as a new entry.
@@ -346,7 +347,12 @@ impl<'t, 'c> Publishing<'t, 'c> {
 /// A retry policy as it is stored.
 fn retry_text(event: &NewEvent) -> Result<Option<String>> {
     let write = |policy| serde_json::to_string(policy);
-    event.retry.as_ref().map(write).transpose().map_err(|error| Error::invalid("the retry policy cannot be written").with_source(error))
+    event
+        .retry
+        .as_ref()
+        .map(write)
+        .transpose()
+        .map_err(|error| Error::invalid("the retry policy cannot be written").with_source(error))
 }
 
 /// Whose keys these are; the anchor level's are 0.

@@ -246,9 +246,8 @@ pub(super) fn extend(tx: &mut Tx<'_>, items: &[Extend]) -> Result<Batch<Timestam
     let mut answers = Vec::with_capacity(items.len());
     for item in items {
         let until = later(tx.now, item.lease)?;
-        let held: Option<Option<i64>> = statement
-            .query_row((item.id.get(), item.token.0, until, tx.now), |row| row.get(0))
-            .optional()?;
+        let held: Option<Option<i64>> =
+            statement.query_row((item.id.get(), item.token.0, until, tx.now), |row| row.get(0)).optional()?;
         tx.known.marks.lease_ends(until);
         if held.is_some_and(tags::is_tagged) {
             tags::follow(tx, item.id.get())?;

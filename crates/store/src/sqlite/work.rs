@@ -126,13 +126,8 @@ fn end_attempt(tx: &mut Tx<'_>, item: &Report, live: &Live, end: End) -> Result<
         Outcome::Completed => None,
         Outcome::Failed => Some(crate::work::error_list(item.error_message.as_deref())),
     };
-    let ending = Ending {
-        end,
-        worker: live.worker.as_deref(),
-        errors: errors.as_deref(),
-        results: None,
-        raise_token: false,
-    };
+    let ending =
+        Ending { end, worker: live.worker.as_deref(), errors: errors.as_deref(), results: None, raise_token: false };
     end_live(tx, item.holder.id.get(), live, &ending)?;
     let mut row = row_of(tx, item, live)?;
     let verdict = match item.outcome {

@@ -226,7 +226,12 @@ impl Store for MemoryStore {
     }
 
     async fn put_queue(&self, name: &QueueName, _change: QueueChange) -> Result<QueueConfig> {
-        Ok(QueueConfig { name: name.clone(), state: QueueState::Active, depth_limit: None, settings: Default::default() })
+        Ok(QueueConfig {
+            name: name.clone(),
+            state: QueueState::Active,
+            depth_limit: None,
+            settings: Default::default(),
+        })
     }
 
     async fn consumer_seen(&self, _consumer: Consumer) -> Result<()> {
