@@ -167,6 +167,8 @@ async fn round(
             max: CLAIM,
             lease: Duration::from_secs(60),
             worker: "bench".into(),
+            tags: None,
+            audit: false,
         };
         let start = Instant::now();
         let claimed = queue.store().claim(claim).await?;

@@ -8,6 +8,8 @@ use jiff::Timestamp;
 use crate::entry::End;
 use crate::id::Tsid;
 use crate::name::{InvalidName, QueueName, check_text};
+use crate::retry::RetryPolicy;
+use crate::work::{MAX_DESCRIPTION, MAX_TAGS, MAX_TITLE, check_tag, is_readable};
 
 /// Attempts that an entry has when nobody says otherwise.
 pub const DEFAULT_MAX_ATTEMPTS: u32 = 20;
@@ -50,7 +52,7 @@ pub struct NewEvent {
     pub correlation_id: Option<String>,
     /// The event that caused this one.
     pub causation_id: Option<String>,
-    /// Further attributes (title, tags, context data, trace parent), a JSON object as text.
+    /// Further attributes (context data, trace parent), a JSON object as text.
     pub attributes: Option<String>,
     /// The tenant that owns it; `None` is the anchor level.
     pub client: Option<Tsid>,
@@ -66,6 +68,34 @@ pub struct NewEvent {
     pub max_attempts: u32,
     /// How the entry ends when its attempts are used up: [`End::CompletedWithErrors`] or [`End::Failed`].
     pub exhausted_as: End,
+    /// What people call it.
+    pub title: Option<String>,
+    /// What people say about it.
+    pub description: Option<String>,
+    /// What pull workers choose it by.
+    pub tags: Vec<String>,
+    /// When a failed attempt is tried again; the queue decides when absent.
+    pub retry: Option<RetryPolicy>,
+    /// Answers a repeat of the same request with its first result.
+    pub idempotency: Option<Idempotency>,
+}
+
+/// The key of one request: a repeat within the window is answered with the first result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Idempotency {
+    /// The caller's key, unique per client.
+    pub key: String,
+    /// A hash of the request: the same key with another one is a conflict.
+    pub fingerprint: i64,
+    /// How long the key is remembered.
+    pub window: Duration,
+}
+
+impl Idempotency {
+    /// A key that is remembered for 24 hours.
+    pub fn new(key: impl Into<String>, fingerprint: i64) -> Self {
+        Self { key: key.into(), fingerprint, window: DEFAULT_DEDUP_WINDOW }
+    }
 }
 
 /// When an entry may first be taken.
@@ -133,7 +163,59 @@ impl NewEvent {
             deduplication: None,
             max_attempts: DEFAULT_MAX_ATTEMPTS,
             exhausted_as: End::CompletedWithErrors,
+            title: None,
+            description: None,
+            tags: Vec::new(),
+            retry: None,
+            idempotency: None,
         }
+    }
+
+    /// Gives it a title.
+    #[must_use]
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.title = Some(title.into());
+        self
+    }
+
+    /// Gives it a description.
+    #[must_use]
+    pub fn description(mut self, description: impl Into<String>) -> Self {
+        self.description = Some(description.into());
+        self
+    }
+
+    /// Gives it tags; repeats are dropped.
+    #[must_use]
+    pub fn tags<T: Into<String>>(mut self, tags: impl IntoIterator<Item = T>) -> Self {
+        for tag in tags {
+            let tag = tag.into();
+            if !self.tags.contains(&tag) {
+                self.tags.push(tag);
+            }
+        }
+        self
+    }
+
+    /// Retries after the first attempt; when they are used up the entry ends as FAILED.
+    #[must_use]
+    pub fn max_retries(mut self, retries: u32) -> Self {
+        self.max_attempts = retries.saturating_add(1);
+        self.exhausted_as = End::Failed;
+        self
+    }
+
+    /// When a failed attempt is tried again.
+    #[must_use]
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = Some(policy);
+        self
+    }
+
+    /// Whether it has what only pull workers use; the stores keep more about such entries.
+    #[must_use]
+    pub fn is_for_workers(&self) -> bool {
+        self.title.is_some() || self.description.is_some() || !self.tags.is_empty() || self.retry.is_some()
     }
 
     /// Puts it into another queue.
@@ -206,14 +288,16 @@ impl NewEvent {
             &self.causation_id,
             &self.attributes,
         ];
-        self.client.is_none() && self.time.is_none() && texts.into_iter().all(Option::is_none)
+        !self.is_for_workers() && self.client.is_none() && self.time.is_none() && texts.into_iter().all(Option::is_none)
     }
 
     /// The bytes it will occupy, roughly; batches are bounded by this.
     #[must_use]
     pub fn weight(&self) -> usize {
         let texts = [&self.source, &self.subject, &self.attributes, &self.group, &self.external_id];
-        256 + self.payload.len() + texts.into_iter().flatten().map(String::len).sum::<usize>()
+        let described = [&self.title, &self.description].into_iter().flatten().map(String::len).sum::<usize>();
+        let tags = self.tags.iter().map(|tag| tag.len() + 64).sum::<usize>();
+        256 + self.payload.len() + described + tags + texts.into_iter().flatten().map(String::len).sum::<usize>()
     }
 
     /// Checks everything a publisher can get wrong.
@@ -256,7 +340,33 @@ impl NewEvent {
         if !matches!(self.exhausted_as, End::CompletedWithErrors | End::Failed) {
             return Err(InvalidEvent::BadExhaustedEnd(self.exhausted_as));
         }
+        self.check_for_workers()?;
         self.check_moments()
+    }
+
+    fn check_for_workers(&self) -> Result<(), InvalidEvent> {
+        if self.title.as_ref().is_some_and(|title| title.is_empty() || !is_readable(title, MAX_TITLE)) {
+            return Err(InvalidEvent::BadTitle);
+        }
+        if self.description.as_ref().is_some_and(|description| !is_readable(description, MAX_DESCRIPTION)) {
+            return Err(InvalidEvent::BadDescription);
+        }
+        if self.tags.len() > MAX_TAGS {
+            return Err(InvalidEvent::TooManyTags(self.tags.len()));
+        }
+        for (index, tag) in self.tags.iter().enumerate() {
+            check_tag(tag)?;
+            if self.tags[..index].contains(tag) {
+                return Err(InvalidEvent::RepeatedTag(tag.clone()));
+            }
+        }
+        if let Some(idempotency) = &self.idempotency {
+            check_text("idempotency key", &idempotency.key)?;
+        }
+        if self.retry.as_ref().is_some_and(|policy| !policy.is_sane()) {
+            return Err(InvalidEvent::BadRetry);
+        }
+        Ok(())
     }
 
     fn check_moments(&self) -> Result<(), InvalidEvent> {
@@ -267,10 +377,12 @@ impl NewEvent {
         if far || bad_moment || self.time.as_ref().is_some_and(out_of_range) {
             return Err(InvalidEvent::MomentOutOfRange);
         }
-        match &self.deduplication {
-            Some(dedup) if dedup.window.is_zero() || dedup.window > year => Err(InvalidEvent::WindowOutOfRange),
-            _ => Ok(()),
+        let windows =
+            [self.deduplication.as_ref().map(|dedup| dedup.window), self.idempotency.as_ref().map(|key| key.window)];
+        if windows.into_iter().flatten().any(|window| window.is_zero() || window > year) {
+            return Err(InvalidEvent::WindowOutOfRange);
         }
+        Ok(())
     }
 }
 
@@ -305,6 +417,23 @@ pub enum InvalidEvent {
     /// A moment that no database can hold.
     #[error("a moment must lie between 1970 and 9998, a delay be at most 100 years")]
     MomentOutOfRange,
+    /// The title is empty, too long or holds a NUL.
+    #[error("the title must be 1 to {MAX_TITLE} bytes without NUL characters")]
+    BadTitle,
+    /// The description is too long or holds a NUL.
+    #[error("the description must be at most {MAX_DESCRIPTION} bytes without NUL characters")]
+    BadDescription,
+    /// There are too many tags.
+    #[error("{0} tags are too many: use at most {MAX_TAGS}")]
+    TooManyTags(usize),
+    /// A tag is named twice.
+    #[error("the tag {0:?} is named twice")]
+    RepeatedTag(String),
+    /// The retry policy is out of range.
+    #[error(
+        "the retry policy is out of range: delays must be at most 100 years, jitter 0 to 1, a list at most 1000 long"
+    )]
+    BadRetry,
     /// A deduplication window that makes no sense.
     #[error("a deduplication window must be above zero and at most a year")]
     WindowOutOfRange,
@@ -351,6 +480,11 @@ mod tests {
             (zero_window, "window"),
             (bad_end, "COMPLETED"),
             (nul, "attributes"),
+            (good.clone().title(""), "title"),
+            (good.clone().description("\0"), "description"),
+            (good.clone().tags((0..33).map(|n| n.to_string())), "33 tags"),
+            (good.clone().tags(["a,b"]), "tag"),
+            (good.clone().retry(RetryPolicy::Fixed { delay_ms: u64::MAX }), "retry"),
         ];
         for (event, expected) in cases {
             let error = check(event).unwrap_err().to_string();

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::name::QueueName;
+use crate::retry::RetryPolicy;
 
 /// Whether a queue accepts and delivers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -44,6 +45,27 @@ pub struct QueueConfig {
     pub state: QueueState,
     /// Entries it holds at most; a publish above is refused. Unlimited when absent.
     pub depth_limit: Option<u64>,
+    /// What pull workers get here.
+    #[serde(default)]
+    pub settings: QueueSettings,
+}
+
+/// What pull workers get in a queue; what is absent is at its default.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QueueSettings {
+    /// Seconds that a lease lasts when its claimer names none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_seconds: Option<u32>,
+    /// Retries of an event that names none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_retries: Option<u32>,
+    /// When a failed attempt of an event without a policy of its own is tried again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<RetryPolicy>,
+    /// Whether workers must name their lease when they report.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub require_lease: bool,
 }
 
 /// What a queue holds, counted in one snapshot.

@@ -38,6 +38,9 @@ pub enum RetryPolicy {
     },
 }
 
+/// Its numbers are compared as they stand; one that is not a number makes no policy that anybody could store.
+impl Eq for RetryPolicy {}
+
 impl RetryPolicy {
     /// The same delay each time.
     #[must_use]
@@ -55,6 +58,19 @@ impl RetryPolicy {
     #[must_use]
     pub fn list(delays: impl IntoIterator<Item = Duration>) -> Self {
         Self::List { delays_ms: delays.into_iter().map(millis).collect() }
+    }
+
+    /// Whether every delay is at most a hundred years and every number a number.
+    #[must_use]
+    pub fn is_sane(&self) -> bool {
+        const LONGEST: u64 = 100 * 366 * 24 * 3600 * 1000;
+        match self {
+            Self::Fixed { delay_ms } => *delay_ms <= LONGEST,
+            Self::Exponential { base_ms, factor, max_ms, jitter } => {
+                *base_ms <= LONGEST && *max_ms <= LONGEST && factor.is_finite() && (0.0..=1.0).contains(jitter)
+            }
+            Self::List { delays_ms } => delays_ms.len() <= 1000 && delays_ms.iter().all(|delay| *delay <= LONGEST),
+        }
     }
 
     /// The delay after the `attempt`-th attempt (from 1) failed. `random` is in `0.0..1.0` and spreads retries out.

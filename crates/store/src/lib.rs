@@ -9,6 +9,8 @@ pub mod conformance;
 pub mod error;
 mod failpoint;
 pub mod handlers;
+pub mod keys;
+mod listing;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod projections;
@@ -16,10 +18,13 @@ pub mod schedules;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
+pub mod work;
 
 pub use error::{Error, ErrorKind, Result};
 pub use failpoint::failpoint;
 pub use handlers::{HandlerHistory, HandlerState, HandlerStates};
+pub use keys::{KeyStore, KeyView, NewKey};
 pub use projections::*;
 pub use schedules::{DueSchedules, ScheduleSpec, ScheduleView, Schedules, Tick};
 pub use store::*;
+pub use work::*;

@@ -316,12 +316,12 @@ pub struct Lag {
     /// How long ago the oldest of them was written.
     pub age: Duration,
     /// Whose open transaction keeps them from being read: an earlier commit could still come from it.
-    pub held_by: Option<Holder>,
+    pub held_by: Option<Blocker>,
 }
 
 /// An open transaction that holds readers of the log back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct Blocker {
     /// The server process, unless it is a prepared transaction.
     pub pid: Option<i32>,
     /// What it calls itself: the application's name, or the prepared transaction's.

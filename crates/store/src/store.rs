@@ -8,20 +8,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tidegate_core::{
-    Depth, End, EntryId, Generation, IdSpace, LeaseToken, NewEvent, PayloadLimit, QueueConfig, QueueName, QueueState,
-    Timestamp, Tsid, Why,
+    Depth, End, EntryId, Generation, IdSpace, LeaseToken, NewEvent, PayloadLimit, QueueConfig, QueueName,
+    QueueSettings, QueueState, RetryPolicy, Timestamp, Tsid, Why,
 };
 use tokio::sync::broadcast;
 
 use crate::error::{Error, Result};
 use crate::handlers::HandlerStates;
+use crate::keys::KeyStore;
 use crate::projections::Projections;
+use crate::work::WorkStore;
 
 /// One answer per item, in the items' order. One bad item never fails its neighbours.
 pub type Batch<T> = Vec<Result<T>>;
 
 /// The version of the schema that this program writes.
-pub const SCHEMA_VERSION: i32 = 4;
+pub const SCHEMA_VERSION: i32 = 5;
 
 /// A database that keeps events.
 ///
@@ -94,6 +96,16 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
 
     /// Readers of the log, where the store keeps them.
     fn projections(&self) -> Option<&dyn Projections> {
+        None
+    }
+
+    /// What pull workers need, where this store has it.
+    fn work(&self) -> Option<&dyn WorkStore> {
+        None
+    }
+
+    /// API keys, where this store keeps them.
+    fn keys(&self) -> Option<&dyn KeyStore> {
         None
     }
 
@@ -259,6 +271,10 @@ pub struct Claim {
     pub lease: Duration,
     /// Who asks.
     pub worker: String,
+    /// Only entries with any of these tags; all when `None`.
+    pub tags: Option<Vec<String>>,
+    /// Whether the audit says who picked what, in the same transaction.
+    pub audit: bool,
 }
 
 /// An entry under a lease.
@@ -317,6 +333,14 @@ pub struct Fact {
     pub attributes: Option<String>,
     /// When it was published, in database time.
     pub created_at: Timestamp,
+    /// What people call it.
+    pub title: Option<String>,
+    /// What people say about it.
+    pub description: Option<String>,
+    /// What pull workers choose it by.
+    pub tags: Vec<String>,
+    /// When a failed attempt is tried again, where the event says so.
+    pub retry: Option<RetryPolicy>,
 }
 
 /// One entry to be ended.
@@ -407,6 +431,8 @@ pub struct EntryView {
     pub error: Option<String>,
     /// What handlers answered, once it ended.
     pub results: Option<String>,
+    /// When anything last happened to it.
+    pub updated_at: Timestamp,
     /// The fact.
     pub fact: Fact,
 }
@@ -470,12 +496,14 @@ pub struct Census {
 }
 
 /// What to change of a queue; `None` leaves a setting as it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct QueueChange {
     /// Whether it accepts and delivers.
     pub state: Option<QueueState>,
     /// Entries it holds at most (`Some(None)` lifts the limit).
     pub depth_limit: Option<Option<u64>>,
+    /// What pull workers get, all of it.
+    pub settings: Option<QueueSettings>,
 }
 
 /// A consumer that is alive.
@@ -507,6 +535,14 @@ pub enum Wake {
     Queues(BTreeSet<QueueName>),
     /// Perhaps anywhere (another process wrote, or hints were lost).
     Any,
+}
+
+/// The key of a request was used for another one.
+pub(crate) fn other_request(key: &str) -> Error {
+    Error::new(
+        crate::error::ErrorKind::Conflict,
+        format!("idempotency key {key:?} was used for another request: use another key or the same request"),
+    )
 }
 
 /// The errors an entry ends with when a claim finds its attempts used up.

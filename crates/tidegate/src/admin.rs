@@ -96,7 +96,7 @@ impl EventQueue {
     }
 
     async fn set_state(&self, state: QueueState) -> Result<QueueConfig> {
-        self.change(QueueChange { state: Some(state), depth_limit: None }).await
+        self.change(QueueChange { state: Some(state), ..QueueChange::default() }).await
     }
 
     /// Stops delivery; publishes are still accepted.
@@ -155,7 +155,7 @@ impl EventQueue {
     /// # Errors
     /// The store's.
     pub async fn set_depth_limit(&self, limit: Option<u64>) -> Result<QueueConfig> {
-        self.change(QueueChange { state: None, depth_limit: Some(limit) }).await
+        self.change(QueueChange { depth_limit: Some(limit), ..QueueChange::default() }).await
     }
 
     /// The queue's settings.

@@ -23,6 +23,8 @@ pub(crate) struct ClaimKey {
     pub(crate) types: Option<Vec<String>>,
     pub(crate) lease: Duration,
     pub(crate) worker: String,
+    pub(crate) tags: Option<Vec<String>>,
+    pub(crate) audit: bool,
 }
 
 /// Where delivered entries came from; each of them holds it.
@@ -123,6 +125,8 @@ async fn claim(origin: Arc<Origin>, wanted: Vec<usize>) -> Result<Vec<Result<Vec
         max: wanted.iter().sum(),
         lease: key.lease,
         worker: key.worker.clone(),
+        tags: key.tags.clone(),
+        audit: key.audit,
     };
     let claimed = origin.shared.store.claim(claim).await?;
     let at = Instant::now();
@@ -185,6 +189,29 @@ impl Consumer {
             check_text("event type", event_type)?;
         }
         Ok(self.changed(|key| key.types = Some(types)))
+    }
+
+    /// Claims only entries with any of these tags.
+    ///
+    /// # Errors
+    /// When there is none, or one is not a tag.
+    pub fn tags<T: Into<String>>(&self, tags: impl IntoIterator<Item = T>) -> Result<Self> {
+        let mut tags: Vec<String> = tags.into_iter().map(Into::into).collect();
+        tags.sort_unstable();
+        tags.dedup();
+        if tags.is_empty() {
+            return Err(Error::invalid("a consumer of no tags would never get anything: name one, or leave it out"));
+        }
+        for tag in &tags {
+            tidegate_core::work::check_tag(tag)?;
+        }
+        Ok(self.changed(|key| key.tags = Some(tags)))
+    }
+
+    /// Lets the audit say who picked what.
+    #[must_use]
+    pub fn audited(&self) -> Self {
+        self.changed(|key| key.audit = true)
     }
 
     /// Claims for this long.

@@ -246,6 +246,14 @@ impl QueuedEvent {
         self.lease.origin = None;
     }
 
+    /// Hands the lease over to whoever is told of it, such as a worker in another process: it is no longer given back when
+    /// this value goes, and ends by a report, by [`EventQueue::finish`](crate::EventQueue::finish), or by running out.
+    #[must_use = "the lease is in it"]
+    pub fn hand_over(mut self) -> Claimed {
+        self.disarm();
+        Claimed::clone(&self.data)
+    }
+
     /// The lease is now somebody else's business: a batch that ends it, or nobody's.
     pub(crate) fn disarm(&mut self) -> Option<Arc<Origin>> {
         self.lease.origin.take()

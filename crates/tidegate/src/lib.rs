@@ -76,6 +76,7 @@ pub mod testing;
 mod transaction;
 mod upkeep;
 mod wake;
+mod work;
 
 pub use admin::DeadLetterFilter;
 pub use bus::{ABANDONED_AFTER, BusWorker, EventBus, RouteError, Router};
@@ -92,13 +93,15 @@ pub use queue::EventQueue;
 pub use receipt::Receipt;
 pub use schedule::{Schedule, Scheduler, Schedules};
 pub use tidegate_core::{
-    Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, Handled, IdSpace, LeaseToken, NewEvent,
-    PayloadLimit, QueueConfig, QueueName, QueueState, RetryPolicy, Timestamp, Tsid, Why,
+    Action, Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, Handled, IdSpace, Idempotency,
+    LeaseToken, NewEvent, Outcome, PayloadLimit, QueueConfig, QueueName, QueueSettings, QueueState, RetryPolicy,
+    Status, Timestamp, Tsid, Why,
 };
 pub use tidegate_core::{Cron, MissedTicks};
 pub use tidegate_store::{
-    Backend, Claimed, Clock, EntryPhase, EntryView, Fact, Finalize, Finalized, ManualClock, PublishOutcome, Published,
-    Requeue, RequeueAt, Store, StoreOptions,
+    AuditRow, Backend, Claimed, Clock, EntryPhase, EntrySummary, EntryView, Fact, Finalize, Finalized, Heartbeat, Held,
+    Holder, KeyStore, KeyView, ListQuery, ManualClock, NewKey, Page, PublishOutcome, Published, QueueChange, Report,
+    Reported, Requeue, RequeueAt, Retained, Retention, Store, StoreOptions, Verdict, WorkerView,
 };
 pub use tidegate_store::{ScheduleSpec, ScheduleView};
 pub use transaction::CallerTx;

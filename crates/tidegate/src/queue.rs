@@ -52,6 +52,8 @@ impl EventQueue {
             types: None,
             lease: options.lease,
             worker: options.worker.clone(),
+            tags: None,
+            audit: false,
         };
         let shared = Shared::start(options, store, native);
         Ok(Self { consumer: Consumer { lane: shared.claim_lane(key) } })

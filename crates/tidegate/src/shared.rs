@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tidegate_core::{EntryId, NewEvent, QueueName, Timestamp};
-use tidegate_store::{Backend, Batch, Extend, Finalize, Finalized, PublishOutcome, Published, Requeue, Result, Store};
+use tidegate_store::{
+    Backend, Batch, Extend, Finalize, Finalized, Heartbeat, Held, PublishOutcome, Published, Report, Reported, Requeue,
+    Result, Store,
+};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::coalescer::{Coalescer, LaneLimits};
@@ -18,6 +21,7 @@ use crate::release::{self, Errand, Release};
 use crate::transaction::sealed::NativeRef;
 use crate::upkeep::{self, ACTIVE_WITHIN, Notes};
 use crate::wake::{self, Bells, news_of};
+use crate::work;
 
 /// The store under its own name, for what only one database can do.
 #[derive(Debug, Clone)]
@@ -64,6 +68,8 @@ pub(crate) struct Lanes {
     pub(crate) requeue: Coalescer<Requeue, ()>,
     pub(crate) release: Coalescer<Requeue, ()>,
     pub(crate) cancel: Coalescer<EntryId, ()>,
+    pub(crate) report: Coalescer<Report, Reported>,
+    pub(crate) heartbeat: Coalescer<Heartbeat, Held>,
 }
 
 impl Shared {
@@ -213,12 +219,14 @@ impl Lanes {
             requeue: requeue_lane("requeue", limits(2), store, Some(meters)),
             release: requeue_lane("release", limits(2), store, None),
             cancel: cancel_lane(limits(2), store),
+            report: work::report_lane(limits(2), store, meters),
+            heartbeat: work::heartbeat_lane(limits(2), store, meters),
         }
     }
 
     /// Where events go that are published together.
     pub(crate) fn for_publish(&self, events: &[NewEvent]) -> &Coalescer<NewEvent, Published> {
-        let keyed = events.iter().any(|event| event.deduplication.is_some());
+        let keyed = events.iter().any(|event| event.deduplication.is_some() || event.idempotency.is_some());
         let grouped = events.iter().any(|event| event.group.is_some());
         match (keyed, grouped) {
             (false, false) => &self.publish,
@@ -236,6 +244,8 @@ impl Lanes {
         self.extend.close();
         self.requeue.close();
         self.cancel.close();
+        self.report.close();
+        self.heartbeat.close();
         self.idle().await;
     }
 
@@ -248,6 +258,8 @@ impl Lanes {
         self.extend.idle().await;
         self.requeue.idle().await;
         self.cancel.idle().await;
+        self.report.idle().await;
+        self.heartbeat.idle().await;
     }
 
     fn publish_lanes(&self) -> [&Coalescer<NewEvent, Published>; 4] {

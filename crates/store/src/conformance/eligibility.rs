@@ -146,6 +146,8 @@ pub(super) async fn facts_come_back_in_full(scene: Scene) {
     full.correlation_id = Some("c-1".into());
     full.causation_id = Some("b-1".into());
     full.attributes = Some("{\"title\":  \"two  spaces\"}".into());
+    full = full.title("Order créée").description("two\nlines").tags(["a b", "é"]);
+    full.retry = Some(tidegate_core::RetryPolicy::list([seconds(1), seconds(5)]));
     full.client = Some(Tsid::from_parts(1_700_000_000_000, 7));
     let expected = full.clone();
     let id = publish_one(&store, full).await;
@@ -169,6 +171,10 @@ pub(super) async fn facts_come_back_in_full(scene: Scene) {
         causation_id: expected.causation_id,
         attributes: expected.attributes,
         created_at,
+        title: expected.title,
+        description: expected.description,
+        tags: expected.tags,
+        retry: expected.retry,
     };
     assert_eq!(claimed.fact, fact);
     assert_eq!(claimed.event_id, view.event_id);

@@ -5,6 +5,7 @@
 //! [`conformance_cases!`](crate::conformance_cases) names them all, so that a test binary can make a test of each.
 
 mod attempts;
+mod audit;
 mod bad_input;
 mod batches;
 mod concurrency;
@@ -17,6 +18,7 @@ mod fencing;
 mod groups;
 mod handlers;
 mod ids;
+mod lists;
 mod model;
 mod namespaces;
 mod order;
@@ -29,8 +31,10 @@ mod restart;
 mod scene;
 mod schedules;
 mod schema;
+mod tags;
 mod wakeups;
 mod why;
+mod work;
 
 use std::fmt::Debug;
 use std::pin::Pin;
@@ -390,6 +394,57 @@ macro_rules! conformance_cases {
                 documents_are_listed_by_prefix_and_page,
                 lag_is_counted_up_to_a_bound,
                 bad_names_are_refused,
+            }
+            tags {
+                any_of_the_tags_matches,
+                claims_by_tag_go_by_priority_then_order,
+                claims_with_and_without_tags_share_entries,
+                delayed_and_retried_entries_come_when_due,
+                an_abandoned_entry_is_found_by_its_tag,
+                a_released_entry_is_found_again,
+                groups_keep_their_order,
+                queues_types_and_pauses_hold,
+                ended_and_redriven_entries,
+                exhausted_entries_are_not_offered_again,
+                replaced_contents_bring_their_own_tags,
+                tags_in_a_callers_transaction,
+                bad_tags_are_refused,
+                many_claimers_by_tag_get_each_entry_once,
+            }
+            work {
+                complete_ends_and_records,
+                three_retries_are_four_attempts,
+                repeats_answer_the_record,
+                a_later_attempt_of_the_same_worker_is_a_new_record,
+                who_holds_nothing_changes_nothing,
+                an_expired_lease_that_nobody_took_still_reports,
+                an_abandonment_uses_up_a_retry,
+                retries_wait_as_event_or_queue_say,
+                a_queue_can_require_leases,
+                concurrent_repeats_record_once,
+                each_of_a_batch_is_answered,
+                a_heartbeat_extends_the_lease,
+                a_reset_of_a_held_entry_fences_its_holder,
+                a_reset_of_a_failed_entry_starts_over,
+                only_held_and_failed_entries_are_reset,
+                a_repeated_request_answers_its_first_result,
+                workers_are_seen_and_go_stale,
+                keys_are_kept_and_revoked,
+            }
+            audit {
+                the_whole_story_is_kept,
+                a_takeover_says_who_abandoned,
+                a_release_is_not_an_abandonment,
+                a_reset_keeps_its_reason,
+                claims_without_audit_leave_no_trace,
+                untagged_claims_can_be_audited,
+            }
+            lists {
+                every_filter_and_its_total,
+                pages_by_offset_and_cursor,
+                other_filters,
+                items_show_what_the_source_shows,
+                retention_forgets_what_nobody_needs,
             }
             model {
                 random_histories_match_the_model,

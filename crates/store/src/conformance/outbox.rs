@@ -323,7 +323,7 @@ pub(super) async fn plain_sql_refuses_bad_input(scene: Scene) {
     let mut caller = scene.begin().await;
     assert!(caller.publish_sql(&event("t")).await.unwrap_err().contains("draining"));
     caller.rollback().await;
-    let change = QueueChange { state: Some(QueueState::Active), depth_limit: Some(Some(1)) };
+    let change = QueueChange { state: Some(QueueState::Active), depth_limit: Some(Some(1)), ..QueueChange::default() };
     store.put_queue(&default_queue(), change).await.unwrap();
     publish_one(&store, event("t")).await;
     let mut caller = scene.begin().await;

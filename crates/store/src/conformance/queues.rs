@@ -1,6 +1,6 @@
 //! Queues: states, limits, and that they are apart.
 
-use tidegate_core::{NewEvent, QueueConfig, QueueState};
+use tidegate_core::{NewEvent, QueueConfig, QueueSettings, QueueState};
 
 use super::scene::*;
 use crate::ErrorKind::{Full, NotFound};
@@ -16,7 +16,12 @@ fn limit(limit: Option<u64>) -> QueueChange {
 
 pub(super) async fn the_default_queue_exists(scene: Scene) {
     let store = scene.open().await;
-    let expected = QueueConfig { name: default_queue(), state: QueueState::Active, depth_limit: None };
+    let expected = QueueConfig {
+        name: default_queue(),
+        state: QueueState::Active,
+        depth_limit: None,
+        settings: QueueSettings::default(),
+    };
     assert_eq!(store.queues().await.unwrap(), [expected]);
 }
 
@@ -24,7 +29,8 @@ pub(super) async fn put_creates_and_changes(scene: Scene) {
     let store = scene.open().await;
     let name = queue("billing.eu-1/retry:x_y");
     let made = store.put_queue(&name, limit(Some(7))).await.unwrap();
-    assert_eq!(made, QueueConfig { name: name.clone(), state: QueueState::Active, depth_limit: Some(7) });
+    let settings = QueueSettings::default();
+    assert_eq!(made, QueueConfig { name: name.clone(), state: QueueState::Active, depth_limit: Some(7), settings });
     let paused = store.put_queue(&name, to(QueueState::Paused)).await.unwrap();
     assert_eq!((paused.state, paused.depth_limit), (QueueState::Paused, Some(7)), "the rest stays");
     let lifted = store.put_queue(&name, limit(None)).await.unwrap();

@@ -7,7 +7,7 @@ use crate::store::*;
 
 pub(super) async fn everything_is_there_after_reopening(scene: Scene) {
     let store = scene.open().await;
-    let change = QueueChange { state: Some(QueueState::Paused), depth_limit: Some(Some(9)) };
+    let change = QueueChange { state: Some(QueueState::Paused), depth_limit: Some(Some(9)), ..QueueChange::default() };
     store.put_queue(&queue("other"), change).await.unwrap();
     let keyed = NewEvent::new("t", "keyed").deduplicate("k");
     let mut batch = events(4);

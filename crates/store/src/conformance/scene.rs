@@ -112,7 +112,7 @@ pub(super) async fn try_publish(store: &AnyStore, event: NewEvent) -> Result<Pub
 
 /// The claim that most cases make: of all types, from `default`, for a minute.
 pub(super) fn want(max: usize) -> Claim {
-    Claim { queue: default_queue(), types: None, max, lease: LEASE, worker: "w".into() }
+    Claim { queue: default_queue(), types: None, max, lease: LEASE, worker: "w".into(), tags: None, audit: false }
 }
 
 pub(super) fn want_types(max: usize, types: &[&str]) -> Claim {

@@ -13,6 +13,7 @@ use super::items::{
     Columns, Item, KeyRow, Known, Replacement, client, other_body, read_known, read_published, read_replaced,
 };
 use super::settle::FinalizeColumns;
+use super::tags::Ended;
 use super::{Inner, MAX_CATALOG_READS, PostgresStore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Finalize, Finalized, Published};
@@ -27,6 +28,9 @@ impl PostgresStore {
         let inner = &self.inner;
         for event in &events {
             event.check(inner.options.store.payload_limit)?;
+            if event.idempotency.is_some() {
+                return Err(Error::invalid("an idempotency key needs a transaction of its own: use publish"));
+            }
         }
         for _ in 0..MAX_CATALOG_READS {
             let catalog = inner.catalog().await?;
@@ -202,6 +206,8 @@ impl Inner {
             DedupMode::ReplaceWaiting => {
                 let replacement = Replacement::new(item, first.id, self.now());
                 let rows = tx.query(&self.sql.replace_fact, &replacement.params()).await?;
+                let ids: Vec<i64> = rows.iter().map(|row| row.get(2)).collect();
+                tx.execute(&self.sql.work.put_tags, &[&ids]).await?;
                 Ok(rows.first().map(|row| read_replaced(row, first)))
             }
         }
@@ -213,6 +219,9 @@ impl Inner {
         sorted.dedup_by_key(|item| item.id);
         let rows = tx.query(&self.sql.finalize, &FinalizeColumns::new(&sorted).params(&self.now())).await?;
         if rows.len() == items.len() {
+            if let Some(ended) = Ended::new(&rows) {
+                tx.execute(&self.sql.work.end_tags, &ended.params()).await?;
+            }
             // Followers in the groups left are promoted after the commit: until then nobody may run them.
             let groups = rows.iter().filter_map(|row| Some((row.get::<_, i32>(1), row.get::<_, Option<&str>>(2)?)));
             let (queue_ids, names): (Vec<i32>, Vec<&str>) = groups.unzip();

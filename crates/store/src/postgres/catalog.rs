@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::collections::hash_map::{Entry, HashMap};
 use std::sync::Arc;
 
-use tidegate_core::{QueueName, QueueState};
+use tidegate_core::{QueueName, QueueSettings, QueueState};
 use tokio_postgres::Row;
 
 use super::errors::Fault;
@@ -29,6 +29,7 @@ pub(super) struct Queue {
     pub(super) name: QueueName,
     pub(super) state: QueueState,
     pub(super) depth_limit: Option<u64>,
+    pub(super) settings: QueueSettings,
     pub(super) lanes: Vec<Lane>,
     by_type: HashMap<(i16, Option<String>), i32>,
     types: HashSet<String>,
@@ -102,10 +103,16 @@ fn read_queue(row: &Row, id: i32) -> Result<Queue, Fault> {
         name: QueueName::new(row.get::<_, String>(2)).map_err(|_| damaged("name"))?,
         state: QueueState::from_code(row.get(3)).ok_or_else(|| damaged("state"))?,
         depth_limit: limit.map(|limit| u64::try_from(limit).unwrap_or(0)),
+        settings: read_settings(row.get(8)).map_err(|_| damaged("setting"))?,
         lanes: Vec::new(),
         by_type: HashMap::new(),
         types: HashSet::new(),
     })
+}
+
+/// What pull workers get in a queue, as it is stored.
+pub(super) fn read_settings(text: Option<&str>) -> Result<QueueSettings, serde_json::Error> {
+    text.map(serde_json::from_str).transpose().map(Option::unwrap_or_default)
 }
 
 impl Queue {

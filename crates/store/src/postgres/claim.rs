@@ -17,13 +17,15 @@ use super::errors::Fault;
 use super::items::micros;
 use super::marks::Mark;
 use super::row;
+use super::tags;
 use super::{Inner, MAX_CATALOG_READS, accept_generation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Claim, Claimed, Fact, Finalize};
 
 /// Columns of the claim statements.
 const EXHAUSTED_AS: usize = 11;
-const OFFERED: usize = 12;
+const FLAGS: usize = 12;
+const OFFERED: usize = 13;
 
 /// Entries that one claim takes at most.
 const MAX_CLAIM: usize = 10_000;
@@ -41,6 +43,9 @@ struct Found {
 impl Inner {
     pub(super) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>> {
         tidegate_core::name::check_text("worker id", &claim.worker)?;
+        for tag in claim.tags.iter().flatten() {
+            tidegate_core::work::check_tag(tag)?;
+        }
         let wanted = claim.max.min(MAX_CLAIM);
         let mut claimed = Vec::new();
         let mut sorted = false;
@@ -87,7 +92,7 @@ impl Inner {
                             continue;
                         }
                     }
-                    if !looked && self.marks.may_look(Instant::now()) {
+                    if !looked && claim.tags.is_none() && self.marks.may_look(Instant::now()) {
                         looked = true;
                         continue;
                     }
@@ -169,7 +174,11 @@ impl Inner {
         max: usize,
         widen: usize,
     ) -> Result<Found, Fault> {
-        let rows = self.lease(tx, lanes, claim, max as i64, widen as i64).await?;
+        let (max, widen) = (max as i64, widen as i64);
+        let rows = match &claim.tags {
+            None => self.lease(tx, lanes, claim, max, widen).await?,
+            Some(tags) => self.lease_tagged(tx, queue, claim, tags, max, widen).await?,
+        };
         let offered: Option<i64> = rows.first().and_then(|row| row.get(OFFERED));
         let mut found = Found { offered: offered.unwrap_or(0) as usize, ..Found::default() };
         let rows: Vec<&Row> = rows.iter().filter(|row| row.get::<_, Option<i64>>(0).is_some()).collect();
@@ -178,7 +187,11 @@ impl Inner {
         }
         let mut facts = self.facts_of(tx, &rows).await?;
         let mut exhausted = Vec::new();
+        let mut audited = Vec::new();
         for row in rows {
+            if tags::is_audited(row.get(FLAGS)) && row.get::<_, i64>(5) > 1 {
+                audited.push((row.get(0), row.get(5)));
+            }
             let (attempts, max_attempts): (i32, i32) = (row.get(3), row.get(4));
             if attempts > max_attempts {
                 exhausted.push(end_exhausted(row)?);
@@ -189,6 +202,9 @@ impl Inner {
             let fact = facts.remove(&row.get(1)).ok_or_else(|| lost_fact(row))?;
             found.claimed.push((priority, read_claimed(row, fact)?));
         }
+        self.lease_tags(tx, &found.claimed).await?;
+        let worker = claim.audit.then_some(claim.worker.as_str());
+        self.audit_claim(tx, &audited, &found.claimed, worker).await?;
         found.exhausted = exhausted.len();
         if !exhausted.is_empty() {
             exhausted.sort_by_key(|item| item.id);
@@ -211,7 +227,8 @@ impl Inner {
         let shared: Vec<bool> = lanes.shared.iter().map(|shared| *shared && claim.types.is_some()).collect();
         if let ([lane], [mark], [due], [false]) = (&*lanes.ids, &*lanes.marks, &*lanes.due_marks, &*shared) {
             let params: [&(dyn ToSql + Sync); 7] = [&now, lane, mark, due, &max, &lease, &claim.worker];
-            return tx.query(&self.sql.claim_of_one, &params).await;
+            let statement = if claim.audit { &self.sql.claim_of_one_audited } else { &self.sql.claim_of_one };
+            return tx.query(statement, &params).await;
         }
         let params: [&(dyn ToSql + Sync); 11] = [
             &now,
@@ -226,7 +243,8 @@ impl Inner {
             &claim.types,
             &offers,
         ];
-        tx.query(&self.sql.claim_of_many, &params).await
+        let statement = if claim.audit { &self.sql.claim_of_many_audited } else { &self.sql.claim_of_many };
+        tx.query(statement, &params).await
     }
 
     /// The facts of leased entries, by event id. Asked for apart: a join would look for each one's partition anew. The
@@ -312,7 +330,7 @@ impl Inner {
         self.database.reader().await?.query(&self.sql.first_rows, &[&lanes, &ids, &dues]).await
     }
 
-    async fn database_time(&self) -> Result<Timestamp, Fault> {
+    pub(super) async fn database_time(&self) -> Result<Timestamp, Fault> {
         let rows = self
             .database
             .reader()

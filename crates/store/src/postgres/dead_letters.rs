@@ -9,6 +9,7 @@ use super::Inner;
 use super::connection::{Begin, Tx};
 use super::errors::Fault;
 use super::row;
+use super::tags::tagged;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, DeadLetters, EntryView};
 
@@ -39,8 +40,18 @@ impl Inner {
     }
 
     async fn redrive_ids(&self, tx: &Tx, ids: &[EntryId]) -> Result<(HashMap<i64, Generation>, Vec<i32>), Fault> {
-        let sorted = sorted(ids);
-        let rows = tx.query(&self.sql.redrive, &[&self.now(), &sorted]).await?;
+        self.redrive_rows(tx, &sorted(ids), false).await
+    }
+
+    /// Starts new generations; ids are sorted and distinct. A reset takes only FAILED ones and raises their tokens.
+    pub(super) async fn redrive_rows(
+        &self,
+        tx: &Tx,
+        ids: &[i64],
+        reset: bool,
+    ) -> Result<(HashMap<i64, Generation>, Vec<i32>), Fault> {
+        let rows = tx.query(&self.sql.redrive, &[&self.now(), &ids, &i64::from(reset)]).await?;
+        self.put_tags(tx, &tagged(&rows, 0, 4)).await?;
         let groups = rows.iter().filter_map(|row| Some((row.get::<_, i32>(2), row.get::<_, Option<&str>>(3)?)));
         self.promote(tx, groups).await?;
         let made = rows.iter().map(|row| (row.get(0), row::count(row.get(1)))).collect();

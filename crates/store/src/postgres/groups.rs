@@ -8,6 +8,7 @@ use futures_util::FutureExt;
 use super::catalog::{Catalog, MissingLane};
 use super::connection::{Begin, Tx};
 use super::errors::Fault;
+use super::tags::tagged;
 use super::{Inner, MAX_CATALOG_READS, accept_generation};
 use crate::error::Result;
 
@@ -28,6 +29,7 @@ impl Inner {
         tx.query(&self.sql.lock_groups, &[&locks]).await?;
         let (queue_ids, names): (Vec<i32>, Vec<&str>) = groups.into_iter().unzip();
         let rows = tx.query(&self.sql.promote, &[&self.now(), &queue_ids, &names]).await?;
+        self.follow_tags(tx, &tagged(&rows, 1, 2)).await?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
@@ -115,7 +117,8 @@ impl Inner {
             return Ok(Ok((0, queues)));
         }
         tx.draw_xid().await?;
-        tx.query(&self.sql.sort_in, &[&self.now(), &ids, &lanes]).await?;
+        let rows = tx.query(&self.sql.sort_in, &[&self.now(), &ids, &lanes]).await?;
+        self.follow_tags(tx, &tagged(&rows, 0, 1)).await?;
         self.promote(tx, groups).await?;
         Ok(Ok(((ids.len() + notes.len()) as u64, queues)))
     }

@@ -103,7 +103,12 @@ impl Inner {
         let catalog = self.catalog().await?;
         let mut queues: Vec<QueueConfig> = catalog
             .queues()
-            .map(|queue| QueueConfig { name: queue.name.clone(), state: queue.state, depth_limit: queue.depth_limit })
+            .map(|queue| QueueConfig {
+                name: queue.name.clone(),
+                state: queue.state,
+                depth_limit: queue.depth_limit,
+                settings: queue.settings.clone(),
+            })
             .collect();
         queues.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(queues)
@@ -128,7 +133,8 @@ fn read_view(row: &Row) -> Result<EntryView> {
         phase: read_phase(row, id)?,
         error: row.get(17),
         results: row.get(18),
-        fact: row::fact(row, 20),
+        updated_at: row.get(20),
+        fact: row::fact(row, 21),
     })
 }
 

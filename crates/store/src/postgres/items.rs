@@ -113,16 +113,28 @@ pub(super) struct Replacement<'a> {
     scope: i64,
     key: Option<&'a str>,
     event: &'a NewEvent,
+    tags: Option<String>,
+    retry: Option<String>,
 }
 
 impl<'a> Replacement<'a> {
     pub(super) fn new(item: &'a Item, entry: EntryId, now: Option<Timestamp>) -> Self {
         let payload = item.event.payload.as_ref();
         let (client, scope) = (client(item), i64::from(item.queue_id));
-        Self { now, entry: entry.get(), payload, client, scope, key: key(item), event: &item.event }
+        Self {
+            now,
+            entry: entry.get(),
+            payload,
+            client,
+            scope,
+            key: key(item),
+            event: &item.event,
+            tags: tags(&item.event),
+            retry: retry(&item.event),
+        }
     }
 
-    pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 14] {
+    pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 18] {
         let event = self.event;
         [
             &self.now,
@@ -139,6 +151,10 @@ impl<'a> Replacement<'a> {
             &self.scope,
             &self.key,
             &self.client,
+            &event.title,
+            &event.description,
+            &self.tags,
+            &self.retry,
         ]
     }
 }
@@ -184,6 +200,10 @@ pub(super) struct Columns<'a> {
     delays: Vec<Option<i64>>,
     max_attempts: Vec<i32>,
     exhausted: Vec<i16>,
+    described: [Vec<Option<&'a str>>; 2],
+    tags: Vec<Option<String>>,
+    retries: Vec<Option<String>>,
+    priorities: Vec<i16>,
 }
 
 impl<'a> Columns<'a> {
@@ -224,6 +244,10 @@ impl<'a> Columns<'a> {
             delays: items.iter().map(delay).collect(),
             max_attempts: items.iter().map(|item| item.event.max_attempts as i32).collect(),
             exhausted: items.iter().map(|item| item.event.exhausted_as.code()).collect(),
+            described: [text(|event| &event.title), text(|event| &event.description)],
+            tags: items.iter().map(|item| tags(&item.event)).collect(),
+            retries: items.iter().map(|item| retry(&item.event)).collect(),
+            priorities: items.iter().map(|item| item.event.priority).collect(),
         }
     }
 
@@ -235,6 +259,7 @@ impl<'a> Columns<'a> {
     /// The parameters in the statement's order.
     pub(super) fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
         let [content_type, source, subject, external_id, correlation_id, causation_id, attributes, group] = &self.texts;
+        let [title, description] = &self.described;
         vec![
             &self.now,
             &self.ids,
@@ -257,8 +282,23 @@ impl<'a> Columns<'a> {
             group,
             &self.max_attempts,
             &self.exhausted,
+            title,
+            description,
+            &self.tags,
+            &self.retries,
+            &self.priorities,
         ]
     }
+}
+
+/// Tags as they are stored.
+fn tags(event: &NewEvent) -> Option<String> {
+    (!event.tags.is_empty()).then(|| event.tags.join(","))
+}
+
+/// A retry policy as it is stored.
+fn retry(event: &NewEvent) -> Option<String> {
+    event.retry.as_ref().and_then(|policy| serde_json::to_string(policy).ok())
 }
 
 /// Whether an event has nothing but its type, its payload and what every entry has.

@@ -13,6 +13,7 @@ const STEPS: &[(i32, i32, &str)] = &[
     (2, 1, include_str!("0002_handlers.sql")),
     (3, 1, include_str!("0003_projections.sql")),
     (4, 1, include_str!("0004_schedules.sql")),
+    (5, 1, include_str!("0005_worker_api.sql")),
 ];
 
 /// Checks the schema and, if asked to, migrates it.

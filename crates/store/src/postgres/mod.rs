@@ -14,6 +14,8 @@ mod handlers;
 mod headroom;
 mod inspect;
 mod items;
+mod keys;
+mod listing;
 mod marks;
 mod migrate;
 mod notify;
@@ -21,11 +23,16 @@ mod order;
 mod projections;
 mod projections_sql;
 mod publish;
+mod requests;
+mod retain;
 mod row;
 mod schedules;
 mod settle;
 mod sql;
+mod tags;
 mod upkeep;
+mod work;
+mod work_sql;
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -48,10 +55,12 @@ use self::notify::{Heard, Outbox};
 use self::sql::Sql;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
+use crate::keys::KeyStore;
 use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Published,
     QueueChange, Requeue, Store, StoreOptions, Upkeep, Wake,
 };
+use crate::work::WorkStore;
 
 /// How often a batch may find that the configuration changed under it.
 const MAX_CATALOG_READS: usize = 24;
@@ -330,6 +339,14 @@ impl Store for PostgresStore {
     }
 
     fn projections(&self) -> Option<&dyn crate::projections::Projections> {
+        Some(self)
+    }
+
+    fn work(&self) -> Option<&dyn WorkStore> {
+        Some(self)
+    }
+
+    fn keys(&self) -> Option<&dyn KeyStore> {
         Some(self)
     }
 

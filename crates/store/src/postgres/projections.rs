@@ -16,7 +16,7 @@ use super::row::{self, count};
 use super::{Inner, PostgresStore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::projections::{
-    Change, Document, Failed, Holder, Lag, ListDocuments, LogPage, LogRow, Position, ProjectionFailure, ProjectionId,
+    Change, Document, Failed, Blocker, Lag, ListDocuments, LogPage, LogRow, Position, ProjectionFailure, ProjectionId,
     ProjectionState, ProjectionView, Projections, ReadLog, Reader, SWEEP, Step,
 };
 use crate::store::Fact;
@@ -280,7 +280,7 @@ impl Inner {
         };
         if row.get::<_, Option<bool>>(3) == Some(true) {
             let open = self.rows(&self.projections.holder, &[]).await?;
-            lag.held_by = open.first().map(|row| Holder {
+            lag.held_by = open.first().map(|row| Blocker {
                 pid: row.get(0),
                 name: row.get(1),
                 state: row.get(2),

@@ -19,6 +19,11 @@ use super::{Inner, MAX_CATALOG_READS, accept_generation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, PublishOutcome, Published};
 
+/// Whether keys are looked up before it is written.
+fn is_keyed(event: &NewEvent) -> bool {
+    event.deduplication.is_some() || event.idempotency.is_some()
+}
+
 impl Inner {
     /// Publishes a batch in one transaction; repeats of a key within the batch follow in rounds of their own.
     pub(super) async fn publish(&self, events: Vec<NewEvent>) -> Result<Batch<Published>> {
@@ -32,9 +37,13 @@ impl Inner {
         }
         while !waiting.is_empty() {
             let mut seen = HashSet::new();
-            let mut is_first = |event: &NewEvent| match &event.deduplication {
-                Some(dedup) => seen.insert((event.client, event.queue.clone(), dedup.key.clone())),
-                None => true,
+            let mut is_first = |event: &NewEvent| {
+                let dedup = event.deduplication.as_ref();
+                let dedup = dedup.map(|dedup| (event.client, Some(event.queue.clone()), dedup.key.clone()));
+                let request = event.idempotency.as_ref().map(|request| (event.client, None, request.key.clone()));
+                let free = dedup.iter().chain(&request).all(|key| !seen.contains(key));
+                seen.extend(dedup.into_iter().chain(request).filter(|_| free));
+                free
             };
             let (round, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(_, event)| is_first(event));
             waiting = rest;
@@ -53,7 +62,7 @@ impl Inner {
         events: Vec<(usize, NewEvent)>,
         answers: &mut [Option<Result<Published>>],
     ) -> Result<()> {
-        let keyed = events.iter().any(|(_, event)| event.deduplication.is_some());
+        let keyed = events.iter().any(|(_, event)| is_keyed(event));
         match self.try_round(&events, keyed).await {
             Ok(round) => {
                 for (index, answer) in round {
@@ -63,8 +72,7 @@ impl Inner {
             }
             // A key that somebody else's open transaction holds must not hold up its neighbours.
             Err(error) if error.kind() == ErrorKind::Busy && keyed && events.len() > 1 => {
-                let (keyed, free): (Vec<_>, Vec<_>) =
-                    events.into_iter().partition(|(_, event)| event.deduplication.is_some());
+                let (keyed, free): (Vec<_>, Vec<_>) = events.into_iter().partition(|(_, event)| is_keyed(event));
                 let alone = keyed.into_iter().map(|event| vec![event]);
                 for part in std::iter::once(free).filter(|free| !free.is_empty()).chain(alone) {
                     // The error of a part is in its items' answers.
@@ -196,6 +204,7 @@ impl Inner {
         let mut fresh: Vec<&Item> = items.iter().collect();
         let mut takeover = HashSet::new();
         if keyed {
+            fresh = self.answer_known_requests(tx, fresh, &mut answers).await?;
             fresh = self.answer_known_keys(tx, fresh, &mut takeover, &mut answers).await?;
         }
         let accepted = self.within_limits(tx, catalog, fresh, &mut answers).await?;
@@ -215,6 +224,7 @@ impl Inner {
         let published = read_published(&rows)?;
         if keyed {
             self.take_keys(tx, &accepted, &published, &takeover).await?;
+            self.take_requests(tx, &accepted, &published).await?;
         }
         let groups: Vec<(i32, &str)> =
             accepted.iter().filter_map(|item| Some((item.queue_id, item.event.group.as_deref()?))).collect();
@@ -273,6 +283,7 @@ impl Inner {
     async fn replace_fact(&self, tx: &Tx, item: &Item, first: Published) -> Result<Option<Published>, Fault> {
         let replacement = Replacement::new(item, first.id, self.now());
         let rows = tx.query(&self.sql.replace_fact, &replacement.params()).await?;
+        self.put_tags(tx, &rows.iter().map(|row| row.get(2)).collect::<Vec<_>>()).await?;
         Ok(rows.first().map(|row| read_replaced(row, first)))
     }
 

@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use crate::store::Fact;
 
 /// How many columns a fact has.
-pub(super) const FACT_COLUMNS: usize = 12;
+pub(super) const FACT_COLUMNS: usize = 16;
 
 /// A fact whose columns start at `first`.
 pub(super) fn fact(row: &Row, first: usize) -> Fact {
@@ -24,7 +24,17 @@ pub(super) fn fact(row: &Row, first: usize) -> Fact {
         causation_id: row.get(first + 9),
         attributes: row.get(first + 10),
         created_at: row.get(first + 11),
+        title: row.get(first + 12),
+        description: row.get(first + 13),
+        tags: tags(row.get(first + 14)),
+        // One that cannot be read is as good as none: the queue's applies.
+        retry: row.get::<_, Option<&str>>(first + 15).and_then(|text| serde_json::from_str(text).ok()),
     }
+}
+
+/// Tags as they are stored, separated by commas.
+pub(super) fn tags(text: Option<&str>) -> Vec<String> {
+    text.map(|text| text.split(',').map(str::to_owned).collect()).unwrap_or_default()
 }
 
 /// A count that is never negative.

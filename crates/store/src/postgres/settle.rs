@@ -16,6 +16,7 @@ use super::Inner;
 use super::connection::{Begin, Tx, Work};
 use super::errors::Fault;
 use super::items::{clean, micros};
+use super::tags::tagged;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Finalized, Requeue, RequeueAt};
 
@@ -48,7 +49,11 @@ impl Inner {
     }
 
     /// Runs one settling transaction and wakes queues in which a group moved on.
-    async fn settle<'a, T: Send + Sync + 'a>(&'a self, count: usize, work: &Work<'a, Settled<T>>) -> Result<Batch<T>> {
+    pub(super) async fn settle<'a, T: Send + Sync + 'a>(
+        &'a self,
+        count: usize,
+        work: &Work<'a, Settled<T>>,
+    ) -> Result<Batch<T>> {
         if count == 0 {
             return Ok(Vec::new());
         }
@@ -106,6 +111,7 @@ impl Inner {
         };
         let groups = rows.iter().filter_map(|row| Some((row.get::<_, i32>(1), row.get::<_, Option<&str>>(2)?)));
         let queues = self.promote(tx, groups).await?;
+        self.end_tags(tx, &rows).await?;
         Ok((read_ids(&rows)?, queues.into_iter().collect()))
     }
 
@@ -113,13 +119,14 @@ impl Inner {
         self.settle(items.len(), &|tx| async { self.extend_items(tx, &items).await }.boxed()).await
     }
 
-    async fn extend_items(&self, tx: Arc<Tx>, items: &[Extend]) -> Result<Settled<Timestamp>, Fault> {
+    pub(super) async fn extend_items(&self, tx: Arc<Tx>, items: &[Extend]) -> Result<Settled<Timestamp>, Fault> {
         let mut sorted: Vec<&Extend> = items.iter().collect();
         sorted.sort_by_key(|item| (item.id, item.token));
         let ids: Vec<i64> = sorted.iter().map(|item| item.id.get()).collect();
         let tokens: Vec<i64> = sorted.iter().map(|item| item.token.0).collect();
         let leases: Vec<i64> = sorted.iter().map(|item| micros(item.lease)).collect();
         let rows = tx.query(&self.sql.extend, &[&self.now(), &ids, &tokens, &leases]).await?;
+        self.follow_tags(&tx, &tagged(&rows, 0, 3)).await?;
         // By id and token: a stale holder may ask in the same batch as the real one.
         let extended: HashMap<(i64, i64), Timestamp> =
             rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
@@ -152,7 +159,9 @@ impl Inner {
             first.entry((item.id, item.token)).or_insert(index);
         }
         let sorted: Vec<&Requeue> = first.values().map(|index| &items[*index]).collect();
-        let rows = tx.query(&self.sql.requeue, &RequeueColumns::new(&sorted).params(&self.now())).await?;
+        let rows = self.requeue_rows(&tx, &sorted).await?;
+        self.follow_tags(&tx, &tagged(&rows, 0, 3)).await?;
+        self.audit_released(&tx, &rows).await?;
         let returned: HashSet<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         let is_first = |index: usize, item: &Requeue| first.get(&(item.id, item.token)) == Some(&index);
         let done =
@@ -171,6 +180,11 @@ impl Inner {
         });
         let queues: HashSet<i32> = rows.iter().map(|row| row.get(2)).collect();
         Ok((answers.collect(), queues.into_iter().collect()))
+    }
+
+    /// Runs the requeue statement; items are sorted by id and distinct.
+    pub(super) async fn requeue_rows(&self, tx: &Tx, items: &[&Requeue]) -> Result<Vec<Row>, Fault> {
+        tx.query(&self.sql.requeue, &RequeueColumns::new(items).params(&self.now())).await
     }
 
     async fn look_up_any(&self, tx: &Tx, ids: &[i64]) -> Result<HashMap<i64, Place>, Fault> {

@@ -1,9 +1,14 @@
 //! Every statement of the PostgreSQL store, with the index that serves it. `{ns}` is the namespace, `{now}` the moment:
 //! a parameter that only tests set, else the statement's own time (stable, so that indexes can use it).
 
+use super::work_sql::WorkSql;
+
 /// Statements with the namespace filled in.
 #[derive(Debug)]
 pub(super) struct Sql {
+    pub(super) work: WorkSql,
+    pub(super) claim_of_many_audited: String,
+    pub(super) claim_of_one_audited: String,
     pub(super) catalog: String,
     pub(super) add_lanes: String,
     pub(super) bump_generation: String,
@@ -56,7 +61,13 @@ pub(super) struct Sql {
 
 /// The columns of a fact, as `row::fact` reads them.
 pub(super) const FACT: &str = "e.client_id, e.event_type, e.payload, e.content_type, e.source, e.subject, e.time, e.external_id, \
-    e.correlation_id, e.causation_id, e.attributes, e.created_at";
+    e.correlation_id, e.causation_id, e.attributes, e.created_at, e.title, e.description, e.tags, e.retry";
+
+/// Fills in how a claim leases, and that the audit knows of it.
+fn lease_audited(sql: &str, length: &str, worker: &str) -> String {
+    let sql = sql.replace("{lease}", &format!("{LEASE}, flags = coalesce(q.flags, 0::smallint) | 2::smallint"));
+    lease(&sql, length, worker)
+}
 
 /// Fills in how a claim leases.
 fn lease(sql: &str, length: &str, worker: &str) -> String {
@@ -66,11 +77,18 @@ fn lease(sql: &str, length: &str, worker: &str) -> String {
 impl Sql {
     pub(super) fn new(namespace: &str) -> Self {
         let fill = |text: &str| text.replace("{ns}", namespace).replace("{fact}", FACT);
+        let tagged = |taken: &str, audited: bool| {
+            let sql = format!("{taken}{LEASE_TAKEN}");
+            if audited { lease_audited(&sql, "$8", "$9") } else { lease(&sql, "$8", "$9") }
+        };
         Self {
+            work: WorkSql::new(namespace, tagged),
+            claim_of_many_audited: fill(&lease_audited(&format!("{TAKE_OF_MANY}{LEASE_TAKEN}"), "$8", "$9")),
+            claim_of_one_audited: fill(&lease_audited(CLAIM_OF_ONE, "$6", "$7")),
             catalog: fill(CATALOG),
             add_lanes: fill(ADD_LANES),
             bump_generation: fill("UPDATE {ns}.meta SET generation = generation + 1 RETURNING generation"),
-            publish: fill(PUBLISH),
+            publish: fill(&PUBLISH.replace("{due}", DUE)),
             publish_plain: fill(PUBLISH_PLAIN),
             draw_ids: fill("SELECT nextval('{ns}.entry_id') FROM generate_series(1, $1::integer)"),
             known_keys: fill(KNOWN_KEYS),
@@ -123,7 +141,7 @@ impl Sql {
 
 /// All queues with their lanes (small tables, read whole).
 const CATALOG: &str = "
-SELECT m.generation, q.id, q.name, q.state, q.depth_limit, l.id, l.event_type, l.priority
+SELECT m.generation, q.id, q.name, q.state, q.depth_limit, l.id, l.event_type, l.priority, q.settings
 FROM {ns}.meta m CROSS JOIN {ns}.queues q LEFT JOIN {ns}.lanes l ON l.queue_id = q.id
 WHERE q.client_id IS NULL";
 
@@ -142,25 +160,36 @@ WITH moment AS MATERIALIZED (
     SELECT coalesce(i.given_id, nextval('{ns}.entry_id')) AS id, m.now, m.tsid, i.*
     FROM moment AS m, unnest($2::bigint[], $3::bigint[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
         $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::text[], $14::integer[], $15::integer[],
-        $16::smallint[], $17::timestamptz[], $18::bigint[], $19::text[], $20::integer[], $21::smallint[])
+        $16::smallint[], $17::timestamptz[], $18::bigint[], $19::text[], $20::integer[], $21::smallint[],
+        $22::text[], $23::text[], $24::text[], $25::text[], $26::smallint[])
         AS i(given_id, client_id, event_type, payload, content_type, source, subject, time, external_id, correlation_id,
-             causation_id, attributes, lane, queue_id, place, due_at, delay_us, group_key, max_attempts, exhausted_as)
+             causation_id, attributes, lane, queue_id, place, due_at, delay_us, group_key, max_attempts, exhausted_as,
+             title, description, tags, retry, priority)
 ), facts AS (
     INSERT INTO {ns}.events (id, created_at, client_id, event_type, payload, content_type, source, subject, time,
-                             external_id, correlation_id, causation_id, attributes)
+                             external_id, correlation_id, causation_id, attributes, title, description, tags, retry)
     SELECT tsid | (id & 4194303), now, client_id, event_type, payload, content_type, source, subject, time, external_id,
-           correlation_id, causation_id, attributes
+           correlation_id, causation_id, attributes, title, description, tags, retry
     FROM input
 ), entries AS (
     INSERT INTO {ns}.event_queue (id, event_id, due_at, client_id, lane, queue_id, max_attempts, place, exhausted_as,
-                                  group_key)
-    SELECT id, tsid | (id & 4194303),
-           CASE WHEN coalesce(due_at, now + delay_us * interval '1 microsecond') IS NOT NULL
-                THEN greatest(now, coalesce(due_at, now + delay_us * interval '1 microsecond')) END,
-           client_id, lane, queue_id, max_attempts, place, exhausted_as, group_key
+                                  group_key, flags)
+    SELECT id, tsid | (id & 4194303), {due},
+           client_id, lane, queue_id, max_attempts, place, exhausted_as, group_key,
+           CASE WHEN tags IS NOT NULL THEN 1::smallint END
     FROM input
+), tagged AS (
+    INSERT INTO {ns}.event_tags (entry_id, rank, queue_id, state, priority, tag)
+    SELECT i.id, CASE WHEN i.place = 1 THEN (extract(epoch FROM {due}) * 1000000)::bigint ELSE i.id END, i.queue_id,
+           least(i.place, 2), i.priority, t.tag
+    FROM input i CROSS JOIN LATERAL unnest(string_to_array(i.tags, ',')) AS t(tag)
+    WHERE i.tags IS NOT NULL
 )
 SELECT id, tsid | (id & 4194303), now, (SELECT pg_current_xact_id()::text), (SELECT generation FROM {ns}.meta) FROM input";
+
+/// When an event of the input is due, if it is not at once.
+const DUE: &str = "CASE WHEN coalesce(due_at, now + delay_us * interval '1 microsecond') IS NOT NULL
+                THEN greatest(now, coalesce(due_at, now + delay_us * interval '1 microsecond')) END";
 
 /// The same for events without any option, which is the usual case: fewer arrays to take apart.
 const PUBLISH_PLAIN: &str = "
@@ -217,17 +246,24 @@ WITH moment AS MATERIALIZED (
     DELETE FROM {ns}.events e USING waiting w WHERE e.id = w.old_id RETURNING e.*
 ), fact AS (
     INSERT INTO {ns}.events (id, created_at, client_id, event_type, payload, content_type, source, subject, time,
-                             external_id, correlation_id, causation_id, attributes)
+                             external_id, correlation_id, causation_id, attributes, title, description, tags, retry)
     SELECT w.new_id, o.created_at, o.client_id, o.event_type, $3::bytea, $4::text, $5::text, $6::text, $7::timestamptz,
-           $8::text, $9::text, $10::text, $11::text
+           $8::text, $9::text, $10::text, $11::text, $15::text, $16::text, $17::text, $18::text
     FROM waiting w CROSS JOIN old o
 ), entry AS (
-    UPDATE {ns}.event_queue q SET event_id = w.new_id FROM waiting w WHERE q.id = w.id
+    UPDATE {ns}.event_queue q
+    SET event_id = w.new_id,
+        flags = CASE WHEN $17::text IS NOT NULL THEN coalesce(q.flags, 0::smallint) | 1::smallint ELSE nullif(q.flags & 2::smallint, 0) END
+    FROM waiting w WHERE q.id = w.id
+), untagged AS (
+    DELETE FROM {ns}.event_tags t USING waiting w CROSS JOIN old o
+    WHERE t.entry_id = w.id AND t.tag = ANY (string_to_array(o.tags, ','))
+      AND NOT t.tag = ANY (coalesce(string_to_array($17::text, ','), '{}'))
 ), key AS (
     UPDATE {ns}.deduplication d SET event_id = w.new_id FROM waiting w
     WHERE d.client_id = $14 AND d.kind = 0 AND d.scope = $12 AND d.key = $13
 )
-SELECT w.new_id, o.created_at FROM waiting w CROSS JOIN old o";
+SELECT w.new_id, o.created_at, w.id FROM waiting w CROSS JOIN old o";
 
 /// Counts up to a limit over the lanes' places (event_queue's indexes by lane, parked and arrived).
 const COUNT_ENTRIES: &str = "
@@ -253,7 +289,7 @@ WITH heads AS MATERIALIZED (
 UPDATE {ns}.event_queue q
 SET place = 1, due_at = greatest(q.due_at, coalesce($1::timestamptz, statement_timestamp()))
 FROM heads h WHERE q.id = h.id
-RETURNING q.queue_id";
+RETURNING q.queue_id, q.id, q.flags";
 
 /// Offers the first of each lane and path (event_queue_fresh, event_queue_timed) and takes the first of those by priority
 /// and id that nobody else is taking. Rows are locked only once they are chosen, so that many lanes do not lock many rows.
@@ -329,7 +365,7 @@ const LEASE: &str = "
 
 /// The columns of a leased entry, as `claim::read_claimed` reads them.
 const LEASED: &str = "q.id, q.event_id, q.generation, q.attempts, q.max_attempts, q.token, q.processing_started_at, \
-    q.lease_until, q.last_error, q.group_key, q.lane, q.exhausted_as";
+    q.lease_until, q.last_error, q.group_key, q.lane, q.exhausted_as, q.flags";
 
 /// The first row of each lane and path at or above a mark, claimable or not (event_queue_fresh, event_queue_timed).
 const FIRST_ROWS: &str = "
@@ -350,12 +386,12 @@ WITH gone AS (
     RETURNING q.*, i.status, i.errors, i.results
 )
 INSERT INTO {ns}.event_log (id, event_id, finished_at, processing_started_at, token, client_id, generation, lane, queue_id,
-                            attempts, max_attempts, status, exhausted_as, group_key, worker, errors, results)
+                            attempts, max_attempts, status, exhausted_as, group_key, worker, errors, results, flags)
 SELECT id, event_id, coalesce($1::timestamptz, statement_timestamp()), processing_started_at, token, client_id, generation,
        lane, queue_id, least(attempts, max_attempts), max_attempts, status, exhausted_as, group_key, worker,
-       coalesce(errors, CASE WHEN status <> 0 THEN last_error END), results
+       coalesce(errors, CASE WHEN status <> 0 THEN last_error END), results, flags
 FROM gone
-RETURNING id, queue_id, group_key";
+RETURNING id, queue_id, group_key, flags, event_id, status";
 
 /// The same for a run of neighbouring ids that all end alike without errors, which is the usual case: one walk along
 /// event_queue's primary key, each token found by its position.
@@ -367,12 +403,12 @@ WITH gone AS (
 )
 INSERT INTO {ns}.event_log (id, event_id, finished_at, processing_started_at, token, client_id, generation, lane, queue_id,
                             attempts, max_attempts, status, exhausted_as, group_key, worker, errors,
-                            results)
+                            results, flags)
 SELECT id, event_id, coalesce($1::timestamptz, statement_timestamp()), processing_started_at, token, client_id, generation,
        lane, queue_id, attempts, max_attempts, $6::smallint, exhausted_as, group_key, worker,
-       CASE WHEN $6::smallint <> 0 THEN last_error END, $7::text
+       CASE WHEN $6::smallint <> 0 THEN last_error END, $7::text, flags
 FROM gone
-RETURNING id, queue_id, group_key";
+RETURNING id, queue_id, group_key, flags, event_id, status";
 
 /// Where entries are now (both primary keys).
 const LOOK_UP: &str = "
@@ -390,7 +426,7 @@ SET lease_until = coalesce($1::timestamptz, statement_timestamp()) + i.lease_us 
     updated_at = coalesce($1::timestamptz, statement_timestamp())
 FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) AS i(id, token, lease_us)
 WHERE q.id = i.id AND q.token = i.token AND q.lease_until IS NOT NULL
-RETURNING q.id, q.token, q.lease_until";
+RETURNING q.id, q.token, q.lease_until, q.flags";
 
 /// Gives leases back (event_queue's primary key). Where neither place nor due moment changes, the update stays heap-only.
 const REQUEUE: &str = "
@@ -406,23 +442,23 @@ SET lease_until = NULL,
 FROM unnest($2::bigint[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::boolean[], $7::text[])
     AS i(id, token, due_at, delay_us, counts, error)
 WHERE q.id = i.id AND q.token = i.token AND q.lease_until IS NOT NULL
-RETURNING q.id, q.token, q.queue_id";
+RETURNING q.id, q.token, q.queue_id, q.flags, i.error, q.due_at";
 
 /// Starts new generations of dead letters (event_log's primary key).
 const REDRIVE: &str = "
 WITH dead AS MATERIALIZED (
     SELECT g.* FROM unnest($2::bigint[]) AS i(id) JOIN {ns}.event_log g ON g.id = i.id
-    WHERE g.status IN (1, 2) AND g.superseded = 0 FOR UPDATE OF g
+    WHERE g.status IN (1, 2) AND g.superseded = 0 AND ($3::bigint = 0 OR g.status = 2) FOR UPDATE OF g
 ), marked AS (
     UPDATE {ns}.event_log g SET superseded = 1 FROM dead d WHERE g.id = d.id AND g.generation = d.generation
 )
 INSERT INTO {ns}.event_queue (id, event_id, due_at, token, client_id, lane, queue_id, attempts, max_attempts, generation,
-                              place, exhausted_as, group_key, last_error)
-SELECT d.id, d.event_id, coalesce($1::timestamptz, statement_timestamp()), d.token, d.client_id, d.lane, d.queue_id, 0,
-       d.max_attempts, d.generation + 1, CASE WHEN d.group_key IS NULL THEN 1 ELSE 2 END, d.exhausted_as, d.group_key,
-       d.errors
+                              place, exhausted_as, group_key, last_error, flags)
+SELECT d.id, d.event_id, coalesce($1::timestamptz, statement_timestamp()), d.token + $3::bigint, d.client_id, d.lane,
+       d.queue_id, 0, d.max_attempts, d.generation + 1, CASE WHEN d.group_key IS NULL THEN 1 ELSE 2 END, d.exhausted_as,
+       d.group_key, d.errors, d.flags
 FROM dead d
-RETURNING id, generation, queue_id, group_key";
+RETURNING id, generation, queue_id, group_key, flags";
 
 /// Takes dead letters out of the list (event_log's primary key).
 const DISCARD: &str = "
@@ -473,7 +509,7 @@ const DISCARDED: &str = "SELECT 1 FROM {ns}.event_log g WHERE g.id = $1::bigint 
 const ENTRIES: &str = "
 SELECT q.id, q.event_id, n.name, q.generation, q.attempts, q.max_attempts, q.token, l.priority, q.group_key,
        q.place, q.due_at, q.lease_until, q.processing_started_at, NULL::timestamptz, NULL::smallint, q.worker,
-       0::smallint, q.last_error, NULL::text, q.lane, {fact}
+       0::smallint, q.last_error, NULL::text, q.lane, coalesce(q.updated_at, e.created_at), {fact}
 FROM unnest($1::bigint[]) AS i(id)
 JOIN {ns}.event_queue q ON q.id = i.id
 JOIN {ns}.queues n ON n.id = q.queue_id
@@ -482,7 +518,7 @@ JOIN {ns}.events e ON e.id = q.event_id
 UNION ALL
 SELECT g.id, g.event_id, n.name, g.generation, g.attempts, g.max_attempts, g.token, l.priority, g.group_key,
        NULL, NULL, NULL, g.processing_started_at, g.finished_at, g.status, g.worker,
-       g.superseded, g.errors, g.results, g.lane, {fact}
+       g.superseded, g.errors, g.results, g.lane, g.finished_at, {fact}
 FROM unnest($1::bigint[]) AS i(id)
 JOIN {ns}.event_log g ON g.id = i.id
 JOIN {ns}.queues n ON n.id = g.queue_id
@@ -555,12 +591,13 @@ SELECT (SELECT count(*) FROM {ns}.events),
 
 /// Creates a queue or changes it (queues_name).
 const PUT_QUEUE: &str = "
-INSERT INTO {ns}.queues AS q (name, state, depth_limit)
-VALUES ($1, coalesce($2::smallint, 0), CASE WHEN $3::boolean THEN $4::bigint END)
+INSERT INTO {ns}.queues AS q (name, state, depth_limit, settings)
+VALUES ($1, coalesce($2::smallint, 0), CASE WHEN $3::boolean THEN $4::bigint END, $6::text)
 ON CONFLICT (coalesce(client_id, 0), name) DO UPDATE
     SET state = coalesce($2::smallint, q.state),
-        depth_limit = CASE WHEN $3::boolean THEN $4::bigint ELSE q.depth_limit END
-RETURNING state, depth_limit";
+        depth_limit = CASE WHEN $3::boolean THEN $4::bigint ELSE q.depth_limit END,
+        settings = CASE WHEN $5::boolean THEN $6::text ELSE q.settings END
+RETURNING state, depth_limit, settings";
 
 /// Notes a live consumer (consumers' primary key).
 const CONSUMER_SEEN: &str = "
@@ -582,7 +619,8 @@ SET lane = i.lane,
     due_at = CASE WHEN q.group_key IS NULL THEN greatest(q.due_at, coalesce($1::timestamptz, statement_timestamp()))
              ELSE q.due_at END
 FROM unnest($2::bigint[], $3::integer[]) AS i(id, lane)
-WHERE q.id = i.id AND q.place = 3";
+WHERE q.id = i.id AND q.place = 3
+RETURNING q.id, q.flags";
 
 /// After an outage: moves leases that were still held when the store was last known to work.
 const SHIFT_LEASES: &str = "

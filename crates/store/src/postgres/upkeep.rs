@@ -5,6 +5,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tidegate_core::{QueueConfig, QueueName, QueueState, Timestamp, id::TSID_EPOCH_MS};
 
+use tokio_postgres::types::ToSql;
+
 use super::Inner;
 use super::connection::{Begin, Tx};
 use super::errors::Fault;
@@ -24,6 +26,7 @@ impl Inner {
         if self.partitions_due() {
             self.add_partitions().await?;
         }
+        self.count_log().await?;
         Ok(Upkeep { promoted, keys_expired, outage })
     }
 
@@ -54,6 +57,7 @@ impl Inner {
         let outage = gap > self.options.store.outage_after;
         if outage {
             tx.query(&self.sql.shift_leases, &[&now, &last]).await?;
+            tx.query(&self.sql.work.shift_tag_leases, &[&now, &last]).await?;
         }
         tx.query(&self.sql.beat, &[]).await?;
         Ok(outage.then_some(gap))
@@ -74,6 +78,8 @@ impl Inner {
             None => None,
         };
         let (sets_limit, name_text) = (change.depth_limit.is_some(), name.as_str());
+        let settings = change.settings.as_ref().map(crate::work::settings_text).transpose()?;
+        let (sets_settings, settings) = (settings.is_some(), &settings.flatten());
         let put = self
             .database
             .transact(
@@ -82,8 +88,12 @@ impl Inner {
                 &|tx| {
                     async move {
                         tx.query(&self.sql.bump_generation, &[]).await?;
-                        let rows = tx.query(&self.sql.put_queue, &[&name_text, &state, &sets_limit, &limit]).await?;
-                        Ok(rows.first().map(|row| (row.get::<_, i16>(0), row.get::<_, Option<i64>>(1))))
+                        let params: [&(dyn ToSql + Sync); 6] =
+                            [&name_text, &state, &sets_limit, &limit, &sets_settings, settings];
+                        let rows = tx.query(&self.sql.put_queue, &params).await?;
+                        Ok(rows.first().map(|row| {
+                            (row.get::<_, i16>(0), row.get::<_, Option<i64>>(1), row.get::<_, Option<String>>(2))
+                        }))
                     }
                     .boxed()
                 },
@@ -92,7 +102,8 @@ impl Inner {
             .await
             .map_err(Fault::into_error)?;
         self.reload_catalog().await?;
-        let (state, limit) = put.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the queue was not written"))?;
+        let (state, limit, settings) =
+            put.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the queue was not written"))?;
         if state == QueueState::Active.code() {
             self.announce(self.catalog().await?.queue(name).ok().map(|queue| queue.id));
         }
@@ -100,6 +111,7 @@ impl Inner {
             name: name.clone(),
             state: QueueState::from_code(state).unwrap_or_default(),
             depth_limit: limit.map(|limit| u64::try_from(limit).unwrap_or(0)),
+            settings: super::catalog::read_settings(settings.as_deref()).unwrap_or_default(),
         })
     }
 

@@ -1,15 +1,17 @@
 //! Claiming: which entries are next, and taking them under a lease.
 
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use rusqlite::{CachedStatement, Row, Statement};
 use tidegate_core::name::check_text;
+use tidegate_core::work::check_tag;
 use tidegate_core::{End, LeaseToken, QueueState, Tsid};
 
 use super::errors::damaged;
-use super::settle::{Ending, end_entry, promote};
+use super::settle::{Ending, end_live, live};
+use super::tags::{self, State};
 use super::tx::{Mark, Tx, entry_id, later, moment};
-use super::{facts, upkeep};
+use super::{facts, upkeep, work};
 use crate::error::Result;
 use crate::store::{Claim, Claimed, Fact, exhausted_errors};
 
@@ -18,11 +20,14 @@ pub(super) const ROOM: usize = 48;
 /// The bytes of three moments.
 const MOMENTS: usize = 24;
 /// Where the columns of the fact begin in a candidate's row.
-const FACT: usize = 9;
+const FACT: usize = 10;
 
 /// Leases up to `claim.max` entries. When there are too few, arrivals are sorted in and it looks once more.
 pub(super) fn claim(tx: &mut Tx<'_>, claim: &Claim) -> Result<Vec<Claimed>> {
     check_text("worker", &claim.worker)?;
+    for tag in claim.tags.iter().flatten() {
+        check_tag(tag)?;
+    }
     upkeep::survive_outage(tx)?;
     let queue = tx.queue(&claim.queue)?;
     if tx.known.queues[queue].state == QueueState::Paused || claim.max == 0 {
@@ -58,6 +63,7 @@ struct Candidate {
     exhausted_as: i16,
     group: Option<String>,
     last_error: Option<String>,
+    flags: Option<i64>,
     fact: Fact,
     /// The lane, where it waits by its number and everything before it was offered too.
     fresh_in: Option<i64>,
@@ -103,10 +109,15 @@ impl Offers {
 
 /// Takes what is offered; answers whether an entry ended instead.
 fn take(tx: &mut Tx<'_>, queue: usize, claim: &Claim, claimed: &mut Vec<(i16, Claimed)>) -> Result<bool> {
-    let Offers { mut all, best, mut scanned, .. } = offers(tx, queue, claim, claim.max - claimed.len())?;
+    let max = claim.max - claimed.len();
+    let Offers { mut all, best, mut scanned, .. } = match &claim.tags {
+        None => offers(tx, queue, claim, max)?,
+        Some(tags) => tagged_offers(tx, queue, claim, tags, max)?,
+    };
     let until = later(tx.now, claim.lease)?;
     let (claimed_at, lease_until) = (moment(tx.now)?, moment(until)?);
-    let mut taking = Taking::begin(tx, until, &claim.worker)?;
+    let mut taking = Taking::begin(tx, until, claim)?;
+    let first = claimed.len();
     claimed.reserve(best.len());
     let mut ended = false;
     for (priority, id, index) in best.into_sorted_vec() {
@@ -117,11 +128,17 @@ fn take(tx: &mut Tx<'_>, queue: usize, claim: &Claim, claimed: &mut Vec<(i16, Cl
             (scanned.last, scanned.taken) = (id, scanned.taken + 1);
         }
         if entry.attempts >= entry.max_attempts {
-            exhaust(tx, queue, &entry)?;
+            exhaust(tx, &entry)?;
             ended = true;
             continue;
         }
         taking.add(id)?;
+        if !entry.fact.tags.is_empty() {
+            tags::move_to(tx, id, &entry.fact.tags, State::Leased, until)?;
+        }
+        if tags::is_audited(entry.flags) {
+            work::audit_takeover(tx, id, LeaseToken(entry.token + 1))?;
+        }
         let entry = Claimed {
             id: entry_id(id)?,
             event_id: Tsid::from_i64(entry.event_id),
@@ -139,6 +156,9 @@ fn take(tx: &mut Tx<'_>, queue: usize, claim: &Claim, claimed: &mut Vec<(i16, Cl
         claimed.push((priority, entry));
     }
     taking.end()?;
+    if claim.audit {
+        work::audit_picked(tx, &claimed[first..], &claim.worker)?;
+    }
     for scanned in scanned {
         move_mark(tx, &scanned, until)?;
     }
@@ -153,8 +173,9 @@ struct Taking<'c> {
 }
 
 impl<'c> Taking<'c> {
-    fn begin(tx: &Tx<'c>, until: i64, worker: &str) -> Result<Self> {
-        let mut statement = tx.prepare(&tx.sql().take)?;
+    fn begin(tx: &Tx<'c>, until: i64, claim: &Claim) -> Result<Self> {
+        let (sql, worker) = (tx.sql(), claim.worker.as_str());
+        let mut statement = tx.prepare(if claim.audit { &sql.take_audited } else { &sql.take })?;
         statement.raw_bind_parameter(3, until)?;
         statement.raw_bind_parameter(4, tx.now)?;
         statement.raw_bind_parameter(5, worker)?;
@@ -230,6 +251,45 @@ fn offers(tx: &mut Tx<'_>, queue: usize, claim: &Claim, max: usize) -> Result<Of
     Ok(offers)
 }
 
+/// What the tags offer: each its first `max` that are ready, due, or abandoned.
+fn tagged_offers(tx: &Tx<'_>, queue: usize, claim: &Claim, tags: &[String], max: usize) -> Result<Offers> {
+    let mut offers = Offers { max, ..Offers::default() };
+    let known = &tx.known.queues[queue];
+    let priorities: BTreeSet<i16> = known.lanes.list.iter().map(|lane| lane.priority).collect();
+    let tags: BTreeSet<&String> = tags.iter().collect();
+    let mut seen = BTreeSet::new();
+    let mut scan = tx.prepare(&tx.sql().tagged)?;
+    for priority in priorities {
+        if !offers.wants(priority, 0) {
+            break;
+        }
+        for tag in &tags {
+            for (state, upto) in [(State::Ready, i64::MAX), (State::Timed, tx.now), (State::Leased, tx.now)] {
+                let mut rows = scan.query((known.id, *tag, state as i64, priority, upto, tx.now))?;
+                let mut offered = 0;
+                while offered < max
+                    && let Some(row) = rows.next()?
+                {
+                    let id: i64 = row.get(0)?;
+                    // Ready ones come by their number: nothing better follows.
+                    if state == State::Ready && !offers.wants(priority, id) {
+                        break;
+                    }
+                    let of = row.get_ref(FACT + 1)?.as_str().map_err(rusqlite::Error::from)?;
+                    if claim.types.as_ref().is_some_and(|types| !types.iter().any(|wanted| wanted == of)) {
+                        continue;
+                    }
+                    offered += 1;
+                    if offers.wants(priority, id) && seen.insert(id) {
+                        offers.add(priority, candidate(row, None)?);
+                    }
+                }
+            }
+        }
+    }
+    Ok(offers)
+}
+
 /// A look at one lane.
 struct Scan<'a> {
     lane: i64,
@@ -295,22 +355,22 @@ fn candidate(row: &Row<'_>, fresh_in: Option<i64>) -> Result<Candidate> {
         exhausted_as: row.get(6)?,
         group: row.get(7)?,
         last_error: row.get(8)?,
+        flags: row.get(9)?,
         fact: facts::read(row, FACT)?,
         fresh_in,
     })
 }
 
 /// Ends an entry whose attempts are used up. The claim that found it counts as a claim, so its token rises.
-fn exhaust(tx: &mut Tx<'_>, queue: usize, entry: &Candidate) -> Result<()> {
+fn exhaust(tx: &mut Tx<'_>, entry: &Candidate) -> Result<()> {
     let end = exhausted_as(entry.exhausted_as)?;
     let errors = exhausted_errors(entry.max_attempts, entry.last_error.as_deref());
     let ending = Ending { end, worker: None, errors: Some(&errors), results: None, raise_token: true };
-    end_entry(tx, entry.id, &ending)?;
-    if let Some(group) = &entry.group {
-        let queue_id = tx.known.queues[queue].id;
-        promote(tx, queue_id, group)?;
+    if tags::is_audited(entry.flags) {
+        work::audit_takeover(tx, entry.id, LeaseToken(entry.token + 1))?;
     }
-    Ok(())
+    let Some(live) = live(tx, entry.id)? else { return Ok(()) };
+    end_live(tx, entry.id, &live, &ending)
 }
 
 fn exhausted_as(code: i16) -> Result<End> {

@@ -3,26 +3,37 @@
 use tidegate_core::{EntryId, Generation};
 
 use super::settle::{LastLog, last_log, live, promote};
+use super::tags;
 use super::tx::Tx;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Batch;
+
+/// What `superseded` says of a log row.
+const REDRIVEN: i16 = 1;
+const DISCARDED: i16 = 2;
 
 /// Starts new generations.
 pub(super) fn redrive(tx: &mut Tx<'_>, ids: &[EntryId]) -> Result<Batch<Generation>> {
     let mut answers = Vec::with_capacity(ids.len());
     for id in ids {
         answers.push(match dead_letter(tx, *id)? {
-            Ok(dead) => Ok(redrive_one(tx, &dead)?),
+            Ok(dead) => Ok(redrive_one(tx, *id, &dead, false)?),
             Err(error) => Err(error),
         });
     }
     Ok(answers)
 }
 
-fn redrive_one(tx: &mut Tx<'_>, dead: &LastLog) -> Result<Generation> {
+/// Starts one over; `raise` raises its token too, as a reset does.
+pub(super) fn redrive_one(tx: &mut Tx<'_>, id: EntryId, dead: &LastLog, raise: bool) -> Result<Generation> {
     let sql = tx.sql();
-    tx.prepare(&sql.redrive)?.execute((dead.seq, tx.now))?;
-    tx.prepare(&sql.supersede)?.execute([dead.seq])?;
+    tx.prepare(&sql.redrive)?.execute((dead.seq, tx.now, i64::from(raise)))?;
+    tx.prepare(&sql.supersede)?.execute((dead.seq, REDRIVEN))?;
+    if tags::is_tagged(dead.flags) {
+        let tags = tags::of_fact(tx, dead.event_id)?;
+        tags::remove_ended(tx, id.get(), &tags, dead.end.code())?;
+        tags::put(tx, id.get(), &tags)?;
+    }
     match &dead.group {
         Some(group) => drop(promote(tx, dead.queue_id, group)?),
         None => tx.wake_id(dead.queue_id)?,
@@ -36,7 +47,7 @@ pub(super) fn discard(tx: &mut Tx<'_>, ids: &[EntryId]) -> Result<Batch<()>> {
     for id in ids {
         answers.push(match dead_letter(tx, *id)? {
             Ok(dead) => {
-                tx.prepare(&tx.sql().supersede)?.execute([dead.seq])?;
+                tx.prepare(&tx.sql().supersede)?.execute((dead.seq, DISCARDED))?;
                 Ok(())
             }
             Err(error) => Err(error),
@@ -46,7 +57,7 @@ pub(super) fn discard(tx: &mut Tx<'_>, ids: &[EntryId]) -> Result<Batch<()>> {
 }
 
 /// The log row of a dead letter, or why it is none.
-fn dead_letter(tx: &Tx<'_>, id: EntryId) -> Result<Result<LastLog>> {
+pub(super) fn dead_letter(tx: &Tx<'_>, id: EntryId) -> Result<Result<LastLog>> {
     let conflict = |what: &str| Error::new(ErrorKind::Conflict, format!("entry {id} is not a dead letter: {what}"));
     if live(tx, id.get())?.is_some() {
         return Ok(Err(conflict("it has not ended")));

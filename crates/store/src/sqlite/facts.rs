@@ -4,6 +4,7 @@ use bytes::Bytes;
 use rusqlite::Row;
 use tidegate_core::Tsid;
 
+use super::tags;
 use super::tx::moment;
 use crate::error::Result;
 use crate::store::Fact;
@@ -23,5 +24,9 @@ pub(super) fn read(row: &Row<'_>, at: usize) -> Result<Fact> {
         causation_id: row.get(at + 9)?,
         attributes: row.get(at + 10)?,
         created_at: moment(row.get(at + 11)?)?,
+        title: row.get(at + 12)?,
+        description: row.get(at + 13)?,
+        tags: tags::read(row.get(at + 14)?),
+        retry: tags::read_retry(row.get(at + 15)?)?,
     })
 }

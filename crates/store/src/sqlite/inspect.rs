@@ -5,7 +5,7 @@ use tidegate_core::{Depth, End, EntryId, LeaseToken, QueueConfig, QueueName, Que
 
 use super::errors::damaged;
 use super::facts;
-use super::tx::{Tx, entry_id, moment, no_queue, queue_state};
+use super::tx::{Tx, entry_id, moment, no_queue, queue_state, read_settings};
 use crate::error::{Error, Result};
 use crate::store::{Census, DeadLetters, EntryPhase, EntryView};
 
@@ -75,7 +75,8 @@ fn view(row: &Row<'_>, id: EntryId, phase: EntryPhase) -> Result<EntryView> {
         error: row.get(8)?,
         results: row.get(9)?,
         phase,
-        fact: facts::read(row, 16)?,
+        updated_at: moment(row.get(16)?)?,
+        fact: facts::read(row, 17)?,
     })
 }
 
@@ -189,6 +190,7 @@ pub(super) fn queues(tx: &Tx<'_>) -> Result<Vec<QueueConfig>> {
             name: QueueName::new(row.get::<_, String>(0)?)?,
             state: queue_state(row.get(1)?)?,
             depth_limit: row.get::<_, Option<i64>>(2)?.map(i64::unsigned_abs),
+            settings: read_settings(row.get(3)?)?,
         });
     }
     Ok(queues)

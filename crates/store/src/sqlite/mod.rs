@@ -11,18 +11,23 @@ mod handlers;
 mod held;
 mod inspect;
 mod jobs;
+mod keys;
+mod listing;
 mod migrate;
 mod open;
 mod projections;
 mod publish;
 mod queries;
 mod reader;
+mod retain;
 mod schedules;
 mod settle;
+mod tags;
 #[cfg(test)]
 mod tests;
 mod tx;
 mod upkeep;
+mod work;
 mod writer;
 
 use std::collections::BTreeSet;
@@ -42,10 +47,12 @@ use self::tx::{Known, Shared, Tx};
 use self::writer::Inbox;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
+use crate::keys::KeyStore;
 use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Published,
     QueueChange, Requeue, Store, Upkeep, Wake,
 };
+use crate::work::WorkStore;
 
 /// A store in a SQLite file. Clones share it; it closes with the last one.
 ///
@@ -150,6 +157,9 @@ impl SqliteStore {
     /// # Errors
     /// As [`Store::publish`]; `Busy` when another connection holds the write lock.
     pub fn publish_in(&self, conn: &Connection, events: Vec<NewEvent>) -> Result<Vec<Published>> {
+        if events.iter().any(|event| event.idempotency.is_some()) {
+            return Err(Error::invalid("an idempotency key needs a transaction of its own: use publish"));
+        }
         self.within(conn, |tx| publish::publish(tx, &events)?.into_iter().collect())
     }
 
@@ -299,7 +309,9 @@ impl Store for SqliteStore {
     }
 
     async fn maintain(&self) -> Result<Upkeep> {
-        self.write(Urgency::Finish, upkeep::maintain).await
+        let upkeep = self.write(Urgency::Finish, upkeep::maintain).await?;
+        self.count_log().await?;
+        Ok(upkeep)
     }
 
     fn handler_states(&self) -> Option<&dyn HandlerStates> {
@@ -307,6 +319,14 @@ impl Store for SqliteStore {
     }
 
     fn projections(&self) -> Option<&dyn crate::projections::Projections> {
+        Some(self)
+    }
+
+    fn work(&self) -> Option<&dyn WorkStore> {
+        Some(self)
+    }
+
+    fn keys(&self) -> Option<&dyn KeyStore> {
         Some(self)
     }
 

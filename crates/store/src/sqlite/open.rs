@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::StoreOptions;
 
 /// More than there are statements, so that none is compiled twice.
-const STATEMENTS: usize = 128;
+const STATEMENTS: usize = 256;
 /// The write-ahead log's file is cut back to this when it was longer for a while.
 const WAL_BYTES: i64 = 64 << 20;
 /// Wake-ups that a slow listener can fall behind before it is told that some were lost.

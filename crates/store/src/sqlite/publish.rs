@@ -2,9 +2,10 @@
 
 use rusqlite::{CachedStatement, OptionalExtension, params};
 use tidegate_core::id::ENTRY_ID_LIMIT;
-use tidegate_core::{Availability, DedupMode, Deduplication, NewEvent, QueueState, Tsid};
+use tidegate_core::{Availability, DedupMode, Deduplication, Idempotency, NewEvent, QueueState, Tsid};
 
 use super::settle::promote;
+use super::tags::{self, State, TAGGED};
 use super::tx::{Tx, entry_id, later, micros, moment, no_queue};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, PublishOutcome, Published};
@@ -103,6 +104,11 @@ impl<'t, 'c> Publishing<'t, 'c> {
         if self.tx.known.queues[queue].state == QueueState::Draining {
             return Ok(Err(Error::new(ErrorKind::Full, format!("queue {} is draining", event.queue))));
         }
+        if let Some(request) = &event.idempotency
+            && let Some(answer) = self.repeated_request(event, request)?
+        {
+            return Ok(answer);
+        }
         if let Some(dedup) = &event.deduplication
             && let Some(answer) = self.repeat(queue, event, dedup)?
         {
@@ -126,7 +132,8 @@ impl<'t, 'c> Publishing<'t, 'c> {
         let place = if event.group.is_some() { 2 } else { i16::from(due.is_some()) };
         let event_id = self.write_fact(id, &event.event_type, event)?;
         let queue_id = self.tx.known.queues[queue].id;
-        if place == 0 && event.deduplication.is_none() {
+        let keyed = event.deduplication.is_some() || event.idempotency.is_some();
+        if place == 0 && !keyed && event.tags.is_empty() {
             let (max_attempts, exhausted_as) = (event.max_attempts, event.exhausted_as.code());
             self.add_to_run(id, RunKind { lane, queue_id, max_attempts, exhausted_as, high: id & !TSID_SEQUENCE })?;
             self.tx.wake(queue);
@@ -143,7 +150,19 @@ impl<'t, 'c> Publishing<'t, 'c> {
             place,
             event.exhausted_as.code(),
             event.group,
+            (!event.tags.is_empty()).then_some(TAGGED),
         ])?;
+        let rank = match (place, due) {
+            (0, _) => (State::Ready, id),
+            (1, Some(due)) => (State::Timed, due),
+            _ => (State::Parked, id),
+        };
+        tags::put_new(self.tx, id, queue_id, event.priority, rank, &event.tags)?;
+        if let Some(request) = &event.idempotency {
+            let expires = later(now, request.window)?;
+            let key = params![client(event), request.key, id, event_id.to_i64(), expires, request.fingerprint];
+            self.tx.prepare(&self.tx.sql().put_request)?.execute(key)?;
+        }
         if let Some(dedup) = &event.deduplication {
             let expires = later(now, dedup.window)?;
             let key = params![client(event), queue_id, dedup.key, id, event_id.to_i64(), expires];
@@ -207,8 +226,32 @@ impl<'t, 'c> Publishing<'t, 'c> {
             event.causation_id,
             event.attributes,
             &event.payload[..],
+            event.title,
+            event.description,
+            tags::write(&event.tags),
+            retry_text(event)?,
         ])?;
         Ok(event_id)
+    }
+
+    /// What a repeated request answers: its first result, unless it was another request.
+    fn repeated_request(&mut self, event: &NewEvent, request: &Idempotency) -> Result<Option<Result<Published>>> {
+        let sql = self.tx.sql();
+        let found: Option<(i64, i64, i64, Option<i64>)> = self
+            .tx
+            .prepare(&sql.find_request)?
+            .query_row(params![client(event), request.key], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+            })
+            .optional()?;
+        let Some((id, held, _, fingerprint)) = found.filter(|key| key.2 > self.tx.now) else { return Ok(None) };
+        if fingerprint != Some(request.fingerprint) {
+            return Ok(Some(Err(crate::store::other_request(&request.key))));
+        }
+        let created_at = self.tx.prepare(&sql.fact_body)?.query_row([held], |row| row.get(2)).optional()?;
+        let event_id = Tsid::from_i64(held);
+        self.published(id, event_id, PublishOutcome::Duplicate, created_at.unwrap_or(self.tx.now))
+            .map(|first| Some(Ok(first)))
     }
 
     /// What a repeated key answers, or `None` when the publish goes on as a new entry.
@@ -260,13 +303,16 @@ impl<'t, 'c> Publishing<'t, 'c> {
         let now = self.tx.now;
         let number = self.next_id;
         let event_id = Tsid::from_parts(now / 1000, number);
-        if self.tx.prepare(&sql.replace_waiting)?.execute((id, event_id.to_i64(), now))? == 0 {
+        let tagged = !event.tags.is_empty();
+        if self.tx.prepare(&sql.replace_waiting)?.execute((id, event_id.to_i64(), now, tagged))? == 0 {
             return Ok(None);
         }
         self.draw()?;
         let event_type: Option<String> =
             self.tx.prepare(&sql.fact_body)?.query_row([held], |row| row.get(0)).optional()?;
         self.write_fact(number, event_type.as_deref().unwrap_or(&event.event_type), event)?;
+        tags::remove(self.tx, id, &tags::of_fact(self.tx, held)?)?;
+        tags::put(self.tx, id, &event.tags)?;
         self.tx.prepare(&sql.delete_fact)?.execute([held])?;
         self.tx.prepare(&sql.point_key)?.execute(params![client(event), scope, dedup.key, event_id.to_i64()])?;
         self.published(id, event_id, PublishOutcome::Replaced, now).map(Some)
@@ -296,6 +342,17 @@ impl<'t, 'c> Publishing<'t, 'c> {
     fn published(&self, id: i64, event_id: Tsid, outcome: PublishOutcome, created_at: i64) -> Result<Published> {
         Ok(Published { id: entry_id(id)?, event_id, outcome, created_at: moment(created_at)? })
     }
+}
+
+/// A retry policy as it is stored.
+fn retry_text(event: &NewEvent) -> Result<Option<String>> {
+    let write = |policy| serde_json::to_string(policy);
+    event
+        .retry
+        .as_ref()
+        .map(write)
+        .transpose()
+        .map_err(|error| Error::invalid("the retry policy cannot be written").with_source(error))
 }
 
 /// Whose keys these are; the anchor level's are 0.

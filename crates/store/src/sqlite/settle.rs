@@ -4,6 +4,7 @@ use rusqlite::{CachedStatement, OptionalExtension, params};
 use tidegate_core::{End, EntryId, LeaseToken, Timestamp};
 
 use super::errors::damaged;
+use super::tags;
 use super::tx::{Tx, later, micros, moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Finalized, Requeue, RequeueAt};
@@ -99,8 +100,7 @@ fn finalize_any(tx: &mut Tx<'_>, item: &Finalize) -> Result<Result<Finalized>> {
         results: item.results.as_deref(),
         raise_token: false,
     };
-    end_entry(tx, id, &ending)?;
-    live.promote_next(tx)?;
+    end_live(tx, id, &live, &ending)?;
     Ok(Ok(Finalized { repeated: false, end: item.end }))
 }
 
@@ -141,13 +141,27 @@ pub(super) fn end_entry(tx: &mut Tx<'_>, id: i64, ending: &Ending<'_>) -> Result
     Ok(())
 }
 
+/// Ends a live entry, with its tags; the next of its group follows.
+pub(super) fn end_live(tx: &mut Tx<'_>, id: i64, live: &Live, ending: &Ending<'_>) -> Result<()> {
+    end_entry(tx, id, ending)?;
+    if tags::is_tagged(live.flags) {
+        tags::end(tx, id, live.event_id, ending.end.code())?;
+    }
+    live.promote_next(tx)
+}
+
 /// What decides about a live entry.
 pub(super) struct Live {
-    token: LeaseToken,
-    leased: bool,
-    queue_id: i64,
+    pub(super) token: LeaseToken,
+    pub(super) leased: bool,
+    pub(super) queue_id: i64,
     group: Option<String>,
-    worker: Option<String>,
+    pub(super) worker: Option<String>,
+    pub(super) flags: Option<i64>,
+    pub(super) event_id: i64,
+    pub(super) attempts: u32,
+    pub(super) max_attempts: u32,
+    pub(super) generation: u32,
 }
 
 impl Live {
@@ -171,6 +185,11 @@ pub(super) fn live(tx: &Tx<'_>, id: i64) -> Result<Option<Live>> {
             queue_id: row.get(2)?,
             group: row.get(3)?,
             worker: row.get(4)?,
+            flags: row.get(5)?,
+            event_id: row.get(6)?,
+            attempts: row.get(7)?,
+            max_attempts: row.get(8)?,
+            generation: row.get(9)?,
         })
     });
     Ok(found.optional()?)
@@ -185,6 +204,8 @@ pub(super) struct LastLog {
     pub(super) superseded: bool,
     pub(super) queue_id: i64,
     pub(super) group: Option<String>,
+    pub(super) flags: Option<i64>,
+    pub(super) event_id: i64,
 }
 
 pub(super) fn last_log(tx: &Tx<'_>, id: i64) -> Result<Option<LastLog>> {
@@ -199,16 +220,24 @@ pub(super) fn last_log(tx: &Tx<'_>, id: i64) -> Result<Option<LastLog>> {
         superseded: row.get(4)?,
         queue_id: row.get(5)?,
         group: row.get(6)?,
+        flags: row.get(7)?,
+        event_id: row.get(8)?,
     }))
 }
 
 /// Makes the first parked entry of a group claimable if nobody of the group is. Answers whether it did.
 pub(super) fn promote(tx: &mut Tx<'_>, queue_id: i64, group: &str) -> Result<bool> {
-    let promoted = tx.prepare(&tx.sql().promote)?.execute((queue_id, group, tx.now))? > 0;
-    if promoted {
+    let promoted: Option<(i64, Option<i64>)> = tx
+        .prepare(&tx.sql().promote)?
+        .query_row((queue_id, group, tx.now), |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    if let Some((id, flags)) = promoted {
+        if tags::is_tagged(flags) {
+            tags::follow(tx, id)?;
+        }
         tx.wake_id(queue_id)?;
     }
-    Ok(promoted)
+    Ok(promoted.is_some())
 }
 
 /// Moves the ends of leases.
@@ -217,9 +246,13 @@ pub(super) fn extend(tx: &mut Tx<'_>, items: &[Extend]) -> Result<Batch<Timestam
     let mut answers = Vec::with_capacity(items.len());
     for item in items {
         let until = later(tx.now, item.lease)?;
-        let held = statement.execute((item.id.get(), item.token.0, until, tx.now))? > 0;
+        let held: Option<Option<i64>> =
+            statement.query_row((item.id.get(), item.token.0, until, tx.now), |row| row.get(0)).optional()?;
         tx.known.marks.lease_ends(until);
-        answers.push(if held { Ok(moment(until)?) } else { Err(not_held(tx, item.id)?) });
+        if held.is_some_and(tags::is_tagged) {
+            tags::follow(tx, item.id.get())?;
+        }
+        answers.push(if held.is_some() { Ok(moment(until)?) } else { Err(not_held(tx, item.id)?) });
     }
     Ok(answers)
 }
@@ -237,9 +270,15 @@ pub(super) fn requeue(tx: &mut Tx<'_>, items: &[Requeue]) -> Result<Batch<()>> {
             RequeueAt::At(at) => Some(micros(at).max(tx.now)),
             RequeueAt::After(delay) => Some(later(tx.now, delay)?),
         };
-        let queue_id = requeue_one(tx, item, due, &mut now, &mut at)?;
-        answers.push(match queue_id {
-            Some(queue_id) => {
+        let returned = requeue_one(tx, item, due, &mut now, &mut at)?;
+        answers.push(match returned {
+            Some((queue_id, flags)) => {
+                if tags::is_tagged(flags) {
+                    tags::follow(tx, item.id.get())?;
+                }
+                if tags::is_audited(flags) {
+                    super::work::audit_release(tx, item.id.get(), item.token, item.error.as_deref())?;
+                }
                 if due.is_none_or(|due| due <= tx.now) {
                     tx.wake_id(queue_id)?;
                 }
@@ -257,17 +296,17 @@ fn requeue_one(
     due: Option<i64>,
     now: &mut CachedStatement<'_>,
     at: &mut CachedStatement<'_>,
-) -> Result<Option<i64>> {
+) -> Result<Option<(i64, Option<i64>)>> {
     let (id, token, taken_back) = (item.id.get(), item.token.0, i64::from(!item.counts));
     let mut rows = match due {
         None => now.query(params![id, token, tx.now, taken_back, item.error])?,
         Some(due) => at.query(params![id, token, tx.now, taken_back, item.error, due])?,
     };
-    Ok(rows.next()?.map(|row| row.get(0)).transpose()?)
+    Ok(rows.next()?.map(|row| Ok::<_, rusqlite::Error>((row.get(0)?, row.get(1)?))).transpose()?)
 }
 
 /// Why a lease could not be changed.
-fn not_held(tx: &Tx<'_>, id: EntryId) -> Result<Error> {
+pub(super) fn not_held(tx: &Tx<'_>, id: EntryId) -> Result<Error> {
     let known = live(tx, id.get())?.is_some() || last_log(tx, id.get())?.is_some();
     Ok(if known { Error::fenced() } else { Error::no_entry(id) })
 }
@@ -280,8 +319,7 @@ pub(super) fn cancel(tx: &mut Tx<'_>, ids: &[EntryId]) -> Result<Batch<()>> {
             Some(live) => {
                 let ending =
                     Ending { end: End::Cancelled, worker: None, errors: None, results: None, raise_token: false };
-                end_entry(tx, id.get(), &ending)?;
-                live.promote_next(tx)?;
+                end_live(tx, id.get(), &live, &ending)?;
                 Ok(())
             }
             None if last_log(tx, id.get())?.is_some() => {

@@ -49,7 +49,15 @@ fn event() -> NewEvent {
 }
 
 fn want(max: usize) -> Claim {
-    Claim { queue: QueueName::default(), types: None, max, lease: Duration::from_secs(60), worker: "w".into() }
+    Claim {
+        queue: QueueName::default(),
+        types: None,
+        max,
+        lease: Duration::from_secs(60),
+        worker: "w".into(),
+        tags: None,
+        audit: false,
+    }
 }
 
 fn done(claimed: &Claimed) -> Finalize {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension};
-use tidegate_core::{EntryId, QueueName, QueueState, Timestamp};
+use tidegate_core::{EntryId, QueueName, QueueSettings, QueueState, Timestamp};
 
 use super::errors::damaged;
 use super::queries::Sql;
@@ -117,12 +117,13 @@ impl<'c> Tx<'c> {
         let sql = self.sql();
         let found = self
             .prepare(&sql.queue_by_name)?
-            .query_row([name.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+            .query_row([name.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
             .optional()?;
-        let Some((id, state, depth_limit)) = found else { return Ok(None) };
+        let Some((id, state, depth_limit, settings)) = found else { return Ok(None) };
         let lanes = self.load_lanes(id)?;
         let state = queue_state(state)?;
-        Ok(Some(self.known.add(Queue { id, name: name.clone(), state, depth_limit, lanes })))
+        let settings = read_settings(settings)?;
+        Ok(Some(self.known.add(Queue { id, name: name.clone(), state, depth_limit, settings, lanes })))
     }
 
     /// The queue's place in [`Known`].
@@ -223,6 +224,7 @@ pub(super) struct Queue {
     pub(super) name: QueueName,
     pub(super) state: QueueState,
     pub(super) depth_limit: Option<i64>,
+    pub(super) settings: QueueSettings,
     pub(super) lanes: Lanes,
 }
 
@@ -302,6 +304,14 @@ impl Marks {
 
 pub(super) fn no_queue(name: &QueueName) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no queue {name}"))
+}
+
+/// What pull workers get in a queue, as it is stored.
+pub(super) fn read_settings(text: Option<String>) -> Result<QueueSettings> {
+    let read = |text: String| {
+        serde_json::from_str(&text).map_err(|error| damaged("a queue's settings cannot be read").with_source(error))
+    };
+    text.map(read).transpose().map(Option::unwrap_or_default)
 }
 
 pub(super) fn queue_state(code: i16) -> Result<QueueState> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tidegate_core::name::check_text;
-use tidegate_core::{QueueConfig, QueueName, QueueState};
+use tidegate_core::{QueueConfig, QueueName, QueueSettings, QueueState};
 
 use super::settle::promote;
 use super::tx::Tx;
@@ -52,6 +52,7 @@ fn beat(tx: &mut Tx<'_>) -> Result<Option<Duration>> {
     let outage = gap > outage_after(tx);
     if outage {
         let moved = tx.prepare(&sql.move_leases)?.execute((last, gap))?;
+        tx.prepare(&sql.move_tag_leases)?.execute((last, gap))?;
         tracing::warn!(gap_ms = gap / 1000, moved, "the store was down or blocked: leases were moved by the gap");
     }
     tx.prepare(&sql.beat)?.execute([tx.now.max(last)])?;
@@ -130,26 +131,34 @@ pub(super) fn put_queue(tx: &mut Tx<'_>, name: &QueueName, change: QueueChange) 
         None => None,
     };
     let sql = tx.sql();
-    let (state, depth_limit) = match tx.find_queue(name)? {
+    let (state, depth_limit, settings) = match tx.find_queue(name)? {
         Some(queue) => {
             let known = &tx.known.queues[queue];
             let (state, limit) = (change.state.unwrap_or(known.state), limit.unwrap_or(known.depth_limit));
-            tx.prepare(&sql.update_queue)?.execute((known.id, state.code(), limit))?;
+            let settings = change.settings.unwrap_or_else(|| known.settings.clone());
+            tx.prepare(&sql.update_queue)?.execute((known.id, state.code(), limit, settings_text(&settings)?))?;
             let known = &mut tx.known.queues[queue];
-            (known.state, known.depth_limit) = (state, limit);
+            (known.state, known.depth_limit, known.settings) = (state, limit, settings.clone());
             if change.state == Some(QueueState::Active) {
                 tx.wake(queue);
             }
-            (state, limit)
+            (state, limit, settings)
         }
         None => {
             let (state, limit) = (change.state.unwrap_or_default(), limit.flatten());
-            tx.prepare(&sql.insert_queue)?.execute((name.as_str(), state.code(), limit, tx.now))?;
-            (state, limit)
+            let settings = change.settings.unwrap_or_default();
+            let text = settings_text(&settings)?;
+            tx.prepare(&sql.insert_queue)?.execute((name.as_str(), state.code(), limit, tx.now, text))?;
+            (state, limit, settings)
         }
     };
     tx.bump_generation()?;
-    Ok(QueueConfig { name: name.clone(), state, depth_limit: depth_limit.map(i64::unsigned_abs) })
+    Ok(QueueConfig { name: name.clone(), state, depth_limit: depth_limit.map(i64::unsigned_abs), settings })
+}
+
+/// Settings as they are stored; none at all where everything is at its default.
+fn settings_text(settings: &QueueSettings) -> Result<Option<String>> {
+    crate::work::settings_text(settings)
 }
 
 /// Remembers that a consumer is alive.

@@ -21,7 +21,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tidegate_core::EntryId;
 use tidegate_store::{ErrorKind, ListDocuments};
-pub use tidegate_store::{Holder, Lag, Position, ProjectionFailure, ProjectionId, ProjectionState, ProjectionView};
+pub use tidegate_store::{Blocker, Lag, Position, ProjectionFailure, ProjectionId, ProjectionState, ProjectionView};
 
 pub use self::builder::{EventLogProjectionBuilder, FormBuilder};
 use self::core::{Core, projections};

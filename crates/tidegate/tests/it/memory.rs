@@ -226,7 +226,12 @@ impl Store for MemoryStore {
     }
 
     async fn put_queue(&self, name: &QueueName, _change: QueueChange) -> Result<QueueConfig> {
-        Ok(QueueConfig { name: name.clone(), state: QueueState::Active, depth_limit: None })
+        Ok(QueueConfig {
+            name: name.clone(),
+            state: QueueState::Active,
+            depth_limit: None,
+            settings: Default::default(),
+        })
     }
 
     async fn consumer_seen(&self, _consumer: Consumer) -> Result<()> {
@@ -266,5 +271,9 @@ fn fact(event: NewEvent, created_at: Timestamp) -> Fact {
         causation_id: event.causation_id,
         attributes: event.attributes,
         created_at,
+        title: event.title,
+        description: event.description,
+        tags: event.tags,
+        retry: event.retry,
     }
 }

@@ -1,0 +1,152 @@
+//! Talking to a server: where it is, with which key, and what its errors say.
+
+use std::time::Duration;
+
+use clap::Args;
+use reqwest::{Method, StatusCode};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::Failure;
+
+/// Where the server is.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServerArgs {
+    /// The server's address.
+    #[arg(long, env = "TIDEGATE_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]
+    url: String,
+    /// An API key or a token.
+    #[arg(long, env = "TIDEGATE_KEY", hide_env_values = true, value_name = "KEY")]
+    key: Option<String>,
+    /// For machines.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A server.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    http: reqwest::Client,
+    url: String,
+    key: Option<String>,
+}
+
+/// An answer that is not a success.
+#[derive(Debug, thiserror::Error)]
+#[error("{error} ({status})")]
+pub(crate) struct Refused {
+    pub(crate) status: StatusCode,
+    pub(crate) error: String,
+    pub(crate) code: String,
+}
+
+impl Client {
+    pub(crate) fn new(args: &ServerArgs) -> Result<Self, Failure> {
+        let http = reqwest::Client::builder()
+            .connect_timeout(Duration::from_secs(10))
+            .timeout(Duration::from_secs(120))
+            .redirect(reqwest::redirect::Policy::none())
+            .build()?;
+        Ok(Self { http, url: args.url.trim_end_matches('/').into(), key: args.key.clone() })
+    }
+
+    fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        let request = self.http.request(method, format!("{}{path}", self.url));
+        match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
+    }
+
+    /// Asks for something.
+    pub(crate) async fn get(&self, path: &str, query: &[(&str, String)]) -> Result<Value, Failure> {
+        self.send(self.request(Method::GET, path).query(query)).await
+    }
+
+    /// Posts a body.
+    pub(crate) async fn post(&self, path: &str, body: &impl Serialize) -> Result<Value, Failure> {
+        self.send(self.request(Method::POST, path).json(body)).await
+    }
+
+    /// Posts a body with headers.
+    pub(crate) async fn post_with(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        headers: &[(&str, &str)],
+    ) -> Result<Value, Failure> {
+        let request = self.request(Method::POST, path).json(body);
+        self.send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
+    }
+
+    /// Puts a body.
+    pub(crate) async fn put(&self, path: &str, body: &impl Serialize) -> Result<Value, Failure> {
+        self.send(self.request(Method::PUT, path).json(body)).await
+    }
+
+    /// The raw text of an answer, or `None` for 204: payloads must stay as they are.
+    pub(crate) async fn get_text(&self, path: &str, query: &[(&str, String)]) -> Result<Option<String>, Failure> {
+        let response = self.request(Method::GET, path).query(query).send().await.map_err(|error| self.lost(&error))?;
+        let status = response.status();
+        if status == StatusCode::NO_CONTENT {
+            return Ok(None);
+        }
+        let text = response.text().await?;
+        if status.is_success() { Ok(Some(text)) } else { Err(refused(status, &text).into()) }
+    }
+
+    async fn send(&self, request: reqwest::RequestBuilder) -> Result<Value, Failure> {
+        let response = request.send().await.map_err(|error| self.lost(&error))?;
+        let status = response.status();
+        let text = response.text().await?;
+        if !status.is_success() {
+            return Err(refused(status, &text).into());
+        }
+        if text.is_empty() { Ok(Value::Null) } else { Ok(serde_json::from_str(&text)?) }
+    }
+
+    fn lost(&self, error: &reqwest::Error) -> Failure {
+        let why = if error.is_connect() { "is a server running there?" } else { "the connection broke or timed out" };
+        format!("{} does not answer: {why}", self.url).into()
+    }
+}
+
+fn refused(status: StatusCode, text: &str) -> Refused {
+    let body: Value = serde_json::from_str(text).unwrap_or_default();
+    let field = |name: &str| body[name].as_str().map(str::to_owned);
+    Refused {
+        status,
+        error: field("error").unwrap_or_else(|| text.chars().take(200).collect()),
+        code: field("code").unwrap_or_default(),
+    }
+}
+
+/// Whether the server said this status.
+pub(crate) fn is_status(failure: &Failure, status: StatusCode) -> bool {
+    failure.downcast_ref::<Refused>().is_some_and(|refused| refused.status == status)
+}
+
+/// A queue's name as part of a path.
+pub(crate) fn path_part(text: &str) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'~');
+    text.bytes().map(|byte| if plain(&byte) { (byte as char).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_parts_are_encoded() {
+        assert_eq!(path_part("mail"), "mail");
+        assert_eq!(path_part("a/b c"), "a%2Fb%20c");
+    }
+
+    #[test]
+    fn errors_say_what_the_server_said() {
+        let error = refused(StatusCode::CONFLICT, r#"{"error":"not yours","code":"lease_lost"}"#);
+        assert_eq!(error.to_string(), "not yours (409 Conflict)");
+        assert_eq!(error.code, "lease_lost");
+        assert_eq!(refused(StatusCode::BAD_GATEWAY, "<html>").error, "<html>");
+    }
+}

@@ -1,0 +1,232 @@
+//! `tidegate doctor`: looks at the database, versions, the clock and durability, and says what to change.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::Failure;
+use crate::config::Config;
+use crate::output;
+use crate::settings::{SettingsArgs, open};
+
+/// A database's clock may differ from ours by this much before anybody wonders.
+const CLOCK_SLACK: f64 = 2.0;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    settings: SettingsArgs,
+    /// For machines.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Grade {
+    Good,
+    Warning,
+    Bad,
+}
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    grade: Grade,
+    found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<String>,
+}
+
+impl Finding {
+    fn good(check: &'static str, found: impl Into<String>) -> Self {
+        Self { check, grade: Grade::Good, found: found.into(), advice: None }
+    }
+
+    fn graded(check: &'static str, grade: Grade, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { check, grade, found: found.into(), advice: Some(advice.into()) }
+    }
+}
+
+pub(crate) async fn run(args: DoctorArgs) -> Result<ExitCode, Failure> {
+    let mut findings = Vec::new();
+    match args.settings.config() {
+        Ok(config) => {
+            findings.push(Finding::good("settings", "every setting fits"));
+            findings.push(look_at_access(&config));
+            look_at_database(&config, &mut findings).await;
+        }
+        Err(error) => findings.push(Finding::graded("settings", Grade::Bad, error.to_string(), "correct the setting")),
+    }
+    let is_bad = findings.iter().any(|finding| finding.grade == Grade::Bad);
+    if args.json {
+        output::json(&findings)?;
+    } else {
+        let grade = |grade| match grade {
+            Grade::Good => "good",
+            Grade::Warning => "warning",
+            Grade::Bad => "BAD",
+        };
+        let row = |finding: &Finding| {
+            let advice = finding.advice.clone().unwrap_or_default();
+            vec![finding.check.to_owned(), grade(finding.grade).to_owned(), finding.found.clone(), advice]
+        };
+        output::table(&["CHECK", "GRADE", "FOUND", "WHAT TO DO"], findings.iter().map(row).collect());
+    }
+    Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn look_at_access(config: &Config) -> Finding {
+    let address = config.listen;
+    match (config.options.auth.required, address.ip().to_canonical().is_loopback()) {
+        (true, _) => Finding::good("access", "every caller needs a key or a token"),
+        (false, true) => Finding::good("access", format!("{address} can be reached from this machine only")),
+        (false, false) => Finding::graded(
+            "access",
+            Grade::Bad,
+            format!("{address} could be reached by anybody, so the server will not start"),
+            "set auth.required = true and make a key with `tidegate keys create`",
+        ),
+    }
+}
+
+async fn look_at_database(config: &Config, findings: &mut Vec<Finding>) {
+    let is_postgres = config.data_dir.is_none();
+    if is_postgres {
+        match tokio::time::timeout(PATIENCE, look_at_postgres(&config.database)).await {
+            Ok(Ok(found)) => findings.extend(found),
+            Ok(Err(error)) => {
+                let advice = "check database_url, that the server runs, and that it lets this machine in";
+                return findings.push(Finding::graded("database", Grade::Bad, error.to_string(), advice));
+            }
+            Err(_) => {
+                let advice = "check that the database can be reached from here";
+                return findings.push(Finding::graded(
+                    "database",
+                    Grade::Bad,
+                    "it does not answer within 10 s",
+                    advice,
+                ));
+            }
+        }
+    }
+    let started = Instant::now();
+    match open(config).await {
+        Ok(queue) => {
+            let version = tidegate_server::SCHEMA_VERSION;
+            findings.push(Finding::good("schema", format!("version {version}, opened in {:?}", started.elapsed())));
+            findings.push(look_at_health(&queue).await);
+            queue.close().await;
+        }
+        Err(error) => {
+            let advice = "the message says what is missing";
+            findings.push(Finding::graded("schema", Grade::Bad, error.to_string(), advice));
+        }
+    }
+    if let Some(dir) = &config.data_dir {
+        let path = dir.join("tidegate.db");
+        match tokio::task::spawn_blocking(move || look_at_sqlite(&path)).await {
+            Ok(Ok(found)) => findings.extend(found),
+            Ok(Err(error)) => {
+                let advice = "check that the folder can be read and the file is a database";
+                findings.push(Finding::graded("database", Grade::Bad, error.to_string(), advice));
+            }
+            Err(error) => findings.push(Finding::graded("database", Grade::Bad, error.to_string(), "try again")),
+        }
+    }
+}
+
+async fn look_at_health(queue: &tidegate::EventQueue) -> Finding {
+    let health = queue.health().await;
+    match health.store {
+        Ok(()) if health.answered_in > Duration::from_secs(1) => Finding::graded(
+            "answers",
+            Grade::Warning,
+            format!("the database took {:?} to answer", health.answered_in),
+            "look for load, locks or a slow disk",
+        ),
+        Ok(()) => Finding::good("answers", format!("within {:?}", health.answered_in)),
+        Err(error) => Finding::graded("answers", Grade::Bad, error.to_string(), "look at the database's own log"),
+    }
+}
+
+fn look_at_sqlite(path: &Path) -> rusqlite::Result<Vec<Finding>> {
+    let conn = rusqlite::Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    conn.busy_timeout(PATIENCE)?;
+    let text = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, String>(0));
+    let mut findings = vec![Finding::good("database", format!("SQLite {}", rusqlite::version()))];
+    let mode = text("PRAGMA journal_mode")?;
+    findings.push(if mode.eq_ignore_ascii_case("wal") {
+        Finding::good("durability", "write-ahead log, every commit is synced")
+    } else {
+        let found = format!("journal_mode is {mode}");
+        Finding::graded(
+            "durability",
+            Grade::Warning,
+            found,
+            "another program changed it; start the server once to set it back",
+        )
+    });
+    let sound = text("PRAGMA quick_check(1)")?;
+    findings.push(if sound == "ok" {
+        Finding::good("integrity", "the file is sound")
+    } else {
+        Finding::graded("integrity", Grade::Bad, sound, "stop the server, keep a copy, and restore a backup")
+    });
+    Ok(findings)
+}
+
+async fn look_at_postgres(url: &str) -> Result<Vec<Finding>, Failure> {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
+    let driver = tokio::spawn(connection);
+    let mut findings = Vec::new();
+    let row = client.query_one("SELECT current_setting('server_version_num')::int, version()", &[]).await?;
+    let (number, version): (i32, String) = (row.get(0), row.get(1));
+    let version = version.split(',').next().unwrap_or_default().to_owned();
+    findings.push(if number >= 130_000 {
+        Finding::good("database", version)
+    } else {
+        Finding::graded("database", Grade::Bad, version, "use PostgreSQL 13 or later")
+    });
+    for (name, advice, grade) in [
+        ("fsync", "set fsync = on: a power loss may destroy the whole database", Grade::Bad),
+        ("full_page_writes", "set full_page_writes = on: a power loss may tear pages", Grade::Bad),
+        (
+            "synchronous_commit",
+            "set synchronous_commit = on, or a crash may lose what was acknowledged",
+            Grade::Warning,
+        ),
+    ] {
+        let row = client.query_one("SELECT current_setting($1)", &[&name]).await?;
+        let value: String = row.get(0);
+        findings.push(if value == "off" {
+            Finding::graded("durability", grade, format!("{name} is off"), advice)
+        } else {
+            Finding::good("durability", format!("{name} is {value}"))
+        });
+    }
+    findings.push(look_at_clock(&client).await?);
+    drop(client);
+    driver.abort();
+    Ok(findings)
+}
+
+async fn look_at_clock(client: &tokio_postgres::Client) -> Result<Finding, Failure> {
+    let row = client.query_one("SELECT extract(epoch FROM clock_timestamp())::float8", &[]).await?;
+    let theirs: f64 = row.get(0);
+    let ours = tidegate::Timestamp::now().as_microsecond() as f64 / 1e6;
+    let off = ours - theirs;
+    let found = format!("this machine is {off:+.3} s off the database");
+    Ok(if off.abs() <= CLOCK_SLACK {
+        Finding::good("clock", found)
+    } else {
+        let advice = "the database's clock decides, so nothing breaks; set both by NTP to read logs in order";
+        Finding::graded("clock", Grade::Warning, found, advice)
+    })
+}

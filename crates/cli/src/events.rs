@@ -1,0 +1,138 @@
+//! `tidegate events`.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use crate::Failure;
+use crate::client::{Client, ServerArgs};
+use crate::output::{self, cell};
+
+#[derive(Debug, Args)]
+pub(crate) struct EventsArgs {
+    #[command(subcommand)]
+    command: EventsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum EventsCommand {
+    /// List events, the youngest first.
+    List {
+        /// PENDING, PROCESSING, COMPLETED, COMPLETED_WITH_ERRORS, FAILED or CANCELLED.
+        #[arg(long)]
+        status: Option<String>,
+        /// With any of these tags.
+        #[arg(long, value_name = "TAG,…")]
+        tags: Option<String>,
+        /// Of this queue.
+        #[arg(long)]
+        queue: Option<String>,
+        /// Of this type.
+        #[arg(long = "type", value_name = "TYPE")]
+        event_type: Option<String>,
+        /// How many at most.
+        #[arg(long, default_value_t = 20)]
+        limit: u32,
+        /// Where the page before ended.
+        #[arg(long)]
+        cursor: Option<String>,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Show one event with what happened to it.
+    Show {
+        /// Its number.
+        id: u64,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Put an event back that is PROCESSING or FAILED.
+    Reset {
+        /// Its number.
+        id: u64,
+        /// For the record.
+        #[arg(long)]
+        reason: Option<String>,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Start dead letters over: one by its number, or those of a queue.
+    Redrive {
+        /// Its number; without it, all that fit.
+        id: Option<u64>,
+        /// Of this queue.
+        #[arg(long)]
+        queue: Option<String>,
+        /// Of this type.
+        #[arg(long = "type", value_name = "TYPE")]
+        event_type: Option<String>,
+        /// How many at most.
+        #[arg(long, default_value_t = 1000)]
+        limit: u32,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+pub(crate) async fn run(args: EventsArgs) -> Result<(), Failure> {
+    match args.command {
+        EventsCommand::List { status, tags, queue, event_type, limit, cursor, server } => {
+            let optional =
+                [("status", status), ("tags", tags), ("queue", queue), ("type", event_type), ("cursor", cursor)];
+            let mut query = vec![("limit", limit.to_string())];
+            query.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
+            let page = Client::new(&server)?.get("/events", &query).await?;
+            if server.json { output::json(&page) } else { show_page(&page) }
+        }
+        EventsCommand::Show { id, server } => {
+            let query = [("include_logs", "true".to_owned())];
+            let event = Client::new(&server)?.get(&format!("/events/{id}"), &query).await?;
+            if server.json { output::json(&event) } else { show_event(&event) }
+        }
+        EventsCommand::Reset { id, reason, server } => {
+            let reason = reason.map(|reason| format!("?reason={}", crate::client::path_part(&reason)));
+            let path = format!("/events/{id}/reset{}", reason.unwrap_or_default());
+            let event = Client::new(&server)?.post(&path, &json!({})).await?;
+            if server.json { output::json(&event) } else { show_event(&event) }
+        }
+        EventsCommand::Redrive { id: Some(id), server, .. } => {
+            let event = Client::new(&server)?.post(&format!("/events/{id}/redrive"), &json!({})).await?;
+            if server.json { output::json(&event) } else { show_event(&event) }
+        }
+        EventsCommand::Redrive { id: None, queue, event_type, limit, server } => {
+            let body = json!({ "queue": queue, "type": event_type, "limit": limit });
+            let answer = Client::new(&server)?.post("/events/redrive", &body).await?;
+            if server.json {
+                return output::json(&answer);
+            }
+            output::line(&format!("{} started over", cell(&answer, "redriven")));
+            Ok(())
+        }
+    }
+}
+
+fn show_page(page: &Value) -> Result<(), Failure> {
+    let columns = ["id", "status", "title", "tags", "queue", "retry_count", "worker_id", "updated_at"];
+    let rows = page["events"].as_array().into_iter().flatten();
+    let rows = rows.map(|event| columns.iter().map(|column| cell(event, column)).collect()).collect();
+    output::table(&["ID", "STATUS", "TITLE", "TAGS", "QUEUE", "RETRIES", "WORKER", "UPDATED"], rows);
+    let capped = if page["total_capped"] == true { "at least " } else { "" };
+    eprintln!("{capped}{} in all", cell(page, "total"));
+    if let Some(cursor) = page["next_cursor"].as_str() {
+        eprintln!("more: --cursor {cursor}");
+    }
+    Ok(())
+}
+
+fn show_event(event: &Value) -> Result<(), Failure> {
+    let fields = event.as_object().into_iter().flatten();
+    let rows = fields.filter(|(name, value)| *name != "logs" && !value.is_null());
+    output::table(&["FIELD", "VALUE"], rows.map(|(name, _)| vec![name.clone(), cell(event, name)]).collect());
+    if let Some(logs) = event["logs"].as_array() {
+        let columns =
+            ["created_at", "action", "worker_id", "attempt", "status_code", "execution_time_ms", "error_message"];
+        let rows = logs.iter().map(|row| columns.iter().map(|column| cell(row, column)).collect()).collect();
+        output::line("");
+        output::table(&["WHEN", "ACTION", "WORKER", "ATTEMPT", "CODE", "MS", "ERROR"], rows);
+    }
+    Ok(())
+}

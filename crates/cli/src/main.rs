@@ -1,0 +1,91 @@
+//! The one binary of Tidegate. This file only wires: one file per subcommand does the work.
+
+mod client;
+mod config;
+mod doctor;
+mod events;
+mod keys;
+mod output;
+mod publish;
+mod queues;
+mod serve;
+mod settings;
+mod tail;
+mod telemetry;
+mod work;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// What can go wrong in a command: a text for people.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// A durable event queue: publish, work, look after it.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the server.
+    Serve(settings::SettingsArgs),
+    /// Show the effective settings and where each came from.
+    Config(settings::ConfigArgs),
+    /// Create the database, or bring its schema up to date.
+    Migrate(settings::SettingsArgs),
+    /// Check the database, versions, clock and durability, and say what to change.
+    Doctor(doctor::DoctorArgs),
+    /// Make, list and revoke API keys.
+    Keys(keys::KeysArgs),
+    /// Publish an event.
+    Publish(publish::PublishArgs),
+    /// Run a command for each event.
+    Work(work::WorkArgs),
+    /// Look at events, put them back, start dead letters over.
+    Events(events::EventsArgs),
+    /// Look after queues.
+    Queues(queues::QueuesArgs),
+    /// Show events as they are published.
+    Tail(tail::TailArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("tidegate: the runtime cannot be started: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(cli.command)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("tidegate: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Serve(args) => serve::run(args).await?,
+        Command::Config(args) => settings::show(args)?,
+        Command::Migrate(args) => settings::migrate(args).await?,
+        Command::Doctor(args) => return doctor::run(args).await,
+        Command::Keys(args) => keys::run(args).await?,
+        Command::Publish(args) => publish::run(args).await?,
+        Command::Work(args) => return work::run(args).await,
+        Command::Events(args) => events::run(args).await?,
+        Command::Queues(args) => queues::run(args).await?,
+        Command::Tail(args) => tail::run(args).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,116 @@
+//! Flags that name settings, `tidegate config`, `tidegate migrate`, and opening the database.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tidegate::EventQueue;
+
+use crate::Failure;
+use crate::config::{Config, Values, default_file};
+use crate::output;
+
+/// Where settings come from.
+#[derive(Debug, Args)]
+pub(crate) struct SettingsArgs {
+    /// Address and port to listen on; port 0 picks a free one.
+    #[arg(long, global = true, value_name = "ADDR:PORT")]
+    listen: Option<String>,
+    /// Where the embedded database lives.
+    #[arg(long, global = true, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// A PostgreSQL database instead of the embedded one.
+    #[arg(long, global = true, value_name = "postgres://…")]
+    database_url: Option<String>,
+    /// A file of settings.
+    #[arg(long, global = true, value_name = "FILE", env = "TIDEGATE_CONFIG")]
+    config: Option<PathBuf>,
+    /// Require a key or a token of every caller.
+    #[arg(long, global = true)]
+    require_auth: bool,
+    /// Any setting, as KEY=VALUE; may be repeated.
+    #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl SettingsArgs {
+    pub(crate) fn values(&self) -> Result<Values, Failure> {
+        let mut flags: Vec<(String, String, &'static str)> = Vec::new();
+        for pair in &self.set {
+            let (key, value) = pair.split_once('=').ok_or_else(|| format!("--set {pair}: it must be KEY=VALUE"))?;
+            flags.push((key.into(), value.into(), "--set"));
+        }
+        let named = [
+            ("listen", &self.listen, "--listen"),
+            ("data_dir", &self.data_dir, "--data-dir"),
+            ("database_url", &self.database_url, "--database-url"),
+        ];
+        for (key, value, flag) in named {
+            if let Some(value) = value {
+                flags.push((key.into(), value.clone(), flag));
+            }
+        }
+        if self.require_auth {
+            flags.push(("auth.required".into(), "true".into(), "--require-auth"));
+        }
+        Ok(Values::gather(self.config.as_deref(), std::env::vars(), flags)?)
+    }
+
+    pub(crate) fn config(&self) -> Result<Config, Failure> {
+        Ok(self.values()?.typed_config()?)
+    }
+}
+
+/// Opens the database that the settings name.
+pub(crate) async fn open(config: &Config) -> Result<EventQueue, Failure> {
+    if let Some(dir) = &config.data_dir {
+        std::fs::create_dir_all(dir).map_err(|error| format!("{} cannot be made: {error}", dir.display()))?;
+    }
+    let builder = EventQueue::builder()
+        .namespace(config.namespace.clone())
+        .lease(config.options.lease)
+        .payload_limit(config.options.limits.payload_bytes);
+    builder.open(&config.database).await.map_err(|error| match std::error::Error::source(&error) {
+        Some(source) => format!("the database cannot be opened: {error}: {source}").into(),
+        None => format!("the database cannot be opened: {error}").into(),
+    })
+}
+
+/// What `tidegate config` shows.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    #[command(flatten)]
+    settings: SettingsArgs,
+    /// Print a commented file with every setting at its default instead.
+    #[arg(long)]
+    default: bool,
+    /// For machines.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn show(args: ConfigArgs) -> Result<(), Failure> {
+    if args.default {
+        print!("{}", default_file());
+        return Ok(());
+    }
+    let values = args.settings.values()?;
+    if args.json {
+        let rows = values.rows().into_iter();
+        let rows: Vec<_> = rows
+            .map(|(key, value, source)| serde_json::json!({ "key": key, "value": value, "source": source }))
+            .collect();
+        return output::json(&rows);
+    }
+    let rows = values.rows().into_iter().map(|(key, value, source)| vec![key.to_owned(), value, source]).collect();
+    output::table(&["SETTING", "VALUE", "FROM"], rows);
+    values.typed_config()?; // what does not fit is said after all is shown
+    Ok(())
+}
+
+pub(crate) async fn migrate(args: SettingsArgs) -> Result<(), Failure> {
+    let config = args.config()?;
+    let queue = open(&config).await?;
+    println!("the schema is at version {}", tidegate_server::SCHEMA_VERSION);
+    queue.close().await;
+    Ok(())
+}

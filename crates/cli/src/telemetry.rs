@@ -1,0 +1,224 @@
+//! Traces by OTLP over HTTP, as JSON: each request is a span that continues its caller's trace.
+//!
+//! A layer notes spans as they close and hands them to a task through a bounded channel. When the collector is slow or away,
+//! spans are dropped and counted; requests never wait for it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing_subscriber::layer::{Context, Layer};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::Failure;
+
+/// Spans that wait for the collector at most.
+const ROOM: usize = 8_192;
+const BATCH: usize = 512;
+const EVERY: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The span of a request, as the server names it.
+const REQUEST: &str = "request";
+
+/// The layer; spans that are not of requests are passed over.
+#[derive(Debug)]
+pub(crate) struct Traces {
+    finished: mpsc::Sender<Value>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// The task that sends what was noted; ended in good order, it sends the rest.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    task: JoinHandle<()>,
+    stop: mpsc::Sender<()>,
+}
+
+impl Sending {
+    pub(crate) async fn end(self) {
+        let _ = self.stop.send(()).await;
+        let _ = tokio::time::timeout(PATIENCE * 2, self.task).await;
+    }
+}
+
+/// A layer, and the task that sends what it notes to `endpoint`.
+pub(crate) fn start(endpoint: &str) -> Result<(Traces, Sending), Failure> {
+    let http =
+        reqwest::Client::builder().timeout(PATIENCE).redirect(reqwest::redirect::Policy::none()).no_proxy().build()?;
+    let address = format!("{}/v1/traces", endpoint.trim_end_matches('/'));
+    let (finished, spans) = mpsc::channel(ROOM);
+    let (stop, stopped) = mpsc::channel(1);
+    let dropped = Arc::new(AtomicU64::new(0));
+    let task = tokio::spawn(send_all(http, address, spans, stopped, Arc::clone(&dropped)));
+    Ok((Traces { finished, dropped }, Sending { task, stop }))
+}
+
+async fn send_all(
+    http: reqwest::Client,
+    address: String,
+    mut spans: mpsc::Receiver<Value>,
+    mut stopped: mpsc::Receiver<()>,
+    dropped: Arc<AtomicU64>,
+) {
+    let mut batch = Vec::new();
+    let mut is_last = false;
+    while !is_last {
+        tokio::select! {
+            () = tokio::time::sleep(EVERY) => {}
+            _ = stopped.recv() => is_last = true,
+        }
+        while let Ok(span) = spans.try_recv() {
+            batch.push(span);
+            if batch.len() == BATCH {
+                send(&http, &address, std::mem::take(&mut batch), &dropped).await;
+            }
+        }
+        if !batch.is_empty() {
+            send(&http, &address, std::mem::take(&mut batch), &dropped).await;
+        }
+        let lost = dropped.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            tracing::warn!(lost, "spans were dropped: the collector did not take them");
+        }
+    }
+}
+
+async fn send(http: &reqwest::Client, address: &str, spans: Vec<Value>, dropped: &AtomicU64) {
+    let count = spans.len() as u64;
+    let body = json!({ "resourceSpans": [{
+        "resource": { "attributes": [text("service.name", "tidegate"), text("service.version", env!("CARGO_PKG_VERSION"))] },
+        "scopeSpans": [{ "scope": { "name": "tidegate" }, "spans": spans }],
+    }] });
+    let sent = http.post(address).json(&body).send().await.and_then(reqwest::Response::error_for_status);
+    if sent.is_err() {
+        dropped.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+fn text(key: &str, value: &str) -> Value {
+    json!({ "key": key, "value": { "stringValue": value } })
+}
+
+/// What is known of a request while it runs.
+#[derive(Debug, Default)]
+struct Noted {
+    started: u128,
+    method: String,
+    route: String,
+    traceparent: String,
+    status: u64,
+}
+
+impl Visit for Noted {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "method" => self.method = value.into(),
+            "route" => self.route = value.into(),
+            "traceparent" => self.traceparent = value.into(),
+            _ => {}
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if field.name() == "status" {
+            self.status = value;
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
+}
+
+impl Noted {
+    /// The span as the collector wants it.
+    fn finish(&self, ended: u128, random: [u64; 3]) -> Value {
+        let fresh = (format!("{:016x}{:016x}", random[0], random[1].max(1)), None);
+        let mut parts = self.traceparent.split('-').skip(1);
+        let (trace, parent) = match (parts.next(), parts.next()) {
+            (Some(trace), Some(parent)) if trace.len() == 32 && parent.len() == 16 => {
+                (trace.to_owned(), Some(parent.to_owned()))
+            }
+            _ => fresh,
+        };
+        let code = if self.status >= 500 { 2 } else { 0 };
+        let mut span = json!({
+            "traceId": trace,
+            "spanId": format!("{:016x}", random[2].max(1)),
+            "name": format!("{} {}", self.method, self.route),
+            "kind": 2,
+            "startTimeUnixNano": self.started.to_string(),
+            "endTimeUnixNano": ended.to_string(),
+            "attributes": [
+                text("http.request.method", &self.method),
+                text("http.route", &self.route),
+                { "key": "http.response.status_code", "value": { "intValue": self.status.to_string() } },
+            ],
+            "status": { "code": code },
+        });
+        if let Some(parent) = parent {
+            span["parentSpanId"] = parent.into();
+        }
+        span
+    }
+}
+
+fn now() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos())
+}
+
+impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        if attributes.metadata().name() != REQUEST {
+            return;
+        }
+        let mut noted = Noted { started: now(), ..Noted::default() };
+        attributes.record(&mut noted);
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert(noted);
+        }
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        if let Some(span) = context.span(id)
+            && let Some(noted) = span.extensions_mut().get_mut::<Noted>()
+        {
+            values.record(noted);
+        }
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let Some(noted) = context.span(&id).and_then(|span| span.extensions_mut().remove::<Noted>()) else { return };
+        if self.finished.try_send(noted.finish(now(), rand::random())).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_continues_its_callers_trace() {
+        let noted = Noted {
+            started: 5,
+            method: "POST".into(),
+            route: "/events".into(),
+            traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into(),
+            status: 503,
+        };
+        let span = noted.finish(9, [1, 2, 3]);
+        assert_eq!(span["traceId"], "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert_eq!(span["parentSpanId"], "00f067aa0ba902b7");
+        assert_eq!((&span["spanId"], &span["name"]), (&json!("0000000000000003"), &json!("POST /events")));
+        assert_eq!((&span["endTimeUnixNano"], &span["status"]["code"]), (&json!("9"), &json!(2)));
+        let alone = Noted { traceparent: "nonsense".into(), ..noted }.finish(9, [1, 2, 3]);
+        assert_eq!(alone["traceId"], "00000000000000010000000000000002");
+        assert!(alone.get("parentSpanId").is_none());
+    }
+}

@@ -1,0 +1,223 @@
+//! What a caller is told when something cannot be done: one error type, one list of codes, always JSON.
+//!
+//! Owns the mapping from the library's error classes to statuses. Bad input is never a 5xx.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use tidegate::ErrorKind;
+use utoipa::ToSchema;
+
+/// What handlers answer.
+pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
+
+/// Every code that an error body can carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Code {
+    /// Something in the request does not fit; the text says what to change.
+    InvalidRequest,
+    /// The body is not JSON, not UTF-8, or nested too deeply.
+    InvalidJson,
+    /// The id in the path is not a number between 1 and 2^53 - 1.
+    InvalidId,
+    /// The attempt failed and no retry is left: the event has ended as FAILED.
+    MaxRetriesExceeded,
+    /// No credentials, or none that are known.
+    Unauthorized,
+    /// The credentials do not allow this.
+    Forbidden,
+    /// There is no such thing.
+    NotFound,
+    /// The path exists, the method does not.
+    MethodNotAllowed,
+    /// The request was not sent in time.
+    RequestTimeout,
+    /// The state of the thing does not allow it.
+    Conflict,
+    /// The caller does not hold the event: another worker has it, or it went back.
+    LeaseLost,
+    /// The event has ended already.
+    AlreadyEnded,
+    /// The payload, or the whole body, is larger than allowed.
+    PayloadTooLarge,
+    /// The body is of another type or encoding than JSON.
+    UnsupportedMediaType,
+    /// The idempotency or deduplication key stands for another request.
+    KeyReused,
+    /// The queue holds as many events as it may, or is draining.
+    QueueFull,
+    /// Too much at once; try again.
+    Busy,
+    /// The database cannot be reached; try again.
+    Unavailable,
+    /// The answer of the database was lost: it may or may not have happened.
+    Indeterminate,
+    /// Something is wrong inside; the log says what.
+    Internal,
+}
+
+impl Code {
+    /// The status that goes with it.
+    #[must_use]
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::InvalidRequest | Self::InvalidJson | Self::InvalidId | Self::MaxRetriesExceeded => {
+                StatusCode::BAD_REQUEST
+            }
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::Conflict | Self::LeaseLost | Self::AlreadyEnded => StatusCode::CONFLICT,
+            Self::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::QueueFull => StatusCode::TOO_MANY_REQUESTS,
+            Self::Busy | Self::Unavailable | Self::Indeterminate => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// Whether the same request may succeed a little later.
+    fn is_transient(self) -> bool {
+        matches!(self, Self::QueueFull | Self::Busy | Self::Unavailable)
+    }
+}
+
+/// The body of every error.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// What is wrong and what to change, for people.
+    pub error: String,
+    /// The same for machines.
+    pub code: Code,
+    /// Retries used up, where that is what is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_count: Option<u32>,
+    /// Retries allowed, where that is what is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_retries: Option<u32>,
+}
+
+/// An error on its way to the caller.
+#[derive(Debug, Clone)]
+pub(crate) struct ApiError {
+    pub(crate) body: Box<ErrorBody>,
+}
+
+impl ApiError {
+    pub(crate) fn new(code: Code, error: impl Into<String>) -> Self {
+        let body = ErrorBody { error: error.into(), code, retry_count: None, max_retries: None };
+        Self { body: Box::new(body) }
+    }
+
+    pub(crate) fn invalid(error: impl Into<String>) -> Self {
+        Self::new(Code::InvalidRequest, error)
+    }
+
+    pub(crate) fn no_event(id: impl std::fmt::Display) -> Self {
+        Self::new(Code::NotFound, format!("there is no event {id}"))
+    }
+
+    pub(crate) fn max_retries(retry_count: u32, max_retries: u32) -> Self {
+        let body = ErrorBody {
+            error: "Max retries exceeded".into(),
+            code: Code::MaxRetriesExceeded,
+            retry_count: Some(retry_count),
+            max_retries: Some(max_retries),
+        };
+        Self { body: Box::new(body) }
+    }
+
+    /// A publish says `Conflict` when its key stands for another event.
+    pub(crate) fn of_publish(error: tidegate::Error) -> Self {
+        match error.kind() {
+            ErrorKind::Conflict => Self::new(Code::KeyReused, error.to_string()),
+            _ => error.into(),
+        }
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.body.code.status()
+    }
+}
+
+impl From<tidegate::Error> for ApiError {
+    fn from(error: tidegate::Error) -> Self {
+        let code = match error.kind() {
+            ErrorKind::NotFound => Code::NotFound,
+            ErrorKind::Conflict => Code::Conflict,
+            ErrorKind::Fenced => Code::LeaseLost,
+            ErrorKind::AlreadyEnded => Code::AlreadyEnded,
+            ErrorKind::Full => Code::QueueFull,
+            ErrorKind::Busy => Code::Busy,
+            ErrorKind::Unavailable => Code::Unavailable,
+            ErrorKind::Invalid => Code::InvalidRequest,
+            ErrorKind::Indeterminate => Code::Indeterminate,
+            _ => Code::Internal,
+        };
+        if code == Code::Internal {
+            tracing::error!(%error, source = ?std::error::Error::source(&error), "the store failed");
+            return Self::new(code, "the server failed; its log says why");
+        }
+        if code.status().is_server_error() {
+            tracing::warn!(%error, source = ?std::error::Error::source(&error), "the store did not answer");
+        }
+        Self::new(code, error.to_string())
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let code = self.body.code;
+        let mut response = (code.status(), Json(self.body)).into_response();
+        let headers = response.headers_mut();
+        if code.is_transient() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if code == Code::Unauthorized {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tidegate\""));
+        }
+        if code == Code::RequestTimeout {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_become_statuses() {
+        let cases = [
+            (ErrorKind::NotFound, 404),
+            (ErrorKind::Conflict, 409),
+            (ErrorKind::Fenced, 409),
+            (ErrorKind::AlreadyEnded, 409),
+            (ErrorKind::Full, 429),
+            (ErrorKind::Busy, 503),
+            (ErrorKind::Unavailable, 503),
+            (ErrorKind::Invalid, 400),
+            (ErrorKind::Corrupt, 500),
+            (ErrorKind::Indeterminate, 503),
+        ];
+        for (kind, status) in cases {
+            let error = ApiError::from(tidegate::Error::new(kind, "x"));
+            assert_eq!(error.status().as_u16(), status, "{kind:?}");
+        }
+        let reused = ApiError::of_publish(tidegate::Error::new(ErrorKind::Conflict, "x"));
+        assert_eq!(reused.status().as_u16(), 422);
+    }
+
+    #[test]
+    fn what_is_inside_stays_inside() {
+        let error = ApiError::from(tidegate::Error::new(ErrorKind::Corrupt, "page 7 of secret.db"));
+        assert!(!error.body.error.contains("secret"));
+    }
+}

@@ -1,0 +1,81 @@
+//! The OpenAPI document, generated from the handlers. The committed copy is checked against it by a test.
+
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{Content, OpenApi as Document, RefOr, Response, Schema};
+use utoipa::{Modify, OpenApi};
+
+use crate::error::{Code, ErrorBody};
+use crate::routes::{events, health, list, publish, queues, reports, subscribe, workers};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Tidegate",
+        description = "A durable event queue: publishers post events with tags, workers take them and report.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    paths(
+        publish::create, publish::create_many,
+        subscribe::subscribe, subscribe::claim,
+        reports::start, reports::heartbeat, reports::complete, reports::fail, reports::complete_many, reports::fail_many,
+        list::list, events::show, events::why, events::reset, events::cancel, events::redrive, events::redrive_many,
+        queues::list, queues::show, queues::put, queues::pause, queues::resume, queues::drain, queues::metrics,
+        workers::list,
+        health::livez, health::readyz, health::metrics,
+    ),
+    components(schemas(ErrorBody, Code)),
+    security(("bearer" = [])),
+    modifiers(&CommonAnswers),
+)]
+struct Api;
+
+/// What every operation may answer.
+struct CommonAnswers;
+
+impl Modify for CommonAnswers {
+    fn modify(&self, document: &mut Document) {
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("An API key, or a token of the configured OpenID Connect issuer."))
+            .build();
+        if let Some(components) = &mut document.components {
+            components.add_security_scheme("bearer", SecurityScheme::Http(scheme));
+        }
+        for (path, item) in &mut document.paths.paths {
+            let is_open = matches!(path.as_str(), "/livez" | "/readyz");
+            let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
+            for operation in operations.into_iter().flatten() {
+                if is_open {
+                    continue;
+                }
+                for (status, text) in [
+                    ("400", "Something in the request does not fit; the text says what to change."),
+                    ("401", "No credentials, or none that are known."),
+                    ("403", "The credentials do not allow this."),
+                    ("408", "The request was not sent in time."),
+                    ("503", "Too much at once, or the database does not answer; try again."),
+                ] {
+                    operation.responses.responses.entry(status.into()).or_insert_with(|| RefOr::T(error(text)));
+                }
+            }
+        }
+    }
+}
+
+fn error(description: &str) -> Response {
+    let schema: RefOr<Schema> = utoipa::openapi::Ref::from_schema_name("ErrorBody").into();
+    let content = Content::new(Some(schema));
+    utoipa::openapi::ResponseBuilder::new().description(description).content("application/json", content).build()
+}
+
+/// The document as JSON text.
+///
+/// ```
+/// assert!(tidegate_server::openapi().contains("\"openapi\": \"3.1.0\""));
+/// ```
+#[must_use]
+pub fn document() -> String {
+    let mut text = Api::openapi().to_pretty_json().unwrap_or_default();
+    text.push('\n');
+    text
+}

@@ -1,0 +1,244 @@
+//! One event: `GET /events/{id}`, `…/why`, `…/reset`, `…/redrive`, `…/cancel`, and redriving many dead letters.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use tidegate::{DeadLetterFilter, EntryId, Why};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::auth::{Admin, Known, Manager};
+use crate::error::{ApiError, ErrorBody, Result};
+use crate::extract::{EventId, OptionalBody, Query, flag};
+use crate::service::Service;
+use crate::tenant::Tenant;
+use crate::wire::Event;
+
+/// Dead letters redriven by one request at most.
+const MAX_REDRIVE: usize = 10_000;
+
+/// How much to show.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ShowParams {
+    /// Whether to show what happened to it.
+    #[param(value_type = Option<bool>)]
+    include_logs: Option<String>,
+}
+
+/// An event, live or ended.
+#[utoipa::path(
+    get, path = "/events/{id}", tag = "events",
+    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64), ShowParams),
+    responses(
+        (status = 200, description = "The event.", body = Event),
+        (status = 404, description = "There is no such event.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn show(
+    State(service): State<Arc<Service>>,
+    Known(caller): Known,
+    EventId(id): EventId,
+    Query(params): Query<ShowParams>,
+) -> Result<Json<Event>> {
+    let with_logs = flag("include_logs", params.include_logs.as_deref())?;
+    service.event(Tenant::from(&caller), id, with_logs).await.map(Json)
+}
+
+impl Service {
+    async fn event(&self, tenant: Tenant, id: EntryId, with_logs: bool) -> Result<Event> {
+        let mut event = Event::of(tenant.own(self.queue.entry(id).await?, id)?, &tenant);
+        if with_logs {
+            event.logs = Some(self.queue.audit(id).await?.into_iter().map(Into::into).collect());
+        }
+        Ok(event)
+    }
+}
+
+/// Why an event is not running.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct WhyAnswer {
+    /// Which event.
+    event_id: i64,
+    /// The reason and what belongs to it.
+    #[serde(flatten)]
+    #[schema(value_type = WhySchema)]
+    why: Why,
+}
+
+/// A reason: `ended`, `leased`, `abandoned`, `behind_in_group`, `queue_paused`, `due_at`, `no_live_consumer`, `ready`.
+#[derive(Debug, ToSchema)]
+#[allow(dead_code)]
+pub(crate) struct WhySchema {
+    /// Which.
+    #[schema(example = "due_at")]
+    reason: String,
+    /// When it is due, or ended.
+    #[schema(format = DateTime)]
+    at: Option<String>,
+    /// Who holds it.
+    worker: Option<String>,
+    /// Until when.
+    #[schema(format = DateTime)]
+    until: Option<String>,
+    /// Its group.
+    group: Option<String>,
+    /// How many go first.
+    ahead: Option<u64>,
+}
+
+/// Says why an event is not running.
+#[utoipa::path(
+    get, path = "/events/{id}/why", tag = "events",
+    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
+    responses(
+        (status = 200, description = "The reason.", body = WhyAnswer),
+        (status = 404, description = "There is no such event.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn why(
+    State(service): State<Arc<Service>>,
+    Known(caller): Known,
+    EventId(id): EventId,
+) -> Result<Json<WhyAnswer>> {
+    let tenant = Tenant::from(&caller);
+    if tenant.0.is_some() {
+        tenant.own(service.queue.entry(id).await?, id)?;
+    }
+    Ok(Json(WhyAnswer { event_id: id.get(), why: service.queue.why(id).await? }))
+}
+
+/// Why an event is put back.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ResetParams {
+    /// For the record.
+    #[param(max_length = 1000, example = "worker_timeout")]
+    reason: Option<String>,
+}
+
+/// Puts an event back by hand, PROCESSING or FAILED; whoever held it holds it no more.
+#[utoipa::path(
+    post, path = "/events/{id}/reset", tag = "events",
+    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64), ResetParams),
+    responses(
+        (status = 200, description = "The event, PENDING.", body = Event),
+        (status = 404, description = "There is no such event.", body = ErrorBody),
+        (status = 409, description = "It is neither PROCESSING nor FAILED.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn reset(
+    State(service): State<Arc<Service>>,
+    Admin(caller): Admin,
+    EventId(id): EventId,
+    Query(params): Query<ResetParams>,
+) -> Result<Json<Event>> {
+    if params.reason.as_ref().is_some_and(|reason| reason.len() > 1_000 || reason.contains('\0')) {
+        return Err(ApiError::invalid("reason does not fit: it must be at most 1000 bytes without NUL characters"));
+    }
+    let tenant = Tenant::from(&caller);
+    let entry = tenant.own(service.queue.entry(id).await?, id)?;
+    service.queue.reset(id, params.reason).await?;
+    service.wake(&entry.queue);
+    service.event(tenant, id, false).await.map(Json)
+}
+
+/// Starts a dead letter over.
+#[utoipa::path(
+    post, path = "/events/{id}/redrive", tag = "dead letters",
+    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
+    responses(
+        (status = 200, description = "The event, PENDING.", body = Event),
+        (status = 404, description = "There is no such event.", body = ErrorBody),
+        (status = 409, description = "It is not a dead letter.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn redrive(
+    State(service): State<Arc<Service>>,
+    Manager(caller): Manager,
+    EventId(id): EventId,
+) -> Result<Json<Event>> {
+    let tenant = Tenant::from(&caller);
+    let entry = tenant.own(service.queue.entry(id).await?, id)?;
+    service.queue.redrive(id).await?;
+    service.wake(&entry.queue);
+    service.event(tenant, id, false).await.map(Json)
+}
+
+/// Ends an event as CANCELLED, whoever holds it.
+#[utoipa::path(
+    post, path = "/events/{id}/cancel", tag = "events",
+    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
+    responses(
+        (status = 200, description = "The event, CANCELLED.", body = Event),
+        (status = 404, description = "There is no such event.", body = ErrorBody),
+        (status = 409, description = "It has ended already.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn cancel(
+    State(service): State<Arc<Service>>,
+    Manager(caller): Manager,
+    EventId(id): EventId,
+) -> Result<Json<Event>> {
+    let tenant = Tenant::from(&caller);
+    tenant.own(service.queue.entry(id).await?, id)?;
+    service.queue.cancel(id).await?;
+    service.event(tenant, id, false).await.map(Json)
+}
+
+/// Which dead letters to start over.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default)]
+pub(crate) struct RedriveBody {
+    /// Of which queue; `default` if absent.
+    queue: Option<String>,
+    /// Only of this type.
+    #[serde(rename = "type")]
+    event_type: Option<String>,
+    /// Only those whose errors contain this text.
+    error_contains: Option<String>,
+    /// At most this many; 1,000 if absent.
+    #[schema(minimum = 1, maximum = 10000)]
+    limit: Option<usize>,
+    /// At most this many per second; 1,000 if absent.
+    #[schema(minimum = 1, maximum = 100000)]
+    per_second: Option<u32>,
+}
+
+/// How many were started over.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RedriveAnswer {
+    redriven: u64,
+}
+
+/// Starts dead letters over, no faster than asked.
+#[utoipa::path(
+    post, path = "/events/redrive", tag = "dead letters", request_body = RedriveBody,
+    responses(
+        (status = 200, description = "How many were started over.", body = RedriveAnswer),
+        (status = 404, description = "There is no such queue.", body = ErrorBody),
+        (status = 413, description = "The body is too large.", body = ErrorBody),
+        (status = 415, description = "Not JSON.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn redrive_many(
+    State(service): State<Arc<Service>>,
+    Manager(caller): Manager,
+    OptionalBody(body): OptionalBody<RedriveBody>,
+) -> Result<Json<RedriveAnswer>> {
+    let tenant = Tenant::from(&caller);
+    let limit = body.limit.unwrap_or(1_000);
+    let per_second = body.per_second.unwrap_or(1_000);
+    if !(1..=MAX_REDRIVE).contains(&limit) || !(1..=100_000).contains(&per_second) {
+        return Err(ApiError::invalid("limit must be 1 to 10000, per_second 1 to 100000"));
+    }
+    let queue = tenant.queue(body.queue.as_deref())?;
+    service.config(&queue, tenant).await?;
+    let mut filter = DeadLetterFilter::new().limit(limit).per_second(per_second);
+    filter.event_type = body.event_type;
+    filter.error_contains = body.error_contains;
+    let redriven = service.handle(&queue).await?.redrive_all(filter).await?;
+    service.wake(&queue);
+    Ok(Json(RedriveAnswer { redriven }))
+}

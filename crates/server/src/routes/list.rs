@@ -1,0 +1,120 @@
+//! `GET /events`: events in pages.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use tidegate_core::Status;
+use tidegate_store::ListQuery;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::auth::Known;
+use crate::error::{ApiError, Result};
+use crate::extract::{MAX_LIMIT, Query, entry_id, moment, number};
+use crate::service::Service;
+use crate::tenant::Tenant;
+use crate::wire::{Listed, read_tags};
+
+/// The page of whoever does not say.
+const DEFAULT_LIMIT: u64 = 20;
+/// Deeper pages need a cursor.
+const MAX_OFFSET: u64 = 1_000_000;
+
+/// Which events.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListParams {
+    /// PENDING, PROCESSING, COMPLETED, COMPLETED_WITH_ERRORS, FAILED or CANCELLED.
+    #[param(example = "PENDING")]
+    status: Option<String>,
+    /// Comma-separated; an event with any of them fits.
+    tags: Option<String>,
+    /// Of this queue.
+    queue: Option<String>,
+    /// Of this type.
+    #[serde(rename = "type")]
+    #[param(rename = "type")]
+    event_type: Option<String>,
+    /// Held or ended by this worker.
+    worker_id: Option<String>,
+    /// Published at this moment or later.
+    #[param(value_type = Option<String>, format = DateTime)]
+    from: Option<String>,
+    /// Published before this moment.
+    #[param(value_type = Option<String>, format = DateTime)]
+    to: Option<String>,
+    /// How many at most; 20 if absent.
+    #[param(value_type = Option<u64>, minimum = 1, maximum = 1000)]
+    limit: Option<String>,
+    /// How many to pass over; deep pages are faster with a cursor.
+    #[param(value_type = Option<u64>, minimum = 0, maximum = 1000000)]
+    offset: Option<String>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// A page of events, the youngest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ListAnswer {
+    /// The events.
+    events: Vec<Listed>,
+    /// How many there are in all.
+    total: u64,
+    /// Whether there may be more than `total`.
+    total_capped: bool,
+    /// As asked.
+    limit: u64,
+    /// As asked.
+    offset: u64,
+    /// Where the next page begins, unless this is the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// Lists events.
+#[utoipa::path(
+    get, path = "/events", tag = "events", params(ListParams),
+    responses((status = 200, description = "A page.", body = ListAnswer)),
+)]
+pub(crate) async fn list(
+    State(service): State<Arc<Service>>,
+    Known(caller): Known,
+    Query(params): Query<ListParams>,
+) -> Result<Json<ListAnswer>> {
+    let tenant = Tenant::from(&caller);
+    let limit = number("limit", params.limit.as_deref(), 1, MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
+    let offset = number("offset", params.offset.as_deref(), 0, MAX_OFFSET)?.unwrap_or(0);
+    let page = service.queue.list(query(params, tenant, limit, offset)?).await?;
+    Ok(Json(ListAnswer {
+        events: page.items.into_iter().map(|entry| Listed::of(entry, &tenant)).collect(),
+        total: page.total,
+        total_capped: page.total_capped,
+        limit,
+        offset,
+        next_cursor: page.next.map(|id| id.to_string()),
+    }))
+}
+
+fn query(params: ListParams, tenant: Tenant, limit: u64, offset: u64) -> Result<ListQuery> {
+    let status = params.status.as_deref().map(str::parse::<Status>).transpose().map_err(tidegate::Error::from)?;
+    for (name, text) in [("type", &params.event_type), ("worker_id", &params.worker_id)] {
+        if let Some(text) = text {
+            tidegate_core::name::check_text(name, text).map_err(tidegate::Error::from)?;
+        }
+    }
+    let before = params.cursor.as_deref().map(entry_id).transpose();
+    Ok(ListQuery {
+        status,
+        tags: params.tags.as_deref().map_or(Ok(Vec::new()), |tags| read_tags(tags.split(',')))?,
+        queue: params.queue.as_deref().map(|queue| tenant.queue(Some(queue))).transpose()?,
+        event_type: params.event_type,
+        worker: params.worker_id,
+        client: tenant.0,
+        from: moment("from", params.from.as_deref())?,
+        to: moment("to", params.to.as_deref())?,
+        before: before.map_err(|_| ApiError::invalid("cursor does not fit: use next_cursor of the page before"))?,
+        limit: limit as usize,
+        offset: offset as usize,
+    })
+}

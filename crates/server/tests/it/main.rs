@@ -1,0 +1,14 @@
+//! The server through its front door: real connections on loopback, on both databases where they could differ.
+
+mod auth;
+mod bad_input;
+mod bodies;
+mod document;
+mod hang_ups;
+mod idempotency;
+mod lists;
+mod long_poll;
+mod looking_after;
+mod oidc;
+mod scene;
+mod slow;

@@ -1,0 +1,141 @@
+//! Tokens of an OpenID Connect issuer, checked against one that lives in the test.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::Json;
+use axum::routing::get;
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tidegate_server::{OidcOptions, Options};
+
+use crate::scene::{Answer, Scene, send};
+
+/// An RSA key made for this test and used nowhere else.
+const RSA: &str = include_str!("keys/rsa.txt");
+const RSA_MODULUS: &str = include_str!("keys/rsa_n.txt");
+/// The same on the curve P-256.
+const EC: &str = include_str!("keys/ec.txt");
+const EC_POINT: &str = include_str!("keys/ec_xy.txt");
+
+struct Issuer {
+    url: String,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Issuer {
+    async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(AtomicUsize::new(0));
+        let discovery = json!({ "issuer": url, "jwks_uri": format!("{url}/keys") });
+        let (x, y) = EC_POINT.trim().split_once(' ').unwrap();
+        let keys = json!({ "keys": [
+            { "kty": "RSA", "use": "sig", "alg": "RS256", "kid": "rsa", "n": RSA_MODULUS.trim(), "e": "AQAB" },
+            { "kty": "EC", "use": "sig", "alg": "ES256", "kid": "ec", "crv": "P-256", "x": x, "y": y },
+        ] });
+        let counter = Arc::clone(&asked);
+        let app = axum::Router::new()
+            .route("/.well-known/openid-configuration", get(move || async move { Json(discovery) }))
+            .route(
+                "/keys",
+                get(move || async move {
+                    counter.fetch_add(1, Ordering::SeqCst);
+                    Json(keys)
+                }),
+            );
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Self { url, asked }
+    }
+
+    fn claims(&self) -> Value {
+        let now = tidegate::Timestamp::now().as_second();
+        json!({ "iss": self.url, "aud": "tidegate", "sub": "alice", "exp": now + 600, "scope": "openid tidegate:publish" })
+    }
+}
+
+fn sign(claims: &Value, algorithm: Algorithm, kid: &str) -> String {
+    let mut header = Header::new(algorithm);
+    header.kid = Some(kid.into());
+    let key = match algorithm {
+        Algorithm::RS256 => EncodingKey::from_rsa_der(&decode(RSA)),
+        Algorithm::ES256 => EncodingKey::from_ec_der(&decode(EC)),
+        _ => EncodingKey::from_secret(b"secret"),
+    };
+    encode(&header, claims, &key).unwrap()
+}
+
+/// Reads base64.
+fn decode(text: &str) -> Vec<u8> {
+    let value = |c: u8| match c {
+        b'A'..=b'Z' => c - b'A',
+        b'a'..=b'z' => c - b'a' + 26,
+        b'0'..=b'9' => c - b'0' + 52,
+        b'+' => 62,
+        _ => 63,
+    };
+    let digits: Vec<u8> = text.bytes().filter(|c| !c.is_ascii_whitespace() && *c != b'=').map(value).collect();
+    let mut bytes = Vec::new();
+    for chunk in digits.chunks(4) {
+        let bits = chunk.iter().fold(0_u32, |bits, digit| (bits << 6) | u32::from(*digit)) << (6 * (4 - chunk.len()));
+        bytes.extend_from_slice(&bits.to_be_bytes()[1..chunk.len()]);
+    }
+    bytes
+}
+
+async fn publish(scene: &Scene, token: &str) -> Answer {
+    let event = json!({ "title": "t", "tags": "a" });
+    let request = scene.http.request(Method::POST, format!("http://{}/events", scene.address()));
+    send(request.bearer_auth(token).json(&event)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_of_the_issuer_are_accepted_and_others_are_not() {
+    let issuer = Issuer::start().await;
+    let mut options = Options::default();
+    options.auth.required = true;
+    options.auth.oidc = Some(OidcOptions { issuer: issuer.url.clone(), audience: "tidegate".into() });
+    let scene = Scene::sqlite_with(options).await;
+    let with = |name: &str, value: Value| {
+        let mut claims = issuer.claims();
+        claims[name] = value;
+        claims
+    };
+    for (algorithm, kid) in [(Algorithm::RS256, "rsa"), (Algorithm::ES256, "ec")] {
+        publish(&scene, &sign(&issuer.claims(), algorithm, kid)).await.expect(201);
+    }
+    publish(&scene, &sign(&with("scope", json!(["publish"])), Algorithm::ES256, "ec")).await.expect(201);
+    publish(&scene, &sign(&with("scope", json!("openid")), Algorithm::ES256, "ec")).await.refused(403, "forbidden");
+
+    let now = tidegate::Timestamp::now().as_second();
+    for (name, value) in [
+        ("iss", json!("https://elsewhere.example")),
+        ("aud", json!("another")),
+        ("exp", json!(now - 3600)),
+        ("exp", Value::Null),
+        ("nbf", json!(now + 3600)),
+        ("tidegate_client", json!("nonsense")),
+    ] {
+        let token = sign(&with(name, value.clone()), Algorithm::RS256, "rsa");
+        let text = publish(&scene, &token).await.refused(401, "unauthorized");
+        assert!(!text.contains(&token), "{name}={value}: {text}");
+    }
+    let good = sign(&issuer.claims(), Algorithm::RS256, "rsa");
+    let (head, signature) = good.rsplit_once('.').unwrap();
+    let forged = format!("{head}.{}{}", if signature.starts_with('A') { "B" } else { "A" }, &signature[1..]);
+    let unsigned = format!("eyJhbGciOiJub25lIn0.{}.", head.split('.').nth(1).unwrap());
+    let symmetric = sign(&issuer.claims(), Algorithm::HS256, "rsa");
+    let unknown = sign(&issuer.claims(), Algorithm::RS256, "unknown");
+    for token in [forged, unsigned, symmetric, unknown.clone(), "a.b.c".into()] {
+        publish(&scene, &token).await.refused(401, "unauthorized");
+    }
+    for _ in 0..20 {
+        publish(&scene, &unknown).await.refused(401, "unauthorized");
+    }
+    assert!(issuer.asked.load(Ordering::SeqCst) <= 3, "unknown keys must not have the issuer asked each time");
+
+    let client = tidegate::Tsid::from_i64(5);
+    publish(&scene, &sign(&with("tidegate_client", json!(client)), Algorithm::ES256, "ec")).await.expect(201);
+    scene.close().await;
+}

@@ -1,0 +1,186 @@
+//! A server on a free port over a throw-away database, and a client for it.
+
+use std::time::Duration;
+
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+use tidegate::EventQueue;
+use tidegate_server::{Handle, Options, Server};
+
+/// Nothing here takes this long unless it is broken.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) struct Scene {
+    pub(crate) queue: EventQueue,
+    pub(crate) http: reqwest::Client,
+    server: Option<Handle>,
+    base: String,
+    key: Option<String>,
+    _place: Place,
+}
+
+enum Place {
+    Folder { _dir: tempfile::TempDir },
+    Postgres(String),
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Self::Postgres(url) = self {
+            let url = url.clone();
+            let _ = std::thread::spawn(move || tidegate_testing::drop_database(&url)).join();
+        }
+    }
+}
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: reqwest::header::HeaderMap,
+    pub(crate) text: String,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {} {:?}", self.status, self.text))
+    }
+
+    /// The body, once the status is as it should be.
+    #[track_caller]
+    pub(crate) fn expect(&self, status: u16) -> Value {
+        assert_eq!(self.status.as_u16(), status, "{}", self.text);
+        if self.text.is_empty() { Value::Null } else { self.json() }
+    }
+
+    /// An error of this status and code, with a text for people.
+    #[track_caller]
+    pub(crate) fn refused(&self, status: u16, code: &str) -> String {
+        let body = self.expect(status);
+        assert_eq!(body["code"], code, "{body}");
+        assert_eq!(self.headers["content-type"], "application/json");
+        let text = body["error"].as_str().unwrap_or_default();
+        assert!(!text.is_empty(), "{body}");
+        text.to_owned()
+    }
+}
+
+impl Scene {
+    pub(crate) async fn sqlite() -> Self {
+        Self::sqlite_with(Options::default()).await
+    }
+
+    pub(crate) async fn sqlite_with(options: Options) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let queue = EventQueue::open(dir.path().join("tidegate.db").to_str().unwrap()).await.unwrap();
+        Self::start(queue, options, Place::Folder { _dir: dir }).await
+    }
+
+    pub(crate) async fn postgres() -> Self {
+        let url = tidegate_testing::fresh_database();
+        let queue = EventQueue::open(&url).await.unwrap();
+        Self::start(queue, Options::default(), Place::Postgres(url)).await
+    }
+
+    async fn start(queue: EventQueue, options: Options, place: Place) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = Server::new(queue.clone(), options).unwrap().start(listener).unwrap();
+        let base = format!("http://{}", server.address());
+        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(90)).build().unwrap();
+        Self { queue, http, server: Some(server), base, key: None, _place: place }
+    }
+
+    /// The database's address, for a second node.
+    pub(crate) fn postgres_url(&self) -> &str {
+        match &self._place {
+            Place::Postgres(url) => url,
+            Place::Folder { .. } => panic!("this is SQLite"),
+        }
+    }
+
+    pub(crate) fn with_key(&mut self, key: impl Into<String>) {
+        self.key = Some(key.into());
+    }
+
+    pub(crate) fn address(&self) -> String {
+        self.base.trim_start_matches("http://").to_owned()
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.request(method, format!("{}{path}", self.base));
+        match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        send(self.request(Method::GET, path)).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
+        send(self.request(Method::POST, path).json(&body)).await
+    }
+
+    pub(crate) async fn put(&self, path: &str, body: Value) -> Answer {
+        send(self.request(Method::PUT, path).json(&body)).await
+    }
+
+    /// Posts text as JSON.
+    pub(crate) async fn post_text(&self, path: &str, text: impl Into<reqwest::Body>) -> Answer {
+        send(self.request(Method::POST, path).header("content-type", "application/json").body(text)).await
+    }
+
+    /// Publishes an event with this tag and answers its number.
+    pub(crate) async fn publish(&self, tag: &str) -> i64 {
+        let body = json!({ "title": "An event", "tags": tag, "payload": { "tag": tag } });
+        self.post("/events", body).await.expect(201)["id"].as_i64().unwrap()
+    }
+
+    /// Takes an event with this tag, which must be there.
+    pub(crate) async fn take(&self, tag: &str, worker: &str) -> Value {
+        self.get(&format!("/events/subscribe?tags={tag}&worker_id={worker}&wait=10")).await.expect(200)
+    }
+
+    pub(crate) async fn status(&self, id: i64) -> String {
+        self.get(&format!("/events/{id}")).await.expect(200)["status"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) async fn stop_server(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop().await.unwrap();
+        }
+    }
+
+    pub(crate) async fn close(mut self) {
+        self.stop_server().await;
+        self.queue.close().await;
+    }
+}
+
+pub(crate) async fn send(request: RequestBuilder) -> Answer {
+    let response = request.send().await.unwrap();
+    let (status, headers) = (response.status(), response.headers().clone());
+    let text = response.text().await.unwrap();
+    assert!(!status.is_server_error() || status.as_u16() == 503, "{status}: {text}");
+    Answer { status, headers, text }
+}
+
+/// Runs cases on both databases.
+macro_rules! on_both {
+    ($($case:ident),* $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                super::$case(crate::scene::Scene::sqlite().await).await;
+            })*
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                super::$case(crate::scene::Scene::postgres().await).await;
+            })*
+        }
+    };
+}
+pub(crate) use on_both;

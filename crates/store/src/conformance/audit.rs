@@ -1,0 +1,106 @@
+//! The audit: what happened to an entry, in order, and nothing twice.
+
+use tidegate_core::{Action, EntryId, Outcome};
+
+use super::scene::*;
+use super::work::*;
+use crate::store::*;
+
+async fn actions(store: &AnyStore, id: EntryId) -> Vec<(Action, Option<String>)> {
+    let trail = work(store).audit(id).await.expect("the audit is shown");
+    assert!(trail.windows(2).all(|pair| pair[0].id < pair[1].id), "in order");
+    trail.into_iter().map(|row| (row.action, row.worker)).collect()
+}
+
+fn who(action: Action, worker: &str) -> (Action, Option<String>) {
+    (action, Some(worker.to_owned()))
+}
+
+pub(super) async fn the_whole_story_is_kept(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, job()).await;
+    pick_one(&store, "w:1").await;
+    let begun = only(work(&store).started(vec![by(id, "w:1")]).await).unwrap();
+    assert_eq!(only(work(&store).started(vec![by(id, "w:1")]).await).unwrap(), begun, "a repeat is the first record");
+    fail_by(&store, id, "w:1").await.unwrap();
+    scene.advance(300);
+    pick_one(&store, "w:2").await;
+    complete_by(&store, id, "w:2").await.unwrap();
+    let expected = [
+        who(Action::Picked, "w:1"),
+        who(Action::Started, "w:1"),
+        who(Action::Failed, "w:1"),
+        who(Action::Picked, "w:2"),
+        who(Action::Completed, "w:2"),
+    ];
+    assert_eq!(actions(&store, id).await, expected);
+    let trail = work(&store).audit(id).await.unwrap();
+    assert_eq!(trail.iter().map(|row| row.attempt).collect::<Vec<_>>(), [1, 1, 1, 2, 2]);
+    assert_eq!(trail[2].message.as_deref(), Some("it broke"));
+    assert_eq!(trail[0].created_at, trail[2].created_at);
+    assert!(trail[3].created_at > trail[2].created_at);
+}
+
+pub(super) async fn a_takeover_says_who_abandoned(scene: Scene) {
+    let store = scene.open().await;
+    let ids = publish(&store, vec![job(), job().max_retries(0)]).await;
+    store.claim(pick("w:1", 2)).await.unwrap();
+    scene.advance(60);
+    let taken = store.claim(Claim { audit: false, ..pick("w:2", 2) }).await.unwrap();
+    assert_eq!(super::scene::ids(&taken), [ids[0]], "the other has no attempts left");
+    let expected = [who(Action::Picked, "w:1"), who(Action::Abandoned, "w:1")];
+    assert_eq!(actions(&store, ids[0]).await, expected, "though the second claim is not audited itself");
+    assert_eq!(actions(&store, ids[1]).await, expected);
+}
+
+pub(super) async fn a_release_is_not_an_abandonment(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, job()).await;
+    let claimed = pick_one(&store, "w:1").await;
+    requeue(&store, release(&claimed)).await.unwrap();
+    pick_one(&store, "w:2").await;
+    let expected = [who(Action::Picked, "w:1"), who(Action::Released, "w:1"), who(Action::Picked, "w:2")];
+    assert_eq!(actions(&store, id).await, expected);
+}
+
+pub(super) async fn a_reset_keeps_its_reason(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, job()).await;
+    pick_one(&store, "w:1").await;
+    let reset = crate::work::Reset { id, reason: Some("worker_timeout".into()) };
+    only(work(&store).reset(vec![reset]).await).unwrap();
+    pick_one(&store, "w:2").await;
+    let trail = work(&store).audit(id).await.unwrap();
+    assert_eq!(trail[1].message.as_deref(), Some("worker_timeout"));
+    assert_eq!(trail[1].worker, None);
+    let expected = [who(Action::Picked, "w:1"), (Action::Reset, None), who(Action::Picked, "w:2")];
+    assert_eq!(actions(&store, id).await, expected, "nobody abandoned it");
+}
+
+pub(super) async fn claims_without_audit_leave_no_trace(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, job()).await;
+    let claimed = claim_one(&store).await;
+    requeue(&store, release(&claimed)).await.unwrap();
+    let claimed = claim_one(&store).await;
+    complete(&store, &claimed).await;
+    assert_eq!(actions(&store, id).await, []);
+    assert_eq!(work(&store).audit(EntryId::new(999_999).unwrap()).await.unwrap(), []);
+}
+
+pub(super) async fn untagged_claims_can_be_audited(scene: Scene) {
+    let store = scene.open().await;
+    let ids = publish(&store, vec![event("t"), event("u"), event("t").priority(3)]).await;
+    let claimed = store.claim(Claim { tags: None, ..pick("w:1", 9) }).await.unwrap();
+    assert_eq!(claimed.len(), 3);
+    for id in &ids {
+        assert_eq!(actions(&store, *id).await, [who(Action::Picked, "w:1")]);
+    }
+    let items = ids.iter().map(|id| report_of(by(*id, "w:1"), Outcome::Completed)).collect();
+    assert!(work(&store).report(items).await.unwrap().iter().all(Result::is_ok));
+    let typed = publish(&store, vec![event("only")]).await;
+    store.claim(Claim { tags: None, types: Some(vec!["only".into()]), ..pick("w:1", 9) }).await.unwrap();
+    scene.advance(60);
+    claim(&store, 9).await;
+    assert_eq!(actions(&store, typed[0]).await, [who(Action::Picked, "w:1"), who(Action::Abandoned, "w:1")]);
+}

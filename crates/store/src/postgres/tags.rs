@@ -1,0 +1,120 @@
+//! Tags: keeps where tagged entries wait in step with the entries themselves, and claims by tag. Entries without tags are
+//! never looked at here.
+
+use std::collections::BTreeSet;
+
+use tidegate_core::Timestamp;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::Inner;
+use super::catalog::Queue;
+use super::connection::Tx;
+use super::errors::Fault;
+use super::items::micros;
+use crate::store::{Claim, Claimed};
+
+/// The bits of `flags`.
+const TAGGED: i16 = 1;
+const AUDITED: i16 = 2;
+
+/// Whether an entry has tags.
+pub(super) fn is_tagged(flags: Option<i16>) -> bool {
+    flags.is_some_and(|flags| flags & TAGGED != 0)
+}
+
+/// Whether the audit knows of a claim of an entry.
+pub(super) fn is_audited(flags: Option<i16>) -> bool {
+    flags.is_some_and(|flags| flags & AUDITED != 0)
+}
+
+/// The entries among rows that have tags: `id` and `flags` are columns.
+pub(super) fn tagged(rows: &[Row], id: usize, flags: usize) -> Vec<i64> {
+    rows.iter().filter(|row| is_tagged(row.get(flags))).map(|row| row.get(id)).collect()
+}
+
+impl Inner {
+    /// The tags of live entries follow them to where they wait now.
+    pub(super) async fn follow_tags(&self, tx: &Tx, ids: &[i64]) -> Result<(), Fault> {
+        if !ids.is_empty() {
+            tx.execute(&self.sql.work.follow, &[&ids]).await?;
+        }
+        Ok(())
+    }
+
+    /// Entries that are live again, or have another fact, get their tags.
+    pub(super) async fn put_tags(&self, tx: &Tx, ids: &[i64]) -> Result<(), Fault> {
+        if !ids.is_empty() {
+            tx.execute(&self.sql.work.put_tags, &[&ids]).await?;
+        }
+        Ok(())
+    }
+
+    /// The tags of entries that ended go to the log. Rows are what the finalise statements answer.
+    pub(super) async fn end_tags(&self, tx: &Tx, rows: &[Row]) -> Result<(), Fault> {
+        let Some(ended) = Ended::new(rows) else { return Ok(()) };
+        tx.execute(&self.sql.work.end_tags, &ended.params()).await?;
+        Ok(())
+    }
+
+    /// Claimed entries stand among those of their tags by the end of their lease.
+    pub(super) async fn lease_tags(&self, tx: &Tx, claimed: &[(i16, Claimed)]) -> Result<(), Fault> {
+        let (mut tags, mut ids, mut ranks): (Vec<&str>, Vec<i64>, Vec<i64>) = Default::default();
+        for (_, entry) in claimed {
+            for tag in &entry.fact.tags {
+                tags.push(tag);
+                ids.push(entry.id.get());
+                ranks.push(entry.lease_until.as_microsecond());
+            }
+        }
+        if !ids.is_empty() {
+            tx.execute(&self.sql.work.lease_tags, &[&tags, &ids, &ranks]).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs the claim statement for tags.
+    pub(super) async fn lease_tagged(
+        &self,
+        tx: &Tx,
+        queue: &Queue,
+        claim: &Claim,
+        tags: &[String],
+        max: i64,
+        widen: i64,
+    ) -> Result<Vec<Row>, Fault> {
+        let tags: BTreeSet<&str> = tags.iter().map(String::as_str).collect();
+        let tags: Vec<&str> = tags.into_iter().collect();
+        let priorities: BTreeSet<i16> = queue.lanes.iter().map(|lane| lane.priority).collect();
+        let priorities: Vec<i16> = priorities.into_iter().collect();
+        let (now, lease, offers): (Option<Timestamp>, i64, i64) = (self.now(), micros(claim.lease), max * widen);
+        let sql = &self.sql.work;
+        let statement = if claim.audit { &sql.claim_tagged_audited } else { &sql.claim_tagged };
+        let params: [&(dyn ToSql + Sync); 9] =
+            [&now, &tags, &priorities, &queue.id, &claim.types, &offers, &max, &lease, &claim.worker];
+        tx.query(statement, &params).await
+    }
+}
+
+/// The arrays of the statement that moves tags to the log.
+pub(super) struct Ended {
+    ids: Vec<i64>,
+    events: Vec<i64>,
+    ends: Vec<i16>,
+}
+
+impl Ended {
+    /// The tagged entries of what a finalise statement answered, if there are any.
+    pub(super) fn new(rows: &[Row]) -> Option<Self> {
+        let tagged: Vec<&Row> = rows.iter().filter(|row| is_tagged(row.get(3))).collect();
+        (!tagged.is_empty()).then(|| Self {
+            ids: tagged.iter().map(|row| row.get(0)).collect(),
+            events: tagged.iter().map(|row| row.get(4)).collect(),
+            ends: tagged.iter().map(|row| row.get(5)).collect(),
+        })
+    }
+
+    pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 3] {
+        [&self.ids, &self.events, &self.ends]
+    }
+}

@@ -1,0 +1,583 @@
+//! What pull workers report, on PostgreSQL: attempts that end, starts, heartbeats, resets, and their audit. Entries are
+//! locked first, in the order of their ids; what is decided about them then is written in a few statements for all.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use tidegate_core::name::check_text;
+use tidegate_core::work::{Attempt, Decision, Recorded, decide, retry_delay};
+use tidegate_core::{Action, EntryId, LeaseToken, Outcome, QueueName, RetryPolicy, Timestamp};
+use tokio_postgres::Row;
+
+use super::connection::Tx;
+use super::errors::Fault;
+use super::row::count;
+use super::tags::tagged;
+use super::{Inner, PostgresStore, tags};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Batch, Claimed, Extend, Finalize, Requeue, RequeueAt};
+use crate::work::{
+    AuditRow, Heartbeat, Held, Holder, ListQuery, Page, Report, Reported, Reset, Retained, Retention, WorkStore,
+    WorkerView, lease_required, not_resettable, replay,
+};
+
+/// Entries that a worker is shown to hold, at most.
+const SHOWN: usize = 100;
+
+#[async_trait]
+impl WorkStore for PostgresStore {
+    async fn report(&self, items: Vec<Report>) -> Result<Batch<Reported>> {
+        self.detached(|inner| async move { inner.report(items).await }).await
+    }
+
+    async fn started(&self, items: Vec<Holder>) -> Result<Batch<AuditRow>> {
+        self.detached(|inner| async move { inner.started(items).await }).await
+    }
+
+    async fn heartbeat(&self, items: Vec<Heartbeat>) -> Result<Batch<Held>> {
+        self.detached(|inner| async move { inner.heartbeat(items).await }).await
+    }
+
+    async fn reset(&self, items: Vec<Reset>) -> Result<Batch<()>> {
+        self.detached(|inner| async move { inner.reset(items).await }).await
+    }
+
+    async fn audit(&self, id: EntryId) -> Result<Vec<AuditRow>> {
+        self.detached(|inner| async move { inner.audit(id).await }).await
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<Page> {
+        self.detached(|inner| async move { inner.list(query).await }).await
+    }
+
+    async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>> {
+        self.detached(|inner| async move { inner.workers(stale_after).await }).await
+    }
+
+    async fn retain(&self, retention: Retention) -> Result<Retained> {
+        self.detached(|inner| async move { inner.retain(retention).await }).await
+    }
+}
+
+/// A live entry, locked.
+struct Live {
+    token: LeaseToken,
+    leased: bool,
+    worker: Option<String>,
+    attempts: u32,
+    max_attempts: u32,
+    generation: u32,
+    queue_id: i32,
+    retry: Option<RetryPolicy>,
+}
+
+impl Live {
+    fn is_held_by(&self, holder: &Holder) -> bool {
+        self.leased
+            && self.worker.as_deref() == Some(holder.worker.as_str())
+            && holder.lease.is_none_or(|lease| lease == self.token)
+    }
+
+    fn row(&self, entry: EntryId, action: Action) -> AuditRow {
+        AuditRow {
+            id: 0,
+            entry,
+            action,
+            worker: self.worker.clone(),
+            generation: self.generation,
+            attempt: self.attempts,
+            token: self.token,
+            status_code: None,
+            execution_time_ms: None,
+            message: None,
+            next_retry_at: None,
+            retry_count: None,
+            max_retries: None,
+            created_at: Timestamp::UNIX_EPOCH,
+        }
+    }
+}
+
+/// Splits items into rounds in which no entry comes twice; each round is a list of indexes.
+fn rounds<I>(items: &[I], id: impl Fn(&I) -> EntryId) -> Vec<Vec<usize>> {
+    let mut rounds: Vec<(BTreeSet<EntryId>, Vec<usize>)> = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        let id = id(item);
+        match rounds.iter_mut().find(|(ids, _)| !ids.contains(&id)) {
+            Some((ids, round)) => {
+                ids.insert(id);
+                round.push(index);
+            }
+            None => rounds.push((BTreeSet::from([id]), vec![index])),
+        }
+    }
+    rounds.into_iter().map(|(_, round)| round).collect()
+}
+
+impl Inner {
+    async fn report(&self, items: Vec<Report>) -> Result<Batch<Reported>> {
+        let items = &items;
+        // A report that was recorded is found recorded when it runs again, so a lost answer is answered by that.
+        self.settle(items.len(), &|tx| async move { self.report_items(tx, items).await }.boxed()).await
+    }
+
+    async fn report_items(&self, tx: Arc<Tx>, items: &[Report]) -> Result<(Batch<Reported>, Vec<i32>), Fault> {
+        let mut answers: Vec<Option<Result<Reported>>> = items.iter().map(|_| None).collect();
+        let mut queues = Vec::new();
+        for round in rounds(items, |item| item.holder.id) {
+            let round: Vec<(usize, &Report)> = round.into_iter().map(|index| (index, &items[index])).collect();
+            self.report_round(&tx, &round, &mut answers, &mut queues).await?;
+        }
+        Ok((all_answered(answers), queues))
+    }
+
+    async fn report_round(
+        &self,
+        tx: &Tx,
+        round: &[(usize, &Report)],
+        answers: &mut [Option<Result<Reported>>],
+        queues: &mut Vec<i32>,
+    ) -> Result<(), Fault> {
+        let live = self.lock_live(tx, round.iter().map(|(_, item)| item.holder.id)).await?;
+        let others = round
+            .iter()
+            .filter(|(_, item)| !live.get(&item.holder.id.get()).is_some_and(|live| live.is_held_by(&item.holder)));
+        let others: Vec<&Holder> = others.map(|(_, item)| &item.holder).collect();
+        let recorded = self.last_verdicts(tx, &others).await?;
+        let known = self.known(tx, others.iter().map(|holder| holder.id)).await?;
+        let mut ends = Vec::new();
+        let mut retries = Vec::new();
+        for (index, item) in round {
+            let id = item.holder.id;
+            let found = live.get(&id.get());
+            if let Err(error) = self.check_report(&item.holder, found).await? {
+                answers[*index] = Some(Err(error));
+                continue;
+            }
+            let record = recorded.get(&id.get());
+            match (judge(item, found, record), found, record) {
+                (Decision::End(end), Some(live), _) => ends.push((*index, *item, live, end)),
+                (Decision::Retry, Some(live), _) => retries.push((*index, *item, live)),
+                (Decision::Replay, _, Some(row)) => answers[*index] = Some(replay(row.clone())),
+                _ => answers[*index] = Some(Err(nothing_held(id, &known))),
+            }
+        }
+        let mut rows = self.end_attempts(tx, &ends, queues).await?;
+        rows.extend(self.retry_attempts(tx, &retries, queues).await?);
+        let ended = ends.iter().map(|(index, item, ..)| (*index, item.holder.id));
+        let retried = retries.iter().map(|(index, item, _)| (*index, item.holder.id));
+        let written = self.add_audit(tx, &rows).await?;
+        for (index, id) in ended.chain(retried) {
+            let row = written.get(&id.get()).cloned().ok_or_else(|| lost_row(id))?;
+            // The record decides: what it says is what any repeat will be told.
+            answers[index] = Some(replay(row).map(|reported| Reported { repeated: false, ..reported }));
+        }
+        Ok(())
+    }
+
+    async fn check_report(&self, holder: &Holder, live: Option<&Live>) -> Result<Result<()>, Fault> {
+        if let Err(error) = check_text("worker", &holder.worker) {
+            return Ok(Err(error.into()));
+        }
+        let Some(live) = live else { return Ok(Ok(())) };
+        if holder.lease.is_none() && self.settings_of(live.queue_id).await?.require_lease {
+            return Ok(Err(lease_required()));
+        }
+        Ok(Ok(()))
+    }
+
+    async fn settings_of(&self, queue_id: i32) -> Result<tidegate_core::QueueSettings, Fault> {
+        let catalog = self.catalog().await?;
+        Ok(catalog.queue_by_id(queue_id).map(|queue| queue.settings.clone()).unwrap_or_default())
+    }
+
+    async fn end_attempts(
+        &self,
+        tx: &Tx,
+        ends: &[(usize, &Report, &Live, tidegate_core::End)],
+        queues: &mut Vec<i32>,
+    ) -> Result<Vec<AuditRow>, Fault> {
+        let mut items: Vec<Finalize> = ends
+            .iter()
+            .map(|(_, item, live, end)| Finalize {
+                id: item.holder.id,
+                token: Some(live.token),
+                end: *end,
+                errors: (item.outcome == Outcome::Failed)
+                    .then(|| crate::work::error_list(item.error_message.as_deref())),
+                results: None,
+            })
+            .collect();
+        if items.is_empty() {
+            return Ok(Vec::new());
+        }
+        items.sort_by_key(|item| item.id);
+        let (_, promoted) = self.move_to_log(tx, &items).await?;
+        queues.extend(promoted);
+        let row = |(_, item, live, _): &(usize, &Report, &Live, tidegate_core::End)| {
+            let mut row = row_of(item, live);
+            if item.outcome == Outcome::Failed {
+                row.retry_count = Some(live.attempts.saturating_sub(1));
+                row.max_retries = Some(live.max_attempts.saturating_sub(1));
+            }
+            row
+        };
+        Ok(ends.iter().map(row).collect())
+    }
+
+    async fn retry_attempts(
+        &self,
+        tx: &Tx,
+        retries: &[(usize, &Report, &Live)],
+        queues: &mut Vec<i32>,
+    ) -> Result<Vec<AuditRow>, Fault> {
+        let mut items = Vec::with_capacity(retries.len());
+        for (_, item, live) in retries {
+            let settings = self.settings_of(live.queue_id).await?;
+            let delay = retry_delay(live.retry.as_ref(), settings.retry.as_ref(), live.attempts, rand::random());
+            items.push(Requeue {
+                id: item.holder.id,
+                token: live.token,
+                when: RequeueAt::After(delay),
+                counts: true,
+                error: item.error_message.clone(),
+            });
+        }
+        if items.is_empty() {
+            return Ok(Vec::new());
+        }
+        items.sort_by_key(|item| item.id);
+        let rows = self.requeue_rows(tx, &items.iter().collect::<Vec<_>>()).await?;
+        self.follow_tags(tx, &tagged(&rows, 0, 3)).await?;
+        let due: HashMap<i64, Timestamp> = rows.iter().map(|row| (row.get(0), row.get(5))).collect();
+        queues.extend(rows.iter().map(|row| row.get::<_, i32>(2)));
+        let row = |(_, item, live): &(usize, &Report, &Live)| {
+            let mut row = row_of(item, live);
+            row.next_retry_at = due.get(&item.holder.id.get()).copied();
+            (row.retry_count, row.max_retries) = (Some(live.attempts), Some(live.max_attempts.saturating_sub(1)));
+            row
+        };
+        Ok(retries.iter().map(row).collect())
+    }
+
+    /// Locks live entries in the order of their ids.
+    async fn lock_live(&self, tx: &Tx, ids: impl Iterator<Item = EntryId>) -> Result<HashMap<i64, Live>, Fault> {
+        let ids: BTreeSet<i64> = ids.map(EntryId::get).collect();
+        let ids: Vec<i64> = ids.into_iter().collect();
+        let rows = tx.query(&self.sql.work.lock_live, &[&ids]).await?;
+        Ok(rows.iter().map(|row| (row.get(0), read_live(row))).collect())
+    }
+
+    /// Which of these entries there are at all.
+    async fn known(&self, tx: &Tx, ids: impl Iterator<Item = EntryId>) -> Result<BTreeSet<i64>, Fault> {
+        let ids: Vec<i64> = ids.map(EntryId::get).collect();
+        if ids.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        Ok(tx.query(&self.sql.look_up, &[&ids]).await?.iter().map(|row| row.get(0)).collect())
+    }
+
+    async fn last_verdicts(&self, tx: &Tx, holders: &[&Holder]) -> Result<HashMap<i64, AuditRow>, Fault> {
+        if holders.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let ids: Vec<i64> = holders.iter().map(|holder| holder.id.get()).collect();
+        let workers: Vec<&str> = holders.iter().map(|holder| holder.worker.as_str()).collect();
+        // A text that PostgreSQL cannot hold was never recorded; it is refused elsewhere.
+        let workers: Vec<String> = workers.iter().map(|worker| worker.replace('\0', "\u{FFFD}")).collect();
+        let tokens: Vec<Option<i64>> = holders.iter().map(|holder| holder.lease.map(|lease| lease.0)).collect();
+        let rows = tx.query(&self.sql.work.last_verdicts, &[&ids, &workers, &tokens]).await?;
+        read_rows(&rows)
+    }
+
+    async fn started(&self, items: Vec<Holder>) -> Result<Batch<AuditRow>> {
+        let items = &items;
+        self.settle(items.len(), &|tx| async move { self.start_items(tx, items).await }.boxed()).await
+    }
+
+    async fn start_items(&self, tx: Arc<Tx>, items: &[Holder]) -> Result<(Batch<AuditRow>, Vec<i32>), Fault> {
+        let (live, refused) = self.held(&tx, items.iter()).await?;
+        let tokens: BTreeMap<i64, i64> = live.iter().map(|(id, live)| (*id, live.token.0)).collect();
+        let (ids, tokens): (Vec<i64>, Vec<i64>) = tokens.into_iter().unzip();
+        let mut rows: HashMap<i64, AuditRow> =
+            read_rows(&tx.query(&self.sql.work.last_starts, &[&ids, &tokens]).await?)?;
+        let mut new: BTreeMap<EntryId, AuditRow> = BTreeMap::new();
+        for (index, item) in items.iter().enumerate() {
+            if !refused.contains_key(&index)
+                && !rows.contains_key(&item.id.get())
+                && let Some(live) = live.get(&item.id.get())
+            {
+                new.insert(item.id, live.row(item.id, Action::Started));
+            }
+        }
+        rows.extend(self.add_audit(&tx, &new.into_values().collect::<Vec<_>>()).await?);
+        let answer = |(index, item): (usize, &Holder)| match refused.get(&index) {
+            Some(error) => Err(error.clone()),
+            None => rows.get(&item.id.get()).cloned().ok_or_else(|| Error::no_entry(item.id)),
+        };
+        Ok((items.iter().enumerate().map(answer).collect(), Vec::new()))
+    }
+
+    /// Locks what these hold; says who holds nothing, by position.
+    async fn held<'a>(
+        &self,
+        tx: &Tx,
+        holders: impl Iterator<Item = &'a Holder>,
+    ) -> Result<(HashMap<i64, Live>, HashMap<usize, Error>), Fault> {
+        let holders: Vec<&Holder> = holders.collect();
+        let live = self.lock_live(tx, holders.iter().map(|holder| holder.id)).await?;
+        let missing = holders.iter().filter(|holder| !live.contains_key(&holder.id.get()));
+        let mut known = self.known(tx, missing.map(|holder| holder.id)).await?;
+        known.extend(live.keys());
+        let mut refused = HashMap::new();
+        for (index, holder) in holders.iter().enumerate() {
+            if let Err(error) = check_text("worker", &holder.worker) {
+                refused.insert(index, error.into());
+            } else if !live.get(&holder.id.get()).is_some_and(|live| live.is_held_by(holder)) {
+                refused.insert(index, nothing_held(holder.id, &known));
+            }
+        }
+        Ok((live, refused))
+    }
+
+    async fn heartbeat(&self, items: Vec<Heartbeat>) -> Result<Batch<Held>> {
+        let items = &items;
+        self.settle(items.len(), &|tx| async move { self.beat_items(tx, items).await }.boxed()).await
+    }
+
+    async fn beat_items(&self, tx: Arc<Tx>, items: &[Heartbeat]) -> Result<(Batch<Held>, Vec<i32>), Fault> {
+        let (live, refused) = self.held(&tx, items.iter().map(|item| &item.holder)).await?;
+        let mut extends = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            if let (None, Some(live)) = (refused.get(&index), live.get(&item.holder.id.get())) {
+                extends.push(Extend { id: item.holder.id, token: live.token, lease: item.lease });
+            }
+        }
+        let (extended, _) = self.extend_items(Arc::clone(&tx), &extends).await?;
+        let mut extended = extends.iter().zip(extended);
+        let answer = |(index, item): (usize, &Heartbeat)| match refused.get(&index) {
+            Some(error) => Err(error.clone()),
+            None => {
+                let (extend, until) = extended.next().ok_or_else(|| Error::no_entry(item.holder.id))?;
+                let attempts = live.get(&item.holder.id.get()).map_or(0, |live| live.attempts);
+                Ok(Held { token: extend.token, lease_until: until?, attempts })
+            }
+        };
+        Ok((items.iter().enumerate().map(answer).collect(), Vec::new()))
+    }
+
+    async fn reset(&self, items: Vec<Reset>) -> Result<Batch<()>> {
+        let items = &items;
+        self.settle(items.len(), &|tx| async move { self.reset_items(tx, items).await }.boxed()).await
+    }
+
+    async fn reset_items(&self, tx: Arc<Tx>, items: &[Reset]) -> Result<(Batch<()>, Vec<i32>), Fault> {
+        let reasons: BTreeMap<i64, Option<&str>> =
+            items.iter().rev().map(|item| (item.id.get(), item.reason.as_deref())).collect();
+        let ids: Vec<i64> = reasons.keys().copied().collect();
+        let held = tx.query(&self.sql.work.reset, &[&self.now(), &ids]).await?;
+        let mut done: BTreeSet<i64> = held.iter().map(|row| row.get(0)).collect();
+        let mut queues: Vec<i32> = held.iter().map(|row| row.get(1)).collect();
+        self.follow_tags(&tx, &tagged(&held, 0, 2)).await?;
+        let rest: Vec<i64> = ids.iter().copied().filter(|id| !done.contains(id)).collect();
+        if !rest.is_empty() {
+            let (made, freed) = self.redrive_rows(&tx, &rest, true).await?;
+            done.extend(made.keys());
+            queues.extend(freed);
+        }
+        let (ids, texts): (Vec<i64>, Vec<Option<&str>>) =
+            reasons.into_iter().filter(|(id, _)| done.contains(id)).unzip();
+        tx.execute(&self.sql.work.audit_reset, &[&self.now(), &ids, &texts]).await?;
+        let known = self.known(&tx, items.iter().map(|item| item.id)).await?;
+        let mut open = done;
+        let answer = |item: &Reset| {
+            if open.remove(&item.id.get()) {
+                Ok(())
+            } else if known.contains(&item.id.get()) {
+                Err(not_resettable(item.id, "it is neither"))
+            } else {
+                Err(Error::no_entry(item.id))
+            }
+        };
+        Ok((items.iter().map(answer).collect(), queues))
+    }
+
+    /// The audit of a claim: who was taken over from, who picked what.
+    pub(super) async fn audit_claim(
+        &self,
+        tx: &Tx,
+        audited: &[(i64, i64)],
+        claimed: &[(i16, Claimed)],
+        worker: Option<&str>,
+    ) -> Result<(), Fault> {
+        if !audited.is_empty() {
+            let (ids, tokens): (Vec<i64>, Vec<i64>) = audited.iter().copied().unzip();
+            tx.execute(&self.sql.work.audit_abandoned, &[&self.now(), &ids, &tokens]).await?;
+        }
+        let Some(worker) = worker.filter(|_| !claimed.is_empty()) else { return Ok(()) };
+        let ids: Vec<i64> = claimed.iter().map(|(_, entry)| entry.id.get()).collect();
+        let generations: Vec<i32> = claimed.iter().map(|(_, entry)| entry.generation as i32).collect();
+        let attempts: Vec<i32> = claimed.iter().map(|(_, entry)| entry.attempts as i32).collect();
+        let tokens: Vec<i64> = claimed.iter().map(|(_, entry)| entry.token.0).collect();
+        tx.execute(&self.sql.work.audit_picked, &[&self.now(), &worker, &ids, &generations, &attempts, &tokens])
+            .await?;
+        Ok(())
+    }
+
+    /// Audited leases were given back. Rows are what the requeue statement answers.
+    pub(super) async fn audit_released(&self, tx: &Tx, rows: &[Row]) -> Result<(), Fault> {
+        let audited: Vec<&Row> = rows.iter().filter(|row| tags::is_audited(row.get(3))).collect();
+        if audited.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<i64> = audited.iter().map(|row| row.get(0)).collect();
+        let tokens: Vec<i64> = audited.iter().map(|row| row.get(1)).collect();
+        let errors: Vec<Option<&str>> = audited.iter().map(|row| row.get(4)).collect();
+        tx.execute(&self.sql.work.audit_released, &[&self.now(), &ids, &tokens, &errors]).await?;
+        Ok(())
+    }
+
+    async fn add_audit(&self, tx: &Tx, rows: &[AuditRow]) -> Result<HashMap<i64, AuditRow>, Fault> {
+        if rows.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let number = |count: Option<u32>| count.map(|count| i32::try_from(count).unwrap_or(i32::MAX));
+        let ids: Vec<i64> = rows.iter().map(|row| row.entry.get()).collect();
+        let actions: Vec<i16> = rows.iter().map(|row| row.action.code()).collect();
+        let workers: Vec<Option<&str>> = rows.iter().map(|row| row.worker.as_deref()).collect();
+        let generations: Vec<i32> = rows.iter().map(|row| row.generation as i32).collect();
+        let attempts: Vec<i32> = rows.iter().map(|row| row.attempt as i32).collect();
+        let tokens: Vec<i64> = rows.iter().map(|row| row.token.0).collect();
+        let codes: Vec<Option<i32>> = rows.iter().map(|row| row.status_code).collect();
+        let times: Vec<Option<i64>> = rows.iter().map(|row| row.execution_time_ms).collect();
+        let messages: Vec<_> = rows.iter().map(|row| super::items::clean(row.message.as_deref())).collect();
+        let retries: Vec<Option<Timestamp>> = rows.iter().map(|row| row.next_retry_at).collect();
+        let counts: Vec<Option<i32>> = rows.iter().map(|row| number(row.retry_count)).collect();
+        let limits: Vec<Option<i32>> = rows.iter().map(|row| number(row.max_retries)).collect();
+        let written = tx
+            .query(
+                &self.sql.work.add_audit,
+                &[
+                    &self.now(),
+                    &ids,
+                    &actions,
+                    &workers,
+                    &generations,
+                    &attempts,
+                    &tokens,
+                    &codes,
+                    &times,
+                    &messages,
+                    &retries,
+                    &counts,
+                    &limits,
+                ],
+            )
+            .await?;
+        read_rows(&written)
+    }
+
+    async fn audit(&self, id: EntryId) -> Result<Vec<AuditRow>> {
+        let reader = self.database.reader_patiently().await?;
+        let rows = reader.query(&self.sql.work.audit, &[&id.get()]).await.map_err(Fault::into_error)?;
+        rows.iter().map(read_audit).collect()
+    }
+
+    async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>> {
+        let now = self.database_time().await.map_err(Fault::into_error)?;
+        let reader = self.database.reader_patiently().await?;
+        let mut known = BTreeMap::new();
+        for row in reader.query(&self.sql.work.consumers, &[]).await.map_err(Fault::into_error)? {
+            crate::work::seen(&mut known, row.get(0), QueueName::new(row.get::<_, String>(1))?, row.get(2));
+        }
+        for row in reader.query(&self.sql.work.held, &[&self.now()]).await.map_err(Fault::into_error)? {
+            let worker: Option<String> = row.get(0);
+            let queue = QueueName::new(row.get::<_, String>(1))?;
+            let view = crate::work::seen(&mut known, worker.unwrap_or_default(), queue, row.get(2));
+            view.held += 1;
+            if view.holds.len() < SHOWN {
+                view.holds.push(EntryId::new(row.get(3))?);
+            }
+        }
+        Ok(crate::work::judge_workers(known, now, stale_after))
+    }
+}
+
+fn judge(item: &Report, live: Option<&Live>, recorded: Option<&AuditRow>) -> Decision {
+    let attempt = live.map(|live| Attempt {
+        holder: live.worker.as_deref().filter(|_| live.leased).map(|worker| (worker, live.token)),
+        attempts: live.attempts,
+        max_attempts: live.max_attempts,
+    });
+    let recorded = recorded.map(|row| Recorded { action: row.action, token: row.token });
+    decide(attempt, recorded, &item.holder.worker, item.holder.lease, item.outcome)
+}
+
+fn row_of(item: &Report, live: &Live) -> AuditRow {
+    AuditRow {
+        worker: Some(item.holder.worker.clone()),
+        status_code: item.status_code,
+        execution_time_ms: item.execution_time_ms,
+        message: item.error_message.clone(),
+        ..live.row(item.holder.id, item.outcome.action())
+    }
+}
+
+fn nothing_held(id: EntryId, known: &BTreeSet<i64>) -> Error {
+    if known.contains(&id.get()) { Error::fenced() } else { Error::no_entry(id) }
+}
+
+fn lost_row(id: EntryId) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the audit of entry {id} was not written"))
+}
+
+fn all_answered<T>(answers: Vec<Option<Result<T>>>) -> Batch<T> {
+    let lost = || Err(Error::new(ErrorKind::Indeterminate, "the database gave no answer for this item"));
+    answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect()
+}
+
+fn read_live(row: &Row) -> Live {
+    Live {
+        token: LeaseToken(row.get(1)),
+        leased: row.get(2),
+        worker: row.get(3),
+        attempts: count(row.get(4)),
+        max_attempts: count(row.get(5)),
+        generation: count(row.get(6)),
+        queue_id: row.get(7),
+        retry: row.get::<_, Option<&str>>(8).and_then(|text| serde_json::from_str(text).ok()),
+    }
+}
+
+fn read_rows(rows: &[Row]) -> Result<HashMap<i64, AuditRow>, Fault> {
+    let mut read = HashMap::with_capacity(rows.len());
+    for row in rows {
+        read.insert(row.get(1), read_audit(row)?);
+    }
+    Ok(read)
+}
+
+/// Reads the columns of an audit row.
+fn read_audit(row: &Row) -> Result<AuditRow> {
+    let number = |column: usize| row.get::<_, Option<i32>>(column).map(count);
+    Ok(AuditRow {
+        id: row.get(0),
+        entry: EntryId::new(row.get(1))?,
+        action: Action::from_code(row.get(2))
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "an audit row has an unknown action"))?,
+        worker: row.get(3),
+        generation: count(row.get(4)),
+        attempt: count(row.get(5)),
+        token: LeaseToken(row.get(6)),
+        status_code: row.get(7),
+        execution_time_ms: row.get(8),
+        message: row.get(9),
+        next_retry_at: row.get(10),
+        retry_count: number(11),
+        max_retries: number(12),
+        created_at: row.get(13),
+    })
+}

@@ -1,0 +1,457 @@
+//! The statements of tags, audit, lists, counts and retention, with the index that serves each.
+
+/// Statements with the namespace filled in.
+#[derive(Debug)]
+pub(super) struct WorkSql {
+    pub(super) claim_tagged: String,
+    pub(super) claim_tagged_audited: String,
+    pub(super) lease_tags: String,
+    pub(super) follow: String,
+    pub(super) end_tags: String,
+    pub(super) put_tags: String,
+    pub(super) shift_tag_leases: String,
+    pub(super) known_requests: String,
+    pub(super) take_requests: String,
+    pub(super) add_audit: String,
+    pub(super) audit_picked: String,
+    pub(super) audit_abandoned: String,
+    pub(super) audit_released: String,
+    pub(super) audit_reset: String,
+    pub(super) audit: String,
+    pub(super) last_verdicts: String,
+    pub(super) last_starts: String,
+    pub(super) lock_live: String,
+    pub(super) reset: String,
+    pub(super) summaries: String,
+    pub(super) total: String,
+    pub(super) tag_total: String,
+    pub(super) uncounted: String,
+    pub(super) lock_counts: String,
+    pub(super) forget_counts: String,
+    pub(super) count_upto: String,
+    pub(super) count_log: String,
+    pub(super) count_tags: String,
+    pub(super) consumers: String,
+    pub(super) held: String,
+    pub(super) forget_audit: String,
+    pub(super) old_rows: String,
+    pub(super) forget_entries: String,
+    pub(super) uncount: String,
+    pub(super) put_key: String,
+    pub(super) keys: String,
+    pub(super) key_by_hash: String,
+    pub(super) revoke_key: String,
+    pub(super) keys_used: String,
+}
+
+/// The columns of an audit row, as `work::read_audit` reads them.
+const AUDIT: &str = "a.id, a.entry_id, a.action, a.worker, a.generation, a.attempt, a.token, a.status_code, \
+    a.execution_time_ms, a.message, a.next_retry_at, a.retry_count, a.max_retries, a.created_at";
+/// What is shown of an API key.
+const KEY: &str = "id, name, scopes, client_id, created_at, last_used_at, revoked_at";
+const NOW: &str = "coalesce($1::timestamptz, statement_timestamp())";
+/// Where a live entry stands among those of its tags.
+const STATE: &str = "CASE WHEN q.lease_until IS NOT NULL THEN 3 ELSE least(q.place, 2) END";
+const RANK: &str = "CASE WHEN q.lease_until IS NOT NULL THEN (extract(epoch FROM q.lease_until) * 1000000)::bigint \
+    WHEN q.place = 1 THEN (extract(epoch FROM q.due_at) * 1000000)::bigint ELSE q.id END";
+
+impl WorkSql {
+    /// `claim` fills in what a lease changes and answers; `audited` says whether the audit keeps it.
+    pub(super) fn new(namespace: &str, claim: impl Fn(&str, bool) -> String) -> Self {
+        let fill = |text: &str| {
+            text.replace("{audit}", AUDIT)
+                .replace("{key}", KEY)
+                .replace("{state}", STATE)
+                .replace("{rank}", RANK)
+                .replace("{now_us}", "(extract(epoch FROM {now}) * 1000000)::bigint")
+                .replace("{now}", NOW)
+                .replace("{ns}", namespace)
+        };
+        Self {
+            claim_tagged: fill(&claim(TAKE_TAGGED, false)),
+            claim_tagged_audited: fill(&claim(TAKE_TAGGED, true)),
+            lease_tags: fill(LEASE_TAGS),
+            follow: fill(FOLLOW),
+            end_tags: fill(END_TAGS),
+            put_tags: fill(PUT_TAGS),
+            shift_tag_leases: fill(SHIFT_TAG_LEASES),
+            known_requests: fill(KNOWN_REQUESTS),
+            take_requests: fill(TAKE_REQUESTS),
+            add_audit: fill(ADD_AUDIT),
+            audit_picked: fill(AUDIT_PICKED),
+            audit_abandoned: fill(AUDIT_ABANDONED),
+            audit_released: fill(AUDIT_RELEASED),
+            audit_reset: fill(AUDIT_RESET),
+            audit: fill("SELECT {audit} FROM {ns}.event_audit a WHERE a.entry_id = $1 ORDER BY a.id"),
+            last_verdicts: fill(LAST_VERDICTS),
+            last_starts: fill(LAST_STARTS),
+            lock_live: fill(LOCK_LIVE),
+            reset: fill(RESET),
+            summaries: fill(SUMMARIES),
+            total: fill(TOTAL),
+            tag_total: fill(TAG_TOTAL),
+            uncounted: fill(UNCOUNTED),
+            lock_counts: fill("SELECT xid::text FROM {ns}.log_counts FOR UPDATE"),
+            forget_counts: fill(FORGET_COUNTS),
+            count_upto: fill(COUNT_UPTO),
+            count_log: fill(COUNT_LOG),
+            count_tags: fill(COUNT_TAGS),
+            consumers: fill(
+                "SELECT c.worker, n.name, c.seen_at FROM {ns}.consumers c JOIN {ns}.queues n ON n.id = c.queue_id",
+            ),
+            held: fill(HELD),
+            forget_audit: fill(FORGET_AUDIT),
+            old_rows: fill(OLD_ROWS),
+            forget_entries: fill(FORGET_ENTRIES),
+            uncount: fill(UNCOUNT),
+            put_key: fill(
+                "INSERT INTO {ns}.api_keys (hash, name, scopes, client_id, created_at) VALUES ($2, $3, $4, $5, {now}) \
+                 ON CONFLICT (hash) DO NOTHING RETURNING {key}",
+            ),
+            keys: fill("SELECT {key} FROM {ns}.api_keys ORDER BY id"),
+            key_by_hash: fill("SELECT {key} FROM {ns}.api_keys WHERE hash = $1"),
+            revoke_key: fill(
+                "UPDATE {ns}.api_keys SET revoked_at = coalesce(revoked_at, {now}) WHERE id = $2 RETURNING {key}",
+            ),
+            keys_used: fill("UPDATE {ns}.api_keys SET last_used_at = {now} WHERE id = ANY ($2::bigint[])"),
+        }
+    }
+}
+
+/// Offers the first of each tag, priority and state (event_tags_rank) and takes the first of those by priority and id
+/// that nobody else is taking.
+const TAKE_TAGGED: &str = "
+WITH offered AS MATERIALIZED (
+    SELECT o.entry_id AS id, p.priority
+    FROM unnest($2::text[]) AS w(tag) CROSS JOIN unnest($3::smallint[]) AS p(priority)
+    CROSS JOIN LATERAL (
+        (SELECT t.entry_id FROM {ns}.event_tags t
+         WHERE t.queue_id = $4 AND t.tag = w.tag AND t.state = 0 AND t.priority = p.priority
+           AND ($5::text[] IS NULL OR EXISTS (
+               SELECT FROM {ns}.event_queue q JOIN {ns}.events e ON e.id = q.event_id
+               WHERE q.id = t.entry_id AND e.event_type = ANY ($5::text[])))
+         ORDER BY t.rank, t.entry_id LIMIT $6)
+        UNION ALL
+        (SELECT t.entry_id FROM {ns}.event_tags t
+         WHERE t.queue_id = $4 AND t.tag = w.tag AND t.state = 1 AND t.priority = p.priority AND t.rank <= {now_us}
+           AND ($5::text[] IS NULL OR EXISTS (
+               SELECT FROM {ns}.event_queue q JOIN {ns}.events e ON e.id = q.event_id
+               WHERE q.id = t.entry_id AND e.event_type = ANY ($5::text[])))
+         ORDER BY t.rank, t.entry_id LIMIT $6)
+        UNION ALL
+        (SELECT t.entry_id FROM {ns}.event_tags t
+         WHERE t.queue_id = $4 AND t.tag = w.tag AND t.state = 3 AND t.priority = p.priority AND t.rank <= {now_us}
+           AND ($5::text[] IS NULL OR EXISTS (
+               SELECT FROM {ns}.event_queue q JOIN {ns}.events e ON e.id = q.event_id
+               WHERE q.id = t.entry_id AND e.event_type = ANY ($5::text[])))
+         ORDER BY t.rank, t.entry_id LIMIT $6)
+    ) AS o
+    GROUP BY o.entry_id, p.priority
+    ORDER BY p.priority, o.entry_id LIMIT $6
+), taken AS MATERIALIZED (
+    SELECT q.ctid
+    FROM offered o JOIN {ns}.event_queue q ON q.id = o.id
+    WHERE q.place < 2 AND (q.place = 0 OR q.due_at <= {now}) AND (q.lease_until IS NULL OR q.lease_until <= {now})
+    ORDER BY o.priority, o.id LIMIT $7
+    FOR UPDATE OF q SKIP LOCKED
+)";
+
+/// Leased entries stand by the end of their lease (event_tags' primary key).
+const LEASE_TAGS: &str = "
+UPDATE {ns}.event_tags t SET state = 3, rank = i.rank
+FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS i(tag, id, rank)
+WHERE t.tag = i.tag AND t.entry_id = i.id";
+
+/// The tags of live entries follow them to where they wait now (primary keys).
+const FOLLOW: &str = "
+UPDATE {ns}.event_tags t SET state = {state}, rank = {rank}
+FROM unnest($1::bigint[]) AS i(id)
+JOIN {ns}.event_queue q ON q.id = i.id
+JOIN {ns}.events e ON e.id = q.event_id
+CROSS JOIN LATERAL unnest(string_to_array(e.tags, ',')) AS x(tag)
+WHERE t.tag = x.tag AND t.entry_id = q.id";
+
+/// The tags of ended entries go to the log (primary keys).
+const END_TAGS: &str = "
+WITH ended AS MATERIALIZED (
+    SELECT i.id, i.status, x.tag
+    FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) AS i(id, event_id, status)
+    JOIN {ns}.events e ON e.id = i.event_id
+    CROSS JOIN LATERAL unnest(string_to_array(e.tags, ',')) AS x(tag)
+), gone AS (
+    DELETE FROM {ns}.event_tags t USING ended x WHERE t.tag = x.tag AND t.entry_id = x.id
+)
+INSERT INTO {ns}.log_tags (entry_id, status, tag) SELECT id, status, tag FROM ended
+ON CONFLICT (tag, status, entry_id) DO NOTHING";
+
+/// Entries that are live again, or have another fact, have their tags among the live ones (primary keys).
+const PUT_TAGS: &str = "
+WITH back AS MATERIALIZED (
+    SELECT q.id, q.queue_id, {state} AS state, {rank} AS rank, coalesce(l.priority, -q.lane - 1000) AS priority, x.tag
+    FROM unnest($1::bigint[]) AS i(id)
+    JOIN {ns}.event_queue q ON q.id = i.id
+    LEFT JOIN {ns}.lanes l ON l.id = q.lane
+    JOIN {ns}.events e ON e.id = q.event_id
+    CROSS JOIN LATERAL unnest(string_to_array(e.tags, ',')) AS x(tag)
+), gone AS (
+    DELETE FROM {ns}.log_tags t USING back b WHERE t.tag = b.tag AND t.status IN (1, 2) AND t.entry_id = b.id
+)
+INSERT INTO {ns}.event_tags (entry_id, rank, queue_id, state, priority, tag)
+SELECT id, rank, queue_id, state, priority, tag FROM back
+ON CONFLICT (tag, entry_id) DO NOTHING";
+
+/// After an outage, like the leases themselves (all live tags).
+const SHIFT_TAG_LEASES: &str = "
+UPDATE {ns}.event_tags
+SET rank = rank + (extract(epoch FROM $1::timestamptz - $2::timestamptz) * 1000000)::bigint
+WHERE state = 3 AND rank > (extract(epoch FROM $2::timestamptz) * 1000000)::bigint";
+
+/// Requests that are known and not expired (deduplication's primary key, then events').
+const KNOWN_REQUESTS: &str = "
+SELECT i.ord::integer, d.entry_id, d.event_id, e.created_at, d.fingerprint
+FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS i(client_id, key, ord)
+JOIN {ns}.deduplication d ON d.client_id = i.client_id AND d.kind = 1 AND d.scope = 0 AND d.key = i.key
+LEFT JOIN {ns}.events e ON e.id = d.event_id
+WHERE d.expires_at > {now}";
+
+/// Takes keys of requests that are free or expired. Keys come sorted.
+const TAKE_REQUESTS: &str = "
+INSERT INTO {ns}.deduplication AS d (client_id, kind, scope, key, entry_id, event_id, expires_at, fingerprint)
+SELECT i.client_id, 1, 0, i.key, i.entry_id, i.event_id, {now} + i.window_us * interval '1 microsecond', i.fingerprint
+FROM unnest($2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
+    AS i(client_id, key, entry_id, event_id, window_us, fingerprint)
+ON CONFLICT (client_id, kind, scope, key) DO UPDATE
+    SET entry_id = excluded.entry_id, event_id = excluded.event_id, expires_at = excluded.expires_at,
+        fingerprint = excluded.fingerprint
+    WHERE d.expires_at <= {now}
+RETURNING d.key";
+
+/// Appends.
+const ADD_AUDIT: &str = "
+INSERT INTO {ns}.event_audit AS a (entry_id, action, worker, generation, attempt, token, status_code, execution_time_ms,
+                                   message, next_retry_at, retry_count, max_retries, created_at)
+SELECT i.entry_id, i.action, i.worker, i.generation, i.attempt, i.token, i.status_code, i.execution_time_ms, i.message,
+       i.next_retry_at, i.retry_count, i.max_retries, {now}
+FROM unnest($2::bigint[], $3::smallint[], $4::text[], $5::integer[], $6::integer[], $7::bigint[], $8::integer[],
+            $9::bigint[], $10::text[], $11::timestamptz[], $12::integer[], $13::integer[])
+    AS i(entry_id, action, worker, generation, attempt, token, status_code, execution_time_ms, message, next_retry_at,
+         retry_count, max_retries)
+RETURNING {audit}";
+
+/// Appends: who picked what.
+const AUDIT_PICKED: &str = "
+INSERT INTO {ns}.event_audit (entry_id, action, worker, generation, attempt, token, created_at)
+SELECT i.id, 0, $2, i.generation, i.attempt, i.token, {now}
+FROM unnest($3::bigint[], $4::integer[], $5::integer[], $6::bigint[]) AS i(id, generation, attempt, token)";
+
+/// Appends: where the last thing known (event_audit_entry, from its end) is that somebody else held it under an older
+/// token, that one abandoned it.
+const AUDIT_ABANDONED: &str = "
+INSERT INTO {ns}.event_audit (entry_id, action, worker, generation, attempt, token, created_at)
+SELECT l.entry_id, 5, l.worker, l.generation, l.attempt, l.token, {now}
+FROM unnest($2::bigint[], $3::bigint[]) AS i(id, token)
+CROSS JOIN LATERAL (
+    SELECT * FROM {ns}.event_audit a WHERE a.entry_id = i.id ORDER BY a.id DESC LIMIT 1
+) AS l
+WHERE l.action IN (0, 1) AND l.token < i.token";
+
+/// Appends: given back by its holder.
+const AUDIT_RELEASED: &str = "
+INSERT INTO {ns}.event_audit (entry_id, action, worker, generation, attempt, token, message, created_at)
+SELECT l.entry_id, 4, l.worker, l.generation, l.attempt, l.token, i.message, {now}
+FROM unnest($2::bigint[], $3::bigint[], $4::text[]) AS i(id, token, message)
+CROSS JOIN LATERAL (
+    SELECT * FROM {ns}.event_audit a WHERE a.entry_id = i.id ORDER BY a.id DESC LIMIT 1
+) AS l
+WHERE l.action IN (0, 1) AND l.token = i.token";
+
+/// Appends: put back by hand.
+const AUDIT_RESET: &str = "
+INSERT INTO {ns}.event_audit (entry_id, action, generation, attempt, token, message, created_at)
+SELECT q.id, 6, q.generation, q.attempts, q.token, i.message, {now}
+FROM unnest($2::bigint[], $3::text[]) AS i(id, message) JOIN {ns}.event_queue q ON q.id = i.id";
+
+/// What workers last reported about entries (event_audit_entry, from its end).
+const LAST_VERDICTS: &str = "
+SELECT {audit}
+FROM unnest($1::bigint[], $2::text[], $3::bigint[]) AS i(id, worker, token)
+CROSS JOIN LATERAL (
+    SELECT * FROM {ns}.event_audit v
+    WHERE v.entry_id = i.id AND v.worker = i.worker AND (i.token IS NULL OR v.token = i.token) AND v.action IN (2, 3)
+    ORDER BY v.id DESC LIMIT 1
+) AS a";
+
+/// Starts under these tokens (event_audit_entry, from its end).
+const LAST_STARTS: &str = "
+SELECT {audit}
+FROM unnest($1::bigint[], $2::bigint[]) AS i(id, token)
+CROSS JOIN LATERAL (
+    SELECT * FROM {ns}.event_audit v WHERE v.entry_id = i.id AND v.token = i.token AND v.action = 1
+    ORDER BY v.id DESC LIMIT 1
+) AS a";
+
+/// Live entries, locked in the order of their ids (event_queue's primary key).
+const LOCK_LIVE: &str = "
+SELECT q.id, q.token, q.lease_until IS NOT NULL, q.worker, q.attempts, q.max_attempts, q.generation, q.queue_id, e.retry
+FROM unnest($1::bigint[]) AS i(id) JOIN {ns}.event_queue q ON q.id = i.id JOIN {ns}.events e ON e.id = q.event_id
+FOR UPDATE OF q";
+
+/// Puts held entries back by hand (event_queue's primary key).
+const RESET: &str = "
+UPDATE {ns}.event_queue q
+SET lease_until = NULL, worker = NULL, token = q.token + 1, attempts = q.attempts - 1, place = 1, due_at = {now},
+    updated_at = {now}
+FROM unnest($2::bigint[]) AS i(id)
+WHERE q.id = i.id AND q.lease_until IS NOT NULL
+RETURNING q.id, q.queue_id, q.flags";
+
+/// Entries as lists show them (primary keys).
+const SUMMARIES: &str = "
+SELECT q.id, q.event_id, n.name, q.attempts, q.max_attempts, coalesce(l.priority, -q.lane - 1000)::smallint, q.group_key,
+       q.worker, coalesce(q.updated_at, e.created_at), CASE WHEN q.lease_until IS NULL THEN -2 ELSE -1 END::smallint,
+       q.due_at, e.event_type, e.title, e.tags, e.client_id, e.created_at
+FROM unnest($1::bigint[]) AS i(id)
+JOIN {ns}.event_queue q ON q.id = i.id
+JOIN {ns}.queues n ON n.id = q.queue_id
+LEFT JOIN {ns}.lanes l ON l.id = q.lane
+JOIN {ns}.events e ON e.id = q.event_id
+UNION ALL
+SELECT g.id, g.event_id, n.name, g.attempts, g.max_attempts, coalesce(l.priority, -g.lane - 1000)::smallint, g.group_key,
+       g.worker, g.finished_at, g.status, NULL, e.event_type, e.title, e.tags, e.client_id, e.created_at
+FROM unnest($1::bigint[]) AS i(id)
+JOIN {ns}.event_log g ON g.id = i.id
+JOIN {ns}.queues n ON n.id = g.queue_id
+LEFT JOIN {ns}.lanes l ON l.id = g.lane
+JOIN {ns}.events e ON e.id = g.event_id
+WHERE g.superseded <> 1";
+
+/// How many entries there are: counted ones, those since (event_log_commits), without those that live again
+/// (event_log_superseded), and live ones (all of them, where they are asked for). One statement, one snapshot.
+const TOTAL: &str = "
+SELECT (SELECT coalesce(sum(c.counts[s + 1]), 0)::bigint FROM {ns}.log_counts c CROSS JOIN unnest($1::smallint[]) AS s)
+     + CASE WHEN cardinality($1::smallint[]) > 0 THEN
+           (SELECT count(*) FROM {ns}.event_log g
+            WHERE g.xid >= (SELECT xid FROM {ns}.log_counts) AND g.status = ANY ($1::smallint[]))
+         - (SELECT count(*) FROM {ns}.event_log g WHERE g.superseded = 1 AND g.status = ANY ($1::smallint[]))
+       ELSE 0 END
+     + CASE $2::integer
+       WHEN 1 THEN (SELECT count(*) FROM {ns}.event_queue)
+       WHEN 2 THEN (SELECT count(*) FROM {ns}.event_queue WHERE lease_until IS NULL)
+       WHEN 3 THEN (SELECT count(*) FROM {ns}.event_queue WHERE lease_until IS NOT NULL)
+       ELSE 0 END";
+
+/// The same for one tag (tag_counts', event_tags' primary keys, event_tags_rank). Facts are looked up row by row: as a join
+/// they might be read whole.
+const TAG_TOTAL: &str = "
+SELECT (SELECT coalesce(sum(c.rows), 0)::bigint FROM {ns}.tag_counts c
+        WHERE c.tag = $3::text AND c.status = ANY ($1::smallint[]))
+     + CASE WHEN cardinality($1::smallint[]) > 0 THEN
+           (SELECT count(*) FROM {ns}.event_log g
+            WHERE g.xid >= (SELECT xid FROM {ns}.log_counts) AND g.flags & 1 <> 0 AND g.status = ANY ($1::smallint[])
+              AND $3::text = ANY (string_to_array((SELECT e.tags FROM {ns}.events e WHERE e.id = g.event_id), ',')))
+         - (SELECT count(*) FROM {ns}.event_log g
+            WHERE g.superseded = 1 AND g.flags & 1 <> 0 AND g.status = ANY ($1::smallint[])
+              AND $3::text = ANY (string_to_array((SELECT e.tags FROM {ns}.events e WHERE e.id = g.event_id), ',')))
+       ELSE 0 END
+     + CASE WHEN $2::integer IN (1, 2) THEN (SELECT count(*) FROM {ns}.event_tags t WHERE t.tag = $3::text) ELSE 0 END
+     + CASE WHEN $2::integer IN (2, 3) THEN (CASE WHEN $2::integer = 2 THEN -1 ELSE 1 END) * (
+           SELECT count(*) FROM {ns}.queues n JOIN {ns}.event_tags t
+               ON t.queue_id = n.id AND t.tag = $3::text AND t.state = 3)
+       ELSE 0 END";
+
+/// Whether there are rows to be counted, and whether the cluster's transaction ids started anew (event_log_commits).
+const UNCOUNTED: &str = "
+SELECT EXISTS (SELECT FROM {ns}.event_log g
+               WHERE g.xid >= c.xid AND g.xid < pg_snapshot_xmin(pg_current_snapshot())),
+       c.xid > pg_snapshot_xmax(pg_current_snapshot())
+FROM {ns}.log_counts c";
+
+/// Starts counting anew.
+const FORGET_COUNTS: &str = "
+WITH gone AS (DELETE FROM {ns}.tag_counts)
+UPDATE {ns}.log_counts SET xid = '0', counts = '{0,0,0,0}'";
+
+/// Up to which transaction to count now: some 20,000 rows (event_log_commits), at most up to the oldest that runs.
+const COUNT_UPTO: &str = "
+SELECT greatest(
+    coalesce(
+        (SELECT g.xid FROM {ns}.event_log g
+         WHERE g.xid >= $1::text::xid8 AND g.xid < pg_snapshot_xmin(pg_current_snapshot())
+         ORDER BY g.xid, g.id OFFSET 20000 LIMIT 1),
+        pg_snapshot_xmin(pg_current_snapshot())),
+    least((($1::text)::numeric + 1)::text::xid8, pg_snapshot_xmin(pg_current_snapshot())))::text";
+
+/// Adds the rows of finished transactions to the counts (event_log_commits).
+const COUNT_LOG: &str = "
+UPDATE {ns}.log_counts c
+SET xid = $2::text::xid8,
+    counts = ARRAY[c.counts[1] + n.completed, c.counts[2] + n.errors, c.counts[3] + n.failed, c.counts[4] + n.cancelled]
+FROM (
+    SELECT count(*) FILTER (WHERE g.status = 0) AS completed, count(*) FILTER (WHERE g.status = 1) AS errors,
+           count(*) FILTER (WHERE g.status = 2) AS failed, count(*) FILTER (WHERE g.status = 3) AS cancelled
+    FROM {ns}.event_log g WHERE g.xid >= $1::text::xid8 AND g.xid < $2::text::xid8
+) AS n";
+
+/// The same by tag (event_log_commits, events' primary key).
+const COUNT_TAGS: &str = "
+INSERT INTO {ns}.tag_counts AS c (tag, status, rows)
+SELECT x.tag, g.status, count(*)
+FROM {ns}.event_log g
+CROSS JOIN LATERAL unnest(string_to_array((SELECT e.tags FROM {ns}.events e WHERE e.id = g.event_id), ',')) AS x(tag)
+WHERE g.xid >= $1::text::xid8 AND g.xid < $2::text::xid8 AND g.flags & 1 <> 0
+GROUP BY x.tag, g.status
+ON CONFLICT (tag, status) DO UPDATE SET rows = c.rows + excluded.rows";
+
+/// What workers hold (the live table, whole: the worker list is asked for by people).
+const HELD: &str = "
+SELECT q.worker, n.name, coalesce(q.updated_at, q.processing_started_at, q.lease_until), q.id, {now}
+FROM {ns}.event_queue q JOIN {ns}.queues n ON n.id = q.queue_id WHERE q.lease_until IS NOT NULL";
+
+/// Old audit rows, from the start of the primary key.
+const FORGET_AUDIT: &str = "
+DELETE FROM {ns}.event_audit a WHERE a.id IN (
+    SELECT o.id FROM (SELECT id, created_at FROM {ns}.event_audit ORDER BY id LIMIT $3::bigint) AS o
+    WHERE o.created_at < {now} - $2::bigint * interval '1 microsecond'
+)";
+
+/// Log rows from a number on (event_log's primary key): whether each is old enough, was counted, and was read by every
+/// projection.
+const OLD_ROWS: &str = "
+SELECT g.id, g.event_id, g.status, g.superseded, coalesce(g.flags, 0::smallint),
+       g.xid < c.xid
+       AND g.finished_at < {now} - (CASE WHEN g.status IN (1, 2) AND g.superseded = 0 THEN $3::bigint ELSE $2::bigint END)
+                                   * interval '1 microsecond'
+       AND NOT EXISTS (SELECT FROM {ns}.projections p
+                       WHERE p.state < 2 AND (p.epoch, p.xid, p.id) < (g.epoch, g.xid, g.id))
+FROM {ns}.event_log g CROSS JOIN {ns}.log_counts c
+WHERE g.id > $4::bigint
+ORDER BY g.id, g.generation LIMIT $5::bigint
+FOR UPDATE OF g";
+
+/// Removes ended entries (primary keys).
+const FORGET_ENTRIES: &str = "
+WITH tags AS (
+    DELETE FROM {ns}.log_tags t USING (
+        SELECT i.id, x.tag
+        FROM unnest($1::bigint[], $2::bigint[]) AS i(id, event_id)
+        JOIN {ns}.events e ON e.id = i.event_id
+        CROSS JOIN LATERAL unnest(string_to_array(e.tags, ',')) AS x(tag)
+    ) AS x
+    WHERE t.tag = x.tag AND t.status IN (0, 1, 2, 3) AND t.entry_id = x.id
+), counted AS (
+    SELECT x.tag, r.status, count(*) AS rows
+    FROM unnest($3::bigint[], $4::smallint[]) AS r(event_id, status)
+    JOIN {ns}.events e ON e.id = r.event_id
+    CROSS JOIN LATERAL unnest(string_to_array(e.tags, ',')) AS x(tag)
+    GROUP BY x.tag, r.status
+), uncounted AS (
+    UPDATE {ns}.tag_counts c SET rows = c.rows - n.rows FROM counted n WHERE c.tag = n.tag AND c.status = n.status
+), facts AS (
+    DELETE FROM {ns}.events e WHERE e.id = ANY ($2::bigint[])
+)
+DELETE FROM {ns}.event_log g WHERE g.id = ANY ($1::bigint[])";
+
+/// Takes removed rows off the counts.
+const UNCOUNT: &str = "
+UPDATE {ns}.log_counts c
+SET counts = ARRAY[c.counts[1] - $1::bigint, c.counts[2] - $2::bigint, c.counts[3] - $3::bigint, c.counts[4] - $4::bigint]";

@@ -1,0 +1,381 @@
+//! What pull workers report, on SQLite: attempts that end, starts, heartbeats, resets, and their audit.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rusqlite::{OptionalExtension, Row, params};
+use tidegate_core::name::check_text;
+use tidegate_core::work::{self, Attempt, Decision, Recorded};
+use tidegate_core::{Action, End, EntryId, LeaseToken, Outcome, QueueName};
+
+use super::SqliteStore;
+use super::dead_letters::{dead_letter, redrive_one};
+use super::errors::damaged;
+use super::jobs::Urgency;
+use super::settle::{Ending, Live, end_live, last_log, live};
+use super::tags;
+use super::tx::{Tx, entry_id, later, micros, moment};
+use super::{listing, retain};
+use crate::error::{Error, Result};
+use crate::store::{Batch, Claimed};
+use crate::work::{
+    AuditRow, Heartbeat, Held, Holder, ListQuery, Page, Report, Reported, Reset, Retained, Retention, Verdict,
+    WorkStore, WorkerView,
+};
+
+/// Entries that a worker is shown to hold, at most.
+const SHOWN: usize = 100;
+
+#[async_trait]
+impl WorkStore for SqliteStore {
+    async fn report(&self, items: Vec<Report>) -> Result<Batch<Reported>> {
+        self.write(Urgency::Finish, move |tx| each(&items, |item| report(tx, item))).await
+    }
+
+    async fn started(&self, items: Vec<Holder>) -> Result<Batch<AuditRow>> {
+        self.write(Urgency::Finish, move |tx| each(&items, |item| started(tx, item))).await
+    }
+
+    async fn heartbeat(&self, items: Vec<Heartbeat>) -> Result<Batch<Held>> {
+        self.write(Urgency::Finish, move |tx| each(&items, |item| heartbeat(tx, item))).await
+    }
+
+    async fn reset(&self, items: Vec<Reset>) -> Result<Batch<()>> {
+        self.write(Urgency::Finish, move |tx| each(&items, |item| reset(tx, item))).await
+    }
+
+    async fn audit(&self, id: EntryId) -> Result<Vec<AuditRow>> {
+        self.read(move |tx| trail(tx, id)).await
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<Page> {
+        self.read(move |tx| listing::list(tx, &query)).await
+    }
+
+    async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>> {
+        self.read(move |tx| workers(tx, stale_after)).await
+    }
+
+    async fn retain(&self, retention: Retention) -> Result<Retained> {
+        self.write(Urgency::Publish, move |tx| retain::retain(tx, &retention)).await
+    }
+}
+
+/// One answer for one item; the outer error fails the batch.
+type Answer<T> = Result<Result<T>>;
+
+fn each<I, T>(items: &[I], mut work: impl FnMut(&I) -> Answer<T>) -> Result<Batch<T>> {
+    items.iter().map(&mut work).collect()
+}
+
+/// The entry this holder holds, or why it holds none.
+fn held(tx: &Tx<'_>, holder: &Holder) -> Answer<Live> {
+    if let Err(error) = check_text("worker", &holder.worker) {
+        return Ok(Err(error.into()));
+    }
+    match live(tx, holder.id.get())? {
+        Some(live) if is_held_by(&live, holder) => Ok(Ok(live)),
+        Some(_) => Ok(Err(Error::fenced())),
+        None if last_log(tx, holder.id.get())?.is_some() => Ok(Err(Error::fenced())),
+        None => Ok(Err(Error::no_entry(holder.id))),
+    }
+}
+
+fn is_held_by(live: &Live, holder: &Holder) -> bool {
+    live.leased
+        && live.worker.as_deref() == Some(holder.worker.as_str())
+        && holder.lease.is_none_or(|lease| lease == live.token)
+}
+
+fn report(tx: &mut Tx<'_>, item: &Report) -> Answer<Reported> {
+    let holder = &item.holder;
+    if let Err(error) = check_text("worker", &holder.worker) {
+        return Ok(Err(error.into()));
+    }
+    let id = holder.id.get();
+    let found = live(tx, id)?;
+    if let Some(live) = &found
+        && holder.lease.is_none()
+    {
+        let queue = tx.queue_by_id(live.queue_id)?;
+        if tx.known.queues[queue].settings.require_lease {
+            return Ok(Err(crate::work::lease_required()));
+        }
+    }
+    let attempt = found.as_ref().map(|live| Attempt {
+        holder: live.worker.as_deref().filter(|_| live.leased).map(|worker| (worker, live.token)),
+        attempts: live.attempts,
+        max_attempts: live.max_attempts,
+    });
+    let holds = found.as_ref().is_some_and(|live| is_held_by(live, holder));
+    let record = if holds { None } else { last_verdict(tx, holder)? };
+    let recorded = record.as_ref().map(|row| Recorded { action: row.action, token: row.token });
+    match (work::decide(attempt, recorded, &holder.worker, holder.lease, item.outcome), found, record) {
+        (Decision::End(end), Some(live), _) => end_attempt(tx, item, &live, end).map(Ok),
+        (Decision::Retry, Some(live), _) => retry_attempt(tx, item, &live).map(Ok),
+        (Decision::Replay, _, Some(row)) => Ok(crate::work::replay(row)),
+        (_, Some(_), _) => Ok(Err(Error::fenced())),
+        (_, None, _) if last_log(tx, id)?.is_some() => Ok(Err(Error::fenced())),
+        _ => Ok(Err(Error::no_entry(holder.id))),
+    }
+}
+
+fn end_attempt(tx: &mut Tx<'_>, item: &Report, live: &Live, end: End) -> Result<Reported> {
+    let errors = match item.outcome {
+        Outcome::Completed => None,
+        Outcome::Failed => Some(crate::work::error_list(item.error_message.as_deref())),
+    };
+    let ending =
+        Ending { end, worker: live.worker.as_deref(), errors: errors.as_deref(), results: None, raise_token: false };
+    end_live(tx, item.holder.id.get(), live, &ending)?;
+    let mut row = row_of(tx, item, live)?;
+    let verdict = match item.outcome {
+        Outcome::Completed => Verdict::Completed,
+        Outcome::Failed => {
+            let (retry_count, max_retries) = (live.attempts.saturating_sub(1), live.max_attempts.saturating_sub(1));
+            (row.retry_count, row.max_retries) = (Some(retry_count), Some(max_retries));
+            Verdict::Exhausted { retry_count, max_retries }
+        }
+    };
+    add_audit(tx, &mut row)?;
+    Ok(Reported { row, verdict, repeated: false })
+}
+
+fn retry_attempt(tx: &mut Tx<'_>, item: &Report, live: &Live) -> Result<Reported> {
+    let sql = tx.sql();
+    let id = item.holder.id.get();
+    let retry: Option<String> =
+        tx.prepare(&sql.retry_of_fact)?.query_row([live.event_id], |row| row.get(0)).optional()?.flatten();
+    let policy = tags::read_retry(retry)?;
+    let queue = tx.queue_by_id(live.queue_id)?;
+    let settings = &tx.known.queues[queue].settings;
+    let delay = work::retry_delay(policy.as_ref(), settings.retry.as_ref(), live.attempts, rand::random());
+    let due = later(tx.now, delay)?;
+    tx.known.marks.clear();
+    tx.prepare(&sql.requeue_at)?
+        .query_row(params![id, live.token.0, tx.now, 0, item.error_message, due], |_| Ok(()))
+        .optional()?;
+    if tags::is_tagged(live.flags) {
+        tags::follow(tx, id)?;
+    }
+    if due <= tx.now {
+        tx.wake(queue);
+    }
+    let next_retry_at = moment(due)?;
+    let mut row = row_of(tx, item, live)?;
+    row.next_retry_at = Some(next_retry_at);
+    (row.retry_count, row.max_retries) = (Some(live.attempts), Some(live.max_attempts.saturating_sub(1)));
+    add_audit(tx, &mut row)?;
+    Ok(Reported { row, verdict: Verdict::RetryScheduled { next_retry_at }, repeated: false })
+}
+
+fn row_of(tx: &Tx<'_>, item: &Report, live: &Live) -> Result<AuditRow> {
+    let mut row = plain_row(tx, item.holder.id, item.outcome.action(), live)?;
+    row.worker = Some(item.holder.worker.clone());
+    row.status_code = item.status_code;
+    row.execution_time_ms = item.execution_time_ms;
+    row.message.clone_from(&item.error_message);
+    Ok(row)
+}
+
+fn plain_row(tx: &Tx<'_>, entry: EntryId, action: Action, live: &Live) -> Result<AuditRow> {
+    Ok(AuditRow {
+        id: 0,
+        entry,
+        action,
+        worker: live.worker.clone(),
+        generation: live.generation,
+        attempt: live.attempts,
+        token: live.token,
+        status_code: None,
+        execution_time_ms: None,
+        message: None,
+        next_retry_at: None,
+        retry_count: None,
+        max_retries: None,
+        created_at: moment(tx.now)?,
+    })
+}
+
+fn started(tx: &mut Tx<'_>, item: &Holder) -> Answer<AuditRow> {
+    let live = match held(tx, item)? {
+        Ok(live) => live,
+        Err(error) => return Ok(Err(error)),
+    };
+    let known = tx
+        .prepare(&tx.sql().last_start)?
+        .query_row((item.id.get(), &item.worker, live.token.0), |row| Ok(read_audit(row)))
+        .optional()?;
+    if let Some(row) = known {
+        return row.map(Ok);
+    }
+    let mut row = plain_row(tx, item.id, Action::Started, &live)?;
+    add_audit(tx, &mut row)?;
+    Ok(Ok(row))
+}
+
+fn heartbeat(tx: &mut Tx<'_>, item: &Heartbeat) -> Answer<Held> {
+    let live = match held(tx, &item.holder)? {
+        Ok(live) => live,
+        Err(error) => return Ok(Err(error)),
+    };
+    let until = later(tx.now, item.lease)?;
+    let id = item.holder.id.get();
+    tx.prepare(&tx.sql().extend)?.query_row((id, live.token.0, until, tx.now), |_| Ok(())).optional()?;
+    tx.known.marks.lease_ends(until);
+    if tags::is_tagged(live.flags) {
+        tags::follow(tx, id)?;
+    }
+    Ok(Ok(Held { token: live.token, lease_until: moment(until)?, attempts: live.attempts }))
+}
+
+fn reset(tx: &mut Tx<'_>, item: &Reset) -> Answer<()> {
+    let id = item.id.get();
+    let Some(live) = live(tx, id)? else { return reset_failed(tx, item) };
+    if !live.leased {
+        return Ok(Err(crate::work::not_resettable(item.id, "it is PENDING")));
+    }
+    tx.prepare(&tx.sql().reset)?.execute((id, tx.now))?;
+    tx.known.marks.clear();
+    if tags::is_tagged(live.flags) {
+        tags::follow(tx, id)?;
+    }
+    tx.wake_id(live.queue_id)?;
+    audit_reset(tx, item)?;
+    Ok(Ok(()))
+}
+
+fn reset_failed(tx: &mut Tx<'_>, item: &Reset) -> Answer<()> {
+    let dead = match dead_letter(tx, item.id)? {
+        Ok(dead) if dead.end == End::Failed => dead,
+        Ok(dead) => return Ok(Err(crate::work::not_resettable(item.id, dead.end.as_str()))),
+        Err(error) => return Ok(Err(error)),
+    };
+    redrive_one(tx, item.id, &dead, true)?;
+    audit_reset(tx, item)?;
+    Ok(Ok(()))
+}
+
+fn audit_reset(tx: &mut Tx<'_>, item: &Reset) -> Result<()> {
+    let Some(live) = live(tx, item.id.get())? else { return Ok(()) };
+    let mut row = plain_row(tx, item.id, Action::Reset, &live)?;
+    (row.worker, row.message) = (None, item.reason.clone());
+    add_audit(tx, &mut row)
+}
+
+/// The audit says who picked what.
+pub(super) fn audit_picked(tx: &Tx<'_>, claimed: &[(i16, Claimed)], worker: &str) -> Result<()> {
+    let mut statement = tx.prepare(&tx.sql().add_audit)?;
+    for (_, entry) in claimed {
+        statement.execute(params![
+            entry.id.get(),
+            Action::Picked.code(),
+            worker,
+            entry.generation,
+            entry.attempts,
+            entry.token.0,
+            None::<i32>,
+            None::<i64>,
+            None::<&str>,
+            None::<i64>,
+            None::<u32>,
+            None::<u32>,
+            tx.now,
+        ])?;
+    }
+    Ok(())
+}
+
+/// A claim raised the token to this one: if the last thing known is that somebody held the entry, it was abandoned.
+pub(super) fn audit_takeover(tx: &Tx<'_>, id: i64, token: LeaseToken) -> Result<()> {
+    tx.prepare(&tx.sql().add_abandoned)?.execute((id, token.0, tx.now, Action::Abandoned.code()))?;
+    Ok(())
+}
+
+/// An audited lease was given back.
+pub(super) fn audit_release(tx: &Tx<'_>, id: i64, token: LeaseToken, error: Option<&str>) -> Result<()> {
+    tx.prepare(&tx.sql().add_released)?.execute((id, token.0, tx.now, Action::Released.code(), error))?;
+    Ok(())
+}
+
+fn add_audit(tx: &Tx<'_>, row: &mut AuditRow) -> Result<()> {
+    tx.prepare(&tx.sql().add_audit)?.execute(params![
+        row.entry.get(),
+        row.action.code(),
+        row.worker,
+        row.generation,
+        row.attempt,
+        row.token.0,
+        row.status_code,
+        row.execution_time_ms,
+        row.message,
+        row.next_retry_at.map(micros),
+        row.retry_count,
+        row.max_retries,
+        tx.now,
+    ])?;
+    row.id = tx.conn.last_insert_rowid();
+    Ok(())
+}
+
+fn last_verdict(tx: &Tx<'_>, holder: &Holder) -> Result<Option<AuditRow>> {
+    let lease = holder.lease.map(|lease| lease.0);
+    let found = tx
+        .prepare(&tx.sql().last_verdict)?
+        .query_row((holder.id.get(), &holder.worker, lease), |row| Ok(read_audit(row)))
+        .optional()?;
+    found.transpose()
+}
+
+fn trail(tx: &Tx<'_>, id: EntryId) -> Result<Vec<AuditRow>> {
+    let mut statement = tx.prepare(&tx.sql().audit)?;
+    let mut rows = statement.query([id.get()])?;
+    let mut trail = Vec::new();
+    while let Some(row) = rows.next()? {
+        trail.push(read_audit(row)?);
+    }
+    Ok(trail)
+}
+
+/// Reads the columns that `queries::audit!` names.
+fn read_audit(row: &Row<'_>) -> Result<AuditRow> {
+    Ok(AuditRow {
+        id: row.get(0)?,
+        entry: entry_id(row.get(1)?)?,
+        action: Action::from_code(row.get(2)?).ok_or_else(|| damaged("an audit row has an unknown action"))?,
+        worker: row.get(3)?,
+        generation: row.get(4)?,
+        attempt: row.get(5)?,
+        token: LeaseToken(row.get(6)?),
+        status_code: row.get(7)?,
+        execution_time_ms: row.get(8)?,
+        message: row.get(9)?,
+        next_retry_at: row.get::<_, Option<i64>>(10)?.map(moment).transpose()?,
+        retry_count: row.get(11)?,
+        max_retries: row.get(12)?,
+        created_at: moment(row.get(13)?)?,
+    })
+}
+
+fn workers(tx: &Tx<'_>, stale_after: Duration) -> Result<Vec<WorkerView>> {
+    let mut known = BTreeMap::new();
+    let mut statement = tx.prepare(&tx.sql().all_consumers)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let queue = QueueName::new(row.get::<_, String>(1)?)?;
+        crate::work::seen(&mut known, row.get(0)?, queue, moment(row.get(2)?)?);
+    }
+    let mut statement = tx.prepare(&tx.sql().all_held)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let queue = QueueName::new(row.get::<_, String>(1)?)?;
+        let worker = row.get::<_, Option<String>>(0)?.unwrap_or_default();
+        let view = crate::work::seen(&mut known, worker, queue, moment(row.get(3)?)?);
+        view.held += 1;
+        if view.holds.len() < SHOWN {
+            view.holds.push(entry_id(row.get(2)?)?);
+        }
+    }
+    Ok(crate::work::judge_workers(known, moment(tx.now)?, stale_after))
+}

@@ -1,0 +1,201 @@
+//! What pull workers need of a queue: reports on attempts, signs of life, the audit, lists, who is at work, retention. It
+//! merges concurrent reports; it knows no wire.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::EntryId;
+use tidegate_store::{
+    AuditRow, Heartbeat, Held, Holder, KeyStore, ListQuery, Page, Report, Reported, Reset, Retained, Retention, Store,
+    Verdict, WorkStore, WorkerView,
+};
+
+use crate::coalescer::{Coalescer, LaneLimits};
+use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::Meters;
+use crate::queue::EventQueue;
+
+/// What a store without pull workers answers.
+fn unsupported() -> Error {
+    Error::new(ErrorKind::Invalid, "this store has no pull workers")
+}
+
+fn work(store: &Arc<dyn Store>) -> Result<&dyn WorkStore> {
+    store.work().ok_or_else(unsupported)
+}
+
+/// Reports of concurrent callers, as batches.
+pub(crate) fn report_lane(
+    limits: LaneLimits,
+    store: &Arc<dyn Store>,
+    meters: &Arc<Meters>,
+) -> Coalescer<Report, Reported> {
+    let (store, meters) = (Arc::clone(store), Arc::clone(meters));
+    let weigh = |item: &Report| 256 + item.error_message.as_ref().map_or(0, String::len);
+    Coalescer::new("report", limits, weigh, move |items| {
+        let (store, meters) = (Arc::clone(&store), Arc::clone(&meters));
+        async move {
+            let answers = work(&store)?.report(items).await?;
+            for reported in answers.iter().flatten().filter(|reported| !reported.repeated) {
+                match reported.verdict {
+                    Verdict::Completed => meters.ended(tidegate_core::End::Completed, 1),
+                    Verdict::Exhausted { .. } => meters.ended(tidegate_core::End::Failed, 1),
+                    Verdict::RetryScheduled { .. } => meters.retried.increment(1),
+                }
+            }
+            meters.lost_leases(&answers);
+            Ok(answers)
+        }
+    })
+}
+
+/// Signs of life of concurrent callers, as batches.
+pub(crate) fn heartbeat_lane(
+    limits: LaneLimits,
+    store: &Arc<dyn Store>,
+    meters: &Arc<Meters>,
+) -> Coalescer<Heartbeat, Held> {
+    let (store, meters) = (Arc::clone(store), Arc::clone(meters));
+    Coalescer::new(
+        "heartbeat",
+        limits,
+        |_| 128,
+        move |items| {
+            let (store, meters) = (Arc::clone(&store), Arc::clone(&meters));
+            async move {
+                let answers = work(&store)?.heartbeat(items).await?;
+                meters.lost_leases(&answers);
+                Ok(answers)
+            }
+        },
+    )
+}
+
+impl EventQueue {
+    /// Ends an attempt of a pull worker, and audits it. Concurrent calls share transactions.
+    ///
+    /// # Errors
+    /// `Fenced` for whoever holds nothing, `NotFound` for an unknown entry, `Invalid` where the queue requires a lease and
+    /// none is named, or the store's.
+    pub async fn report(&self, report: Report) -> Result<Reported> {
+        let answer = self.shared().lanes.report.call(report).await?;
+        self.rang(std::slice::from_ref(&answer));
+        Ok(answer)
+    }
+
+    /// The same for many, each answered for itself.
+    pub async fn report_many(&self, reports: Vec<Report>) -> Vec<Result<Reported>> {
+        let answers = self.shared().lanes.report.call_many(reports).await;
+        self.rang(answers.iter().flatten());
+        answers
+    }
+
+    /// A retry becomes due later; the next of a group may be due now.
+    fn rang<'a>(&self, answers: impl IntoIterator<Item = &'a Reported>) {
+        let bells = &self.shared().bells;
+        for reported in answers {
+            match reported.verdict {
+                Verdict::RetryScheduled { next_retry_at } => {
+                    let delay = next_retry_at.duration_since(reported.row.created_at);
+                    bells.ring_after(self.name(), Duration::try_from(delay).unwrap_or_default());
+                }
+                Verdict::Completed | Verdict::Exhausted { .. } => {}
+            }
+        }
+    }
+
+    /// Records that a pull worker began.
+    ///
+    /// # Errors
+    /// `Fenced`, `NotFound`, or the store's.
+    pub async fn started(&self, holder: Holder) -> Result<AuditRow> {
+        let id = holder.id;
+        one(work(self.store())?.started(vec![holder]).await?, id)
+    }
+
+    /// A pull worker's sign of life: extends its lease.
+    ///
+    /// # Errors
+    /// `Fenced`, `NotFound`, or the store's.
+    pub async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<Held> {
+        crate::options::check_lease(heartbeat.lease)?;
+        self.shared().lanes.heartbeat.call(heartbeat).await
+    }
+
+    /// Puts an entry back by hand: PROCESSING or FAILED becomes PENDING.
+    ///
+    /// # Errors
+    /// `Conflict` when it is neither, `NotFound`, or the store's.
+    pub async fn reset(&self, id: EntryId, reason: Option<String>) -> Result<()> {
+        one(work(self.store())?.reset(vec![Reset { id, reason }]).await?, id)?;
+        self.shared().bells.ring_all();
+        Ok(())
+    }
+
+    /// What happened to an entry, in order.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn audit(&self, id: EntryId) -> Result<Vec<AuditRow>> {
+        work(self.store())?.audit(id).await
+    }
+
+    /// Entries, live or ended, the youngest first.
+    ///
+    /// # Errors
+    /// `Invalid` for a query that nobody can answer, or the store's.
+    pub async fn list(&self, query: ListQuery) -> Result<Page> {
+        work(self.store())?.list(query).await
+    }
+
+    /// Who is at work, and who looks stale.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>> {
+        work(self.store())?.workers(stale_after).await
+    }
+
+    /// Forgets one small batch of what is old; see [`retain_all`](Self::retain_all).
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn retain(&self, retention: Retention) -> Result<Retained> {
+        work(self.store())?.retain(retention).await
+    }
+
+    /// Forgets what is old, batch by batch with a pause between them, so that others go first.
+    ///
+    /// # Errors
+    /// The store's; what was forgotten before it stays forgotten.
+    pub async fn retain_all(&self, retention: Retention, pause: Duration) -> Result<Retained> {
+        let mut all = Retained::default();
+        let mut step = retention;
+        loop {
+            let done = self.retain(step).await?;
+            all.audit += done.audit;
+            all.entries += done.entries;
+            let more_audit = step.audit.is_some() && done.audit >= step.batch.max(1) as u64;
+            if done.next.is_none() {
+                (step.log, step.dead_letters) = (None, None);
+            }
+            if done.next.is_none() && !more_audit || self.shared().is_closed() {
+                return Ok(all);
+            }
+            step.from = done.next;
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// API keys, where the store keeps them.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn keys(&self) -> Result<&dyn KeyStore> {
+        self.store().keys().ok_or_else(|| Error::new(ErrorKind::Invalid, "this store keeps no API keys"))
+    }
+}
+
+fn one<T>(answers: Vec<Result<T>>, id: EntryId) -> Result<T> {
+    answers.into_iter().next().unwrap_or_else(|| Err(Error::no_entry(id)))
+}
