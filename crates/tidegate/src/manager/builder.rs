@@ -140,7 +140,7 @@ impl ManagerBuilder {
     ///             let sql = "UPDATE accounts SET cents = cents + $1 WHERE name = $2";
     ///             tx.execute(sql, &[paid.cents.into(), paid.account.as_str().into()]).await?;
     ///             tx.publish(NewEvent::new("balance.changed", "{}")).await?;
-    ///             tidegate::Result::Ok(())
+    ///             Ok::<_, tidegate::Error>(())
     ///         })
     ///     })
     ///     .build()
