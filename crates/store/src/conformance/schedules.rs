@@ -278,17 +278,17 @@ pub(super) async fn what_cannot_be_published_is_not_lost(scene: Scene) {
     scene.advance(20);
     let due = schedules(&store).due_schedules(100).await.unwrap();
     let tick = Tick::of(&due.due[0], due.now).unwrap().unwrap();
-    let state = |state| QueueChange { state: Some(state), depth_limit: None };
+    let state = |state| QueueChange { state: Some(state), depth_limit: None, ..QueueChange::default() };
     store.put_queue(&default_queue(), state(QueueState::Draining)).await.unwrap();
     assert_eq!(kind(schedules(&store).tick(tick.clone()).await), ErrorKind::Full);
-    let limit = QueueChange { state: Some(QueueState::Active), depth_limit: Some(Some(1)) };
+    let limit = QueueChange { state: Some(QueueState::Active), depth_limit: Some(Some(1)), ..QueueChange::default() };
     store.put_queue(&default_queue(), limit).await.unwrap();
     assert_eq!(kind(schedules(&store).tick(tick.clone()).await), ErrorKind::Full, "one would fit, both do not");
     let mut bad = tick.clone();
     bad.events[1].event_type.clear();
     assert_eq!(kind(schedules(&store).tick(bad).await), ErrorKind::Invalid);
     assert_eq!((find(&store, "a").await, census(&store).await.events), (before, 0), "nothing was written");
-    store.put_queue(&default_queue(), QueueChange { state: None, depth_limit: Some(None) }).await.unwrap();
+    store.put_queue(&default_queue(), QueueChange { depth_limit: Some(None), ..QueueChange::default() }).await.unwrap();
     assert_eq!(schedules(&store).tick(tick).await.unwrap().map(|events| events.len()), Some(2));
     assert_eq!(moments(&store, "a").await.len(), 2);
 }

@@ -16,7 +16,7 @@ use super::row::{self, count};
 use super::{Inner, PostgresStore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::projections::{
-    Change, Document, Failed, Blocker, Lag, ListDocuments, LogPage, LogRow, Position, ProjectionFailure, ProjectionId,
+    Blocker, Change, Document, Failed, Lag, ListDocuments, LogPage, LogRow, Position, ProjectionFailure, ProjectionId,
     ProjectionState, ProjectionView, Projections, ReadLog, Reader, SWEEP, Step,
 };
 use crate::store::Fact;

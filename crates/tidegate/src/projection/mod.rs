@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tidegate_core::EntryId;
-use tidegate_store::{ErrorKind, ListDocuments};
 pub use tidegate_store::{Blocker, Lag, Position, ProjectionFailure, ProjectionId, ProjectionState, ProjectionView};
+use tidegate_store::{ErrorKind, ListDocuments};
 
 pub use self::builder::{EventLogProjectionBuilder, FormBuilder};
 use self::core::{Core, projections};
