@@ -229,7 +229,7 @@ pub(crate) struct Event {
 #[allow(dead_code)]
 pub(crate) struct PayloadSchema {
     /// Any JSON, as it was published; null when it is not JSON.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Value)]
     payload: serde_json::Value,
     /// A payload that is not JSON.
     payload_base64: Option<String>,

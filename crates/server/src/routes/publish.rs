@@ -30,16 +30,16 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct NewEventBody {
     /// What people call it.
-    #[schema(example = "Send Email Notification", min_length = 1, max_length = 1000)]
+    #[schema(value_type = String, required = true, example = "Send Email Notification", min_length = 1, max_length = 1000)]
     title: Option<String>,
     /// What people say about it.
     #[schema(example = "Send welcome email to new user")]
     description: Option<String>,
     /// What workers choose it by: at least one, at most 32.
-    #[schema(required = true)]
+    #[schema(value_type = Tags, required = true)]
     tags: Option<Tags>,
     /// Any JSON; it is handed out exactly as it was sent. Null if absent.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Value, required = false)]
     payload: Option<Box<RawValue>>,
     /// Retries after the first attempt; the queue decides if absent, else 3.
     #[schema(minimum = 0, maximum = 1000000, example = 3)]
@@ -118,6 +118,7 @@ pub(crate) struct PublishAnswer {
     event: Option<Event>,
     /// What is wrong, if it was not.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Object)]
     error: Option<ErrorBody>,
 }
 

@@ -26,7 +26,7 @@ const MAX_MESSAGE: usize = 64 << 10;
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct HolderBody {
     /// Who holds the event.
-    #[schema(required = true, max_length = 255, example = "worker-02:8742")]
+    #[schema(value_type = String, required = true, min_length = 1, max_length = 255, example = "worker-02:8742")]
     worker_id: Option<String>,
     /// The lease, as it was handed out; the one this worker holds if absent.
     lease: Option<i64>,
@@ -285,9 +285,11 @@ pub(crate) struct ItemAnswer {
     status: u16,
     /// What was recorded, if it was.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Object)]
     recorded: Option<ReportAnswer>,
     /// What is wrong, if it was not.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Object)]
     error: Option<ErrorBody>,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct SubscribeParams {
     #[param(example = "email,notification")]
     tags: Option<String>,
     /// Who asks, usually `host:pid`.
-    #[param(required = true, max_length = 255, example = "worker-02:8742")]
+    #[param(value_type = String, required = true, min_length = 1, max_length = 255, example = "worker-02:8742")]
     worker_id: Option<String>,
     /// The queue; `default` if absent.
     queue: Option<String>,
@@ -93,7 +93,7 @@ pub(crate) struct ClaimBody {
     /// An event with any of these fits. May be left out when a queue is named.
     tags: Option<Tags>,
     /// Who asks, usually `host:pid`.
-    #[schema(required = true, max_length = 255)]
+    #[schema(value_type = String, required = true, min_length = 1, max_length = 255)]
     worker_id: Option<String>,
     /// The queue; `default` if absent.
     queue: Option<String>,
