@@ -25,6 +25,7 @@ mod retain;
 mod row;
 mod settle;
 mod sql;
+mod tag_marks;
 mod tags;
 mod upkeep;
 mod work;
@@ -49,6 +50,7 @@ use self::headroom::Headroom;
 use self::marks::Marks;
 use self::notify::{Heard, Outbox};
 use self::sql::Sql;
+use self::tag_marks::TagMarks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
 use crate::keys::KeyStore;
@@ -102,6 +104,7 @@ pub(crate) struct Inner {
     sql: Sql,
     catalog: RwLock<Arc<Catalog>>,
     marks: Marks,
+    tag_marks: TagMarks,
     headroom: Headroom,
     contention: Contention,
     outbox: Arc<Outbox>,
@@ -133,6 +136,7 @@ impl PostgresStore {
             options,
             catalog: RwLock::default(),
             marks: Marks::default(),
+            tag_marks: TagMarks::default(),
             headroom: Headroom::default(),
             contention: Contention::new(),
             outbox: Arc::default(),
