@@ -29,6 +29,7 @@ mod row;
 mod schedules;
 mod settle;
 mod sql;
+mod tag_marks;
 mod tags;
 mod upkeep;
 mod work;
@@ -53,6 +54,7 @@ use self::headroom::Headroom;
 use self::marks::Marks;
 use self::notify::{Heard, Outbox};
 use self::sql::Sql;
+use self::tag_marks::TagMarks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
 use crate::keys::KeyStore;
@@ -107,6 +109,7 @@ pub(crate) struct Inner {
     projections: projections_sql::Sql,
     catalog: RwLock<Arc<Catalog>>,
     marks: Marks,
+    tag_marks: TagMarks,
     headroom: Headroom,
     contention: Contention,
     outbox: Arc<Outbox>,
@@ -139,6 +142,7 @@ impl PostgresStore {
             options,
             catalog: RwLock::default(),
             marks: Marks::default(),
+            tag_marks: TagMarks::default(),
             headroom: Headroom::default(),
             contention: Contention::new(),
             outbox: Arc::default(),
