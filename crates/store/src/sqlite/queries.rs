@@ -475,6 +475,7 @@ mod tests {
             "all_held",
             "projections_at",
             "forget_handled",
+            "forget_audit",
             "api_keys",
         ];
         for (name, text) in sql.all() {
