@@ -224,7 +224,7 @@ impl Twins<'_> {
     async fn claim(&mut self, max: usize, kind: Option<u8>) -> Result<(), TestCaseError> {
         let types = kind.map(|kind| vec![format!("t{kind}")]);
         // Events of some types have their type as a tag: a claim of all that have the tag takes what one by type does.
-        let by_tag = kind.is_some_and(is_tagged) && max % 2 == 0;
+        let by_tag = kind.is_some_and(is_tagged) && max.is_multiple_of(2);
         let max = if by_tag { ALL } else { max };
         let theirs = self.model.claim(max, types.as_deref(), "w", LEASE, self.scene.now());
         let claim = if by_tag { Claim { tags: types, ..want(max) } } else { Claim { types, ..want(max) } };
