@@ -3,6 +3,7 @@
 //! Claims by SKIP LOCKED on narrow rows, batches by `unnest`, no leader on the hot path. Owns connections, statements and
 //! what happens when answers are lost; must not know handlers or coalescing. See ARCHITECTURE.md for the rules.
 
+mod audit;
 mod caller;
 mod catalog;
 mod claim;

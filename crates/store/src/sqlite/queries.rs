@@ -546,16 +546,12 @@ mod tests {
             "insert_queue",
             "projections",
             "move_tag_leases",
-            "consumers_since",
-            "forget_consumers",
-            "queues",
-            "insert_queue",
             "count_live",
             "count_held",
             "all_consumers",
             "all_held",
             "projections_at",
-            "forget_handled",
+            "forget_audit",
             "api_keys",
         ];
         for (name, text) in sql.all() {

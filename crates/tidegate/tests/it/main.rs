@@ -19,3 +19,4 @@ mod queue;
 mod schedule;
 mod support;
 mod testing;
+mod working;
