@@ -99,13 +99,12 @@ impl Service {
     /// What has to be done now and then, until it is aborted.
     pub(crate) fn start_upkeep(self: &Arc<Self>) -> JoinHandle<()> {
         let service = Arc::clone(self);
-        tokio::spawn(async move {
+        let now_and_then = async move {
             let mut tick = tokio::time::interval(NOTE_KEYS_EVERY);
             let mut due = Instant::now();
             loop {
                 tick.tick().await;
                 service.auth.keys().note_used().await;
-                service.rooms.tidy();
                 if let Some(metrics) = &service.options.metrics {
                     metrics.0.run_upkeep();
                 }
@@ -114,7 +113,9 @@ impl Service {
                     service.forget_what_is_old().await;
                 }
             }
-        })
+        };
+        let service = Arc::clone(self);
+        tokio::spawn(async move { tokio::join!(now_and_then, service.rooms.hear(service.queue.store())).0 })
     }
 
     /// Removes what is older than the settings say, in small steps that let others go first.

@@ -1,13 +1,14 @@
 //! The store's regular upkeep, liveness of consumers, and gauges; and what `health` says about it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tidegate_core::QueueName;
 use tidegate_store::{Consumer as Seen, ErrorKind, ProjectionView};
 use tokio::sync::watch;
 
+use crate::consumer::Activity;
 use crate::error::{Error, Result, closed};
 use crate::metrics::{show_depth, show_oldest_age};
 use crate::queue::EventQueue;
@@ -15,6 +16,9 @@ use crate::shared::Shared;
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(10);
+/// So many workers are announced in one round, within this time.
+const ANNOUNCE_AT_ONCE: usize = 100;
+const ANNOUNCE_TIME: Duration = Duration::from_secs(1);
 /// A consumer that polled within this is alive.
 pub(crate) const ACTIVE_WITHIN: Duration = Duration::from_secs(30);
 const GAUGES_EVERY: Duration = Duration::from_secs(15);
@@ -122,7 +126,10 @@ async fn round(shared: &Shared, gauges_due: &mut Instant) -> Result<()> {
     if done.promoted > 0 {
         shared.bells.ring_all();
     }
-    announce(shared).await?;
+    // The store's heartbeat must not wait for this; who was not announced is in the next round.
+    if let Ok(announced) = tokio::time::timeout(ANNOUNCE_TIME, announce(shared)).await {
+        announced?;
+    }
     if Instant::now() >= *gauges_due {
         let started = Instant::now();
         refresh_gauges(shared).await?;
@@ -135,31 +142,37 @@ async fn round(shared: &Shared, gauges_due: &mut Instant) -> Result<()> {
 }
 
 /// Says which consumers of this process are alive. The store knows one set of types per worker and queue, so those of
-/// all its handles are united.
+/// all its handles are united. Thousands of workers are announced over several rounds, so that upkeep keeps its pace.
 async fn announce(shared: &Shared) -> Result<()> {
-    let mut due = false;
-    let mut seen: BTreeMap<(QueueName, String), Option<BTreeSet<String>>> = BTreeMap::new();
-    let active = shared.active_claims();
-    for (key, activity) in &active {
-        due |= !activity.announced_within(ANNOUNCE_EVERY);
-        let all = seen.entry((key.queue.clone(), key.worker.clone())).or_insert_with(|| Some(BTreeSet::new()));
-        *all = match (all.take(), &key.types) {
-            (Some(mut known), Some(types)) => {
-                known.extend(types.iter().cloned());
-                Some(known)
-            }
-            _ => None,
-        };
+    let mut seen: BTreeMap<(QueueName, String), Announcement> = BTreeMap::new();
+    for (key, activity) in shared.active_claims() {
+        let all = seen.entry((key.queue.clone(), key.worker.clone())).or_insert_with(Announcement::default);
+        all.due |= !activity.announced_within(ANNOUNCE_EVERY);
+        all.handles.push(activity);
+        match key.types {
+            Some(types) => all.types.extend(types),
+            None => all.is_of_all = true,
+        }
     }
-    if !due {
-        return Ok(());
-    }
-    for ((queue, worker), types) in seen {
-        let types = types.map(|types| types.into_iter().collect());
+    // At once, so that a store that merges writes merges these.
+    let due = seen.into_iter().filter(|(_, all)| all.due).take(ANNOUNCE_AT_ONCE);
+    let announcements = due.map(|((queue, worker), all)| async move {
+        let types = (!all.is_of_all).then(|| all.types.into_iter().collect());
         shared.store.consumer_seen(Seen { worker, queue, types }).await?;
-    }
-    active.iter().for_each(|(_, activity)| activity.announce());
+        all.handles.iter().for_each(|activity| activity.announce());
+        Ok::<(), Error>(())
+    });
+    futures_util::future::try_join_all(announcements).await?;
     Ok(())
+}
+
+/// What all handles of one worker in one queue come to.
+#[derive(Debug, Default)]
+struct Announcement {
+    due: bool,
+    is_of_all: bool,
+    types: BTreeSet<String>,
+    handles: Vec<Arc<Activity>>,
 }
 
 async fn refresh_gauges(shared: &Shared) -> Result<()> {

@@ -209,6 +209,7 @@ impl Service {
     /// Has waiting consumers of a queue look again.
     pub(crate) fn wake(&self, queue: &QueueName) {
         self.queue.store().wake([queue.clone()].into());
+        self.rooms.ring(queue);
     }
 }
 
