@@ -15,9 +15,8 @@ use tidegate::EventQueue;
 use tidegate_server::{Options, Server};
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
-use tokio::task::JoinSet;
 
-use self::load::{Load, PUBLISHERS, WORKERS};
+use self::load::{Load, PUBLISHERS, Tasks, WORKERS};
 use super::{Arena, STOP_WITHIN, Settings, Verdict, runtime, server};
 use crate::checker::http;
 use crate::http::Client;
@@ -87,7 +86,7 @@ fn work(arena: &Arena, settings: Settings) -> Verdict {
 }
 
 /// Waits until all clients have an answer to what they last asked.
-fn join(clients: &Runtime, tasks: &mut JoinSet<Result<(), Failure>>, deadline: Instant) -> Result<(), Failure> {
+fn join(clients: &Runtime, tasks: &mut Tasks, deadline: Instant) -> Result<(), Failure> {
     clients.block_on(async {
         let all = async {
             while let Some(ended) = tasks.join_next().await {

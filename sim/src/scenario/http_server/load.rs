@@ -26,6 +26,9 @@ const MAX_RETRIES: u32 = 10_000;
 /// A request that was repeated this often will never be answered.
 const MOST_TRIES: u32 = 1_000;
 
+/// Clients at work.
+pub(super) type Tasks = JoinSet<Result<(), Failure>>;
+
 /// What all clients share.
 #[derive(Debug)]
 pub(super) struct Load {
@@ -58,7 +61,7 @@ impl Load {
     }
 
     /// Starts all clients.
-    pub(super) fn start(self: &Arc<Self>) -> (JoinSet<Result<(), Failure>>, JoinSet<Result<(), Failure>>) {
+    pub(super) fn start(self: &Arc<Self>) -> (Tasks, Tasks) {
         let (mut publishers, mut workers) = (JoinSet::new(), JoinSet::new());
         for number in 0..PUBLISHERS {
             publishers.spawn(Arc::clone(self).publish(number));
