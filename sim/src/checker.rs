@@ -7,6 +7,7 @@
 mod ends;
 mod groups;
 pub(crate) mod handlers;
+pub(crate) mod http;
 mod leases;
 mod publishes;
 #[cfg(test)]

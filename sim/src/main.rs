@@ -2,6 +2,7 @@
 
 mod checker;
 mod history;
+mod http;
 mod scenario;
 mod state;
 mod supervisor;
@@ -13,8 +14,8 @@ use std::time::Instant;
 use clap::{Parser, Subcommand};
 
 use scenario::{
-    Settings, Verdict, failpoints, handlers, hang_ups, poison, postgres_processes, postgres_restarts, power_loss,
-    sqlite_restarts,
+    Settings, Verdict, failpoints, handlers, hang_ups, http_server, poison, postgres_processes, postgres_restarts,
+    power_loss, sqlite_restarts,
 };
 
 /// Starts real processes, kills them, cuts their power, and checks what they did against the invariants.
@@ -35,6 +36,8 @@ enum Command {
     PostgresRestarts(Settings),
     /// Managers with handlers on one Postgres, killed at random.
     Handlers(Settings),
+    /// The server over HTTP under load, killed and restarted, on both databases.
+    Server(Settings),
     /// Every named failpoint on both databases.
     Failpoints(Settings),
     /// An event that kills its worker each time.
@@ -50,6 +53,9 @@ enum Command {
     /// A process under test.
     #[command(hide = true)]
     Child { job: String },
+    /// A server under test.
+    #[command(hide = true)]
+    ServerChild { database: String, address: String },
     /// A process whose power is cut.
     #[command(hide = true)]
     PowerChild { file: String, mode: String, life: u32 },
@@ -63,10 +69,14 @@ fn main() -> ExitCode {
         Command::PowerChild { file, mode, life } => {
             finish(power_loss::child(&file, &mode, life).map_err(|error| error.to_string()))
         }
+        Command::ServerChild { database, address } => {
+            finish(http_server::child(&database, &address).map_err(|error| error.to_string()))
+        }
         Command::PostgresProcesses(settings) => one(("postgres-processes", postgres_processes::run), settings),
         Command::SqliteRestarts(settings) => one(("sqlite-restarts", sqlite_restarts::run), settings),
         Command::PostgresRestarts(settings) => one(("postgres-restarts", postgres_restarts::run), settings),
         Command::Handlers(settings) => one(("handlers", handlers::run), settings),
+        Command::Server(settings) => one(("server", http_server::run), settings),
         Command::Failpoints(settings) => one(("failpoints", failpoints::run), settings),
         Command::Poison(settings) => one(("poison", poison::run), settings),
         Command::HangUps(settings) => one(("hang-ups", hang_ups::run), settings),
@@ -92,7 +102,7 @@ fn one(scenario: Scenario, settings: Settings) -> ExitCode {
 
 /// Every scenario; in the short form with few events and few kills.
 fn all(settings: Settings, short: bool) -> ExitCode {
-    let scenarios: [(Scenario, u64, u32); 8] = [
+    let scenarios: [(Scenario, u64, u32); 9] = [
         (("power-loss", power_loss::run), 0, 8),
         (("hang-ups", hang_ups::run), 200, 300),
         (("poison", poison::run), 50, 0),
@@ -101,6 +111,7 @@ fn all(settings: Settings, short: bool) -> ExitCode {
         (("postgres-processes", postgres_processes::run), 1_500, 12),
         (("postgres-restarts", postgres_restarts::run), 2_000, 4),
         (("handlers", handlers::run), 1_200, 6),
+        (("server", http_server::run), 500, 3),
     ];
     let total = scenarios.len() as u32;
     let passed = scenarios.into_iter().filter(|(scenario, events, kills)| {

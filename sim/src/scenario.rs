@@ -3,6 +3,7 @@
 pub(crate) mod failpoints;
 pub(crate) mod handlers;
 pub(crate) mod hang_ups;
+pub(crate) mod http_server;
 pub(crate) mod poison;
 pub(crate) mod postgres_processes;
 pub(crate) mod postgres_restarts;
@@ -31,7 +32,8 @@ pub(crate) struct Settings {
     /// Reproduces what the harness chooses.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// Events that each process publishes; with `handlers`, all of them together.
+    /// Events that each process publishes; with `handlers`, all of them together; with `server`, how many publishers may
+    /// be ahead of workers.
     #[arg(long)]
     pub(crate) events: Option<u64>,
     /// Kills, restarts or power losses.

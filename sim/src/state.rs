@@ -35,6 +35,15 @@ pub(crate) struct LogRow {
     pub(crate) finished_at: i64,
 }
 
+/// A row of `event_audit`.
+#[derive(Debug, Clone)]
+pub(crate) struct AuditRow {
+    pub(crate) entry: i64,
+    pub(crate) action: i16,
+    pub(crate) token: i64,
+    pub(crate) worker: Option<String>,
+}
+
 impl State {
     /// Every row as (entry, key); an entry with several generations comes several times.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (i64, &str)> {
@@ -158,4 +167,34 @@ pub(crate) fn read_sqlite(path: &Path) -> Result<State, Failure> {
         })?
         .collect::<Result<_, _>>()?;
     Ok(State { facts: u64::try_from(facts)?, live, log })
+}
+
+/// What workers did, as a Postgres database says.
+pub(crate) async fn read_audit_postgres(url: &str) -> Result<Vec<AuditRow>, Failure> {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
+    let driver = tokio::spawn(connection);
+    let rows = client.query("SELECT entry_id, action, token, worker FROM tidegate.event_audit", &[]).await?;
+    let rows = rows.iter().map(|row| {
+        Ok::<_, tokio_postgres::Error>(AuditRow {
+            entry: row.try_get(0)?,
+            action: row.try_get(1)?,
+            token: row.try_get(2)?,
+            worker: row.try_get(3)?,
+        })
+    });
+    let rows = rows.collect::<Result<_, _>>()?;
+    drop(client);
+    driver.await??;
+    Ok(rows)
+}
+
+/// What workers did, as a SQLite database says.
+pub(crate) fn read_audit_sqlite(path: &Path) -> Result<Vec<AuditRow>, Failure> {
+    let connection = rusqlite::Connection::open(path)?;
+    connection.busy_timeout(std::time::Duration::from_secs(10))?;
+    let mut query = connection.prepare("SELECT entry_id, action, token, worker FROM tidegate_event_audit")?;
+    let rows = query.query_map([], |row| {
+        Ok(AuditRow { entry: row.get(0)?, action: row.get(1)?, token: row.get(2)?, worker: row.get(3)? })
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
 }

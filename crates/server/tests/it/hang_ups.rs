@@ -8,7 +8,11 @@ use tokio::net::TcpStream;
 
 use crate::scene::{PATIENCE, Scene, on_both};
 
-on_both!(a_subscriber_that_hangs_up_holds_nothing, aborted_requests_leave_nothing_behind);
+on_both!(
+    a_subscriber_that_hangs_up_holds_nothing,
+    an_event_is_back_soon_after_its_subscriber_hung_up,
+    aborted_requests_leave_nothing_behind
+);
 
 async fn subscribe_raw(scene: &Scene, tag: &str, worker: &str, wait: u32) -> TcpStream {
     let mut stream = TcpStream::connect(scene.address()).await.unwrap();
@@ -38,6 +42,29 @@ async fn a_subscriber_that_hangs_up_holds_nothing(scene: Scene) {
     scene.close().await;
 }
 
+/// The subscriber waits for sure when it hangs up, and the event comes right then.
+async fn an_event_is_back_soon_after_its_subscriber_hung_up(scene: Scene) {
+    for round in 0..40 {
+        let (tag, worker) = (format!("b{round}"), format!("gone{round}"));
+        let gone = subscribe_raw(&scene, &tag, &worker, 30).await;
+        let started = Instant::now();
+        loop {
+            let workers = scene.get("/workers").await.expect(200);
+            if workers["workers"].as_array().unwrap().iter().any(|one| one["worker_id"] == worker.as_str()) {
+                break;
+            }
+            assert!(started.elapsed() < PATIENCE, "{workers}");
+        }
+        drop(gone);
+        let id = scene.publish(&tag).await;
+        let started = Instant::now();
+        let taken = scene.take(&tag, "here").await;
+        assert_eq!((&taken["id"], &taken["attempts"]), (&json!(id), &json!(1)), "a hang-up counts no attempt");
+        assert!(started.elapsed() < Duration::from_secs(1), "round {round}: {:?}", started.elapsed());
+    }
+    scene.close().await;
+}
+
 async fn aborted_requests_leave_nothing_behind(scene: Scene) {
     let mut random = 0x2545_F491_4F6C_DD1D_u64;
     let mut next = move |below: u64| {
@@ -49,12 +76,20 @@ async fn aborted_requests_leave_nothing_behind(scene: Scene) {
     let mut open = Vec::new();
     for n in 0..500 {
         let body = json!({ "title": "t", "tags": "abort", "payload": n }).to_string();
-        let request = match n % 3 {
+        let request = match n % 4 {
             0 => format!(
                 "POST /events HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
                 body.len()
             ),
             1 => format!("GET /events/subscribe?tags=abort&worker_id=a{n}&wait=5 HTTP/1.1\r\nhost: x\r\n\r\n"),
+            2 => {
+                let body =
+                    json!({ "tags": "abort", "worker_id": format!("c{n}"), "max": 3, "lease_seconds": 1 }).to_string();
+                format!(
+                    "POST /events/claim HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                )
+            }
             _ => "GET /events?limit=5 HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(),
         };
         let mut stream = TcpStream::connect(scene.address()).await.unwrap();
@@ -73,6 +108,9 @@ async fn aborted_requests_leave_nothing_behind(scene: Scene) {
         }
     }
     drop(open);
+    if let Some(url) = scene.postgres_address() {
+        no_transaction_stays_open(url).await;
+    }
     // Everything still works, and everything that was left alone can be had.
     let id = scene.publish("after").await;
     assert_eq!(scene.take("after", "w").await["id"], id);
@@ -96,4 +134,22 @@ async fn aborted_requests_leave_nothing_behind(scene: Scene) {
     }
     assert!(scene.queue.health().await.is_good());
     scene.close().await;
+}
+
+/// A transaction may be open while a request runs; none may be open for long, and none idle, once all are over.
+async fn no_transaction_stays_open(url: &str) {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+               AND (state LIKE 'idle in transaction%' OR xact_start < now() - interval '2 seconds')";
+    let started = Instant::now();
+    // The last requests may be at work still: none of ours may be found several times in a row.
+    let mut quiet = 0;
+    while quiet < 5 {
+        let open: i64 = client.query_one(sql, &[]).await.unwrap().get(0);
+        quiet = if open == 0 { quiet + 1 } else { 0 };
+        assert!(started.elapsed() < PATIENCE, "{open} transactions are open");
+    }
+    drop(client);
+    driver.await.unwrap().unwrap();
 }

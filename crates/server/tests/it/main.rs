@@ -12,3 +12,4 @@ mod looking_after;
 mod oidc;
 mod scene;
 mod slow;
+mod two_nodes;

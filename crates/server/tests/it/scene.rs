@@ -90,12 +90,17 @@ impl Scene {
         Self { queue, http, server: Some(server), base, key: None, _place: place }
     }
 
+    /// The database's address, where it is Postgres.
+    pub(crate) fn postgres_address(&self) -> Option<&str> {
+        match &self._place {
+            Place::Postgres(url) => Some(url),
+            Place::Folder { .. } => None,
+        }
+    }
+
     /// The database's address, for a second node.
     pub(crate) fn postgres_url(&self) -> &str {
-        match &self._place {
-            Place::Postgres(url) => url,
-            Place::Folder { .. } => panic!("this is SQLite"),
-        }
+        self.postgres_address().unwrap_or_else(|| panic!("this is SQLite"))
     }
 
     pub(crate) fn with_key(&mut self, key: impl Into<String>) {

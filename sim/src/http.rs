@@ -1,0 +1,116 @@
+//! A tiny HTTP/1.1 client on kept connections: it says what was answered, or that the answer was lost.
+//!
+//! It knows nothing of events. What it cannot read is a lost answer too: the request may have happened.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Longer than any long poll; a server that takes longer has lost the request.
+const PATIENCE: Duration = Duration::from_secs(20);
+const MOST_BYTES: usize = 4 << 20;
+
+/// An answer, read to its end. No body is null.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: Value,
+}
+
+/// The request was sent, perhaps in part, and no answer came.
+#[derive(Debug)]
+pub(crate) struct Lost;
+
+/// One connection, kept while the server at its other end lives.
+#[derive(Debug, Default)]
+pub(crate) struct Client {
+    stream: Option<(SocketAddr, TcpStream)>,
+}
+
+impl Client {
+    /// Sends a request and reads its answer.
+    pub(crate) async fn send(
+        &mut self,
+        server: SocketAddr,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, Lost> {
+        let kept = self.stream.take().filter(|(address, _)| *address == server);
+        let exchange = async {
+            let mut stream = match kept {
+                Some((_, stream)) => stream,
+                None => TcpStream::connect(server).await.map_err(|_| Lost)?,
+            };
+            // A missing option costs time only.
+            let _ = stream.set_nodelay(true);
+            stream.write_all(&request(method, path, body)).await.map_err(|_| Lost)?;
+            let answer = read(&mut stream).await?;
+            Ok((stream, answer))
+        };
+        let (stream, answer) = tokio::time::timeout(PATIENCE, exchange).await.map_err(|_| Lost)??;
+        self.stream = Some((server, stream));
+        Ok(answer)
+    }
+}
+
+fn request(method: &str, path: &str, body: Option<&Value>) -> Vec<u8> {
+    let body = body.map(Value::to_string).unwrap_or_default();
+    let length = body.len();
+    format!(
+        "{method} {path} HTTP/1.1\r\nhost: tidegate\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n\
+         {body}"
+    )
+    .into_bytes()
+}
+
+async fn read(stream: &mut TcpStream) -> Result<Answer, Lost> {
+    let mut bytes = Vec::with_capacity(1024);
+    loop {
+        if let Some(head) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+            let (status, length) = read_head(&bytes[..head]).ok_or(Lost)?;
+            let body = head + 4..head + 4 + length;
+            if bytes.len() >= body.end {
+                let body = &bytes[body];
+                let body =
+                    if body.is_empty() { Value::Null } else { serde_json::from_slice(body).map_err(|_| Lost)? };
+                return Ok(Answer { status, body });
+            }
+        }
+        if bytes.len() > MOST_BYTES || stream.read_buf(&mut bytes).await.map_err(|_| Lost)? == 0 {
+            return Err(Lost);
+        }
+    }
+}
+
+/// Status and length of the body. The server always says how long a body is.
+fn read_head(head: &[u8]) -> Option<(u16, usize)> {
+    let mut lines = std::str::from_utf8(head).ok()?.split("\r\n");
+    let status = lines.next()?.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    let mut lengths = lines.filter_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())
+    });
+    match lengths.next() {
+        Some(length) => Some((status, length?)),
+        None => (status == 204).then_some((status, 0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_read_or_refused() {
+        assert_eq!(read_head(b"HTTP/1.1 201 Created\r\nContent-Length: 12\r\nx: y"), Some((201, 12)));
+        assert_eq!(read_head(b"HTTP/1.1 204 No Content\r\nx: y"), Some((204, 0)));
+        for bad in ["", "HTTP/1.1 ", "HTTP/1.1 200 OK", "HTTP/1.1 2", "HTTP/1.1 200 OK\r\ncontent-length: -1", "GET /"]
+        {
+            assert_eq!(read_head(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}
