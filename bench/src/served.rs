@@ -1,6 +1,7 @@
 //! Servers in processes of their own: Tidegate's over a database, and the floor, a bare handler that parses and answers
 //! the same JSON and keeps nothing. A child serves until its standard input ends, so it never outlives the run.
 
+use std::io::Read;
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tidegate::EventQueue;
 use tidegate_server::{Metrics, Options, Server};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 
@@ -103,9 +104,8 @@ pub(crate) async fn child(what: &str) -> Result<()> {
 }
 
 async fn input_ends() {
-    let mut rest = Vec::new();
     // A broken input is an end too.
-    let _ = tokio::io::stdin().read_to_end(&mut rest).await;
+    let _ = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await;
 }
 
 /// The handlers that do nothing but JSON.
