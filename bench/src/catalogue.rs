@@ -45,6 +45,14 @@ const fn faster(name: &'static str, must: f64, aim: f64, what: &'static str) -> 
     Discipline { name, unit: "events/s", better: Better::Higher, judge: Judge::Ratio, must, aim, what }
 }
 
+const fn requests(name: &'static str, must: f64, aim: f64, what: &'static str) -> Discipline {
+    Discipline { name, unit: "requests/s", better: Better::Higher, judge: Judge::Ratio, must, aim, what }
+}
+
+const fn level(name: &'static str, what: &'static str) -> Discipline {
+    Discipline { name, unit: "ms", better: Better::Lower, judge: Judge::Ratio, must: 2.0, aim: 1.2, what }
+}
+
 const fn flat(name: &'static str, unit: &'static str, what: &'static str) -> Discipline {
     Discipline { name, unit, better: Better::Lower, judge: Judge::Ratio, must: 1.5, aim: 1.1, what }
 }
@@ -54,7 +62,7 @@ const fn at_most(name: &'static str, unit: &'static str, must: f64, aim: f64, wh
 }
 
 /// All disciplines, in the order of a full run.
-pub(crate) const DISCIPLINES: [Discipline; 33] = [
+pub(crate) const DISCIPLINES: [Discipline; 44] = [
     faster("postgres_drain", 1.0, 2.0, "claim + finalise in batches of 1,000 vs the textbook SQL loop"),
     faster("postgres_publish_many", 0.6, 0.85, "publish_many of 1,000 vs raw batched insert of the same rows"),
     faster("postgres_single_publish", 2.5, 4.0, "64 tasks calling publish vs raw single rows on 32 connections"),
@@ -88,6 +96,17 @@ pub(crate) const DISCIPLINES: [Discipline; 33] = [
     at_most("postgres_manager_idle_cpu", "%", 1.0, 0.5, "of a core, while a manager has nothing to do"),
     at_most("sqlite_manager_idle_cpu", "%", 1.0, 0.5, "of a core, while a manager has nothing to do"),
     faster("postgres_projection", 0.7, 1.0, "a projection into documents by key vs a plain SELECT + upsert loop"),
+    requests("server_publish", 0.3, 0.6, "POST /events on 64 connections, SQLite, vs a bare handler of the same JSON"),
+    requests("server_cycle", 0.25, 0.5, "publish, subscribe, complete on 64 connections, SQLite, vs bare handlers"),
+    faster("server_cycle_batches", 0.4, 0.7, "the same three in batches of 100 vs raw SQL that writes the same rows"),
+    level("postgres_subscribe_rare_tag", "claim by a tag of 10 among many waiting events vs only the 10"),
+    level("postgres_subscribe_hot_tag", "claim by a tag of all, one of its own, or both, vs only 10 events"),
+    level("sqlite_subscribe_rare_tag", "claim by a tag of 10 among many waiting events vs only the 10"),
+    level("sqlite_subscribe_hot_tag", "claim by a tag of all, one of its own, or both, vs only 10 events"),
+    at_most("postgres_list_p99", "ms", 50.0, 10.0, "GET /events?limit=20 among ended events, the worst filter's p99"),
+    at_most("sqlite_list_p99", "ms", 50.0, 10.0, "GET /events?limit=20 among ended events, the worst filter's p99"),
+    at_most("server_rss_idle", "MiB", 60.0, 30.0, "resident memory of an idle server, SQLite inside"),
+    at_most("server_rss_long_polls", "MiB", 150.0, 80.0, "the same while 2,000 subscribers wait, each for its own tag"),
 ];
 
 /// The discipline of this name.

@@ -2,6 +2,7 @@
 
 mod catalogue;
 mod disciplines;
+mod http;
 mod machine;
 mod pg;
 mod plot;
@@ -9,6 +10,7 @@ mod raw;
 mod report;
 mod runner;
 mod scale;
+mod served;
 mod tide;
 
 use std::path::PathBuf;
@@ -20,6 +22,10 @@ use catalogue::Wanted;
 use disciplines::Bench;
 use machine::Machine;
 use scale::Scale;
+
+// As in the `tidegate` binary: the server that is measured must stand on the same ground.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -45,6 +51,9 @@ struct Args {
     /// How many events pass through it.
     #[arg(long, hide = true, default_value_t = 0)]
     memory_events: usize,
+    /// The child process that is a server is started with this: a database, or `floor`.
+    #[arg(long, hide = true)]
+    serve_child: Option<String>,
 }
 
 #[tokio::main]
@@ -61,6 +70,9 @@ async fn main() -> ExitCode {
 async fn run(args: Args) -> Result<()> {
     if let Some(address) = &args.memory_child {
         return disciplines::memory::child(address, args.memory_events).await;
+    }
+    if let Some(what) = &args.serve_child {
+        return served::child(what).await;
     }
     let wanted = Wanted::new(args.only)?;
     let bench = Bench::new(if args.quick { Scale::QUICK } else { Scale::FULL }, wanted)?;

@@ -15,6 +15,13 @@ pub(crate) const CLAIM: usize = 100;
 /// Bytes of a payload, except where memory is measured.
 pub(crate) const PAYLOAD: usize = 200;
 
+/// Connections to a server under load.
+pub(crate) const CONNECTIONS: usize = 64;
+/// Events of one request, where requests carry many.
+pub(crate) const REQUEST: usize = 100;
+/// Subscribers that wait at once.
+pub(crate) const LONG_POLLS: usize = 2_000;
+
 /// Counts of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
@@ -50,6 +57,15 @@ pub(crate) struct Scale {
     pub(crate) wakes: usize,
     /// How long an idle manager is watched.
     pub(crate) idle: Duration,
+    /// How long a server is under load.
+    pub(crate) serve: Duration,
+    /// Waiting events among which ten have the rare tag.
+    pub(crate) rare: usize,
+    /// Waiting events that share the hot tag.
+    pub(crate) hot: usize,
+    /// Ended events that are listed, and requests for each kind of list.
+    pub(crate) listed: usize,
+    pub(crate) lists: usize,
 }
 
 impl Scale {
@@ -71,6 +87,11 @@ impl Scale {
         wakes: 3,
         projection: 1_000_000,
         idle: Duration::from_secs(20),
+        serve: Duration::from_secs(5),
+        rare: 1_000_000,
+        hot: 100_000,
+        listed: 1_000_000,
+        lists: 500,
     };
 
     /// A look that takes less than two minutes.
@@ -91,6 +112,11 @@ impl Scale {
         wakes: 1,
         projection: 20_000,
         idle: Duration::from_secs(2),
+        serve: Duration::from_millis(700),
+        rare: 50_000,
+        hot: 20_000,
+        listed: 100_000,
+        lists: 100,
     };
 }
 

@@ -2,11 +2,15 @@
 
 mod claim_flat;
 mod held_snapshot;
+mod lists;
 mod manager;
 pub(crate) mod memory;
 mod postgres;
 mod projection;
+mod server;
+mod server_memory;
 mod sqlite;
+mod tags;
 mod wake;
 mod wal;
 
@@ -80,6 +84,10 @@ pub(crate) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     outcomes.extend(manager::run(bench).await?);
     outcomes.extend(wake::run(bench).await?);
     outcomes.extend(projection::run(bench).await?);
+    outcomes.extend(server::run(bench).await?);
+    outcomes.extend(tags::run(bench).await?);
+    outcomes.extend(lists::run(bench).await?);
+    outcomes.extend(server_memory::run(bench).await?);
     outcomes.retain(|outcome| bench.wanted.has(outcome.name));
     Ok(outcomes)
 }

@@ -2,3 +2,4 @@
 
 pub(crate) mod postgres;
 pub(crate) mod sqlite;
+pub(crate) mod sqlite_work;

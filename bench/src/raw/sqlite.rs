@@ -47,11 +47,11 @@ pub(crate) fn describe() -> String {
     format!("SQLite {}: journal_mode=WAL, synchronous=FULL on both sides", rusqlite::version())
 }
 
-fn open(file: &Path) -> Result<Connection> {
+pub(super) fn open(file: &Path, tables: &str) -> Result<Connection> {
     let connection = Connection::open(file)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
-    connection.execute_batch(TABLES)?;
+    connection.execute_batch(tables)?;
     Ok(connection)
 }
 
@@ -60,7 +60,7 @@ fn open(file: &Path) -> Result<Connection> {
 /// # Errors
 /// When SQLite refuses, or not every event arrives in the log.
 pub(crate) fn cycle(file: &Path, events: usize) -> Result<f64> {
-    let mut connection = open(file)?;
+    let mut connection = open(file, TABLES)?;
     let body = payload(PAYLOAD).into_bytes();
     let batches = events / BATCH;
     let start = Instant::now();
@@ -100,7 +100,7 @@ pub(crate) fn cycle(file: &Path, events: usize) -> Result<f64> {
 /// # Errors
 /// When SQLite refuses.
 pub(crate) fn publish_single(file: &Path, time: Duration) -> Result<f64> {
-    let connection = open(file)?;
+    let connection = open(file, TABLES)?;
     let body = payload(PAYLOAD).into_bytes();
     let mut insert = connection.prepare(INSERT)?;
     let start = Instant::now();
@@ -115,7 +115,7 @@ pub(crate) fn publish_single(file: &Path, time: Duration) -> Result<f64> {
 }
 
 /// A baseline that did not do its work must not count.
-fn expect_rows(connection: &Connection, table: &str, expected: usize) -> Result<()> {
+pub(super) fn expect_rows(connection: &Connection, table: &str, expected: usize) -> Result<()> {
     let count: i64 = connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
     if usize::try_from(count)? == expected {
         return Ok(());

@@ -1,0 +1,110 @@
+//! How long `GET /events` takes among very many ended events, over HTTP, with every kind of filter.
+
+use std::time::Instant;
+
+use serde::Deserialize;
+use tidegate::{End, EventQueue, Finalize};
+
+use super::{Bench, known};
+use crate::http::Connection;
+use crate::report::Outcome;
+use crate::runner::{progress, short};
+use crate::scale::{BATCH, PAYLOAD};
+use crate::served::Served;
+use crate::{Result, tide};
+
+/// Of so many events one failed; each of as many tags is on one of so many.
+const ONE_OF: usize = 1_000;
+/// Plain, by status, by one tag, by both; of status and tag both what is common and what is rare.
+const PATHS: [&str; 9] = [
+    "/events?limit=20",
+    "/events?limit=20&status=COMPLETED",
+    "/events?limit=20&status=FAILED",
+    "/events?limit=20&tags=hot",
+    "/events?limit=20&tags=some-7",
+    "/events?limit=20&status=COMPLETED&tags=hot",
+    "/events?limit=20&status=COMPLETED&tags=some-7",
+    "/events?limit=20&status=FAILED&tags=hot",
+    "/events?limit=20&status=FAILED&tags=some-7",
+];
+
+/// Runs what is wanted of this family.
+///
+/// # Errors
+/// When a database or a server fails.
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+    let mut outcomes = Vec::new();
+    let name = "postgres_list_p99";
+    if bench.wanted.has(name) {
+        let database = bench.server()?.database().await?;
+        set(&database.url, bench.scale.listed).await?;
+        database.settle().await?;
+        outcomes.push(look(bench, name, &database.url).await?);
+    }
+    let name = "sqlite_list_p99";
+    if bench.wanted.has(name) {
+        let folder = bench.sqlite_folder()?;
+        let file = folder.path().join("tidegate.db").to_string_lossy().into_owned();
+        set(&file, bench.scale.listed).await?;
+        outcomes.push(look(bench, name, &file).await?);
+    }
+    Ok(outcomes)
+}
+
+/// Publishes events and ends them all.
+async fn set(address: &str, count: usize) -> Result<()> {
+    let queue = EventQueue::open(address).await?;
+    for start in (0..count).step_by(BATCH) {
+        let event = |number: usize| {
+            tide::event(PAYLOAD).title("a title").tags(["hot".to_owned(), format!("some-{}", number % ONE_OF)])
+        };
+        let events = (start..count.min(start + BATCH)).map(event).collect();
+        let mut ends = Vec::with_capacity(BATCH);
+        for answer in queue.publish_many(events).await {
+            let id = answer?.id;
+            // Which ones failed moves on with every batch, so that tags and statuses mix.
+            let end = if ends.len() == (start / BATCH) % BATCH { End::Failed } else { End::Completed };
+            ends.push(Finalize { id, token: None, end, errors: None, results: None });
+        }
+        for answer in queue.store().finalize(ends).await? {
+            answer?;
+        }
+    }
+    queue.close().await;
+    Ok(())
+}
+
+#[derive(Debug, Deserialize)]
+struct Page {
+    total: u64,
+    events: Vec<serde::de::IgnoredAny>,
+}
+
+async fn look(bench: &Bench, name: &str, address: &str) -> Result<Outcome> {
+    let served = Served::start(address).await?;
+    let mut connection = Connection::open(served.address).await?;
+    let (mut worst, mut notes) = (0.0_f64, Vec::new());
+    for path in PATHS {
+        let first = Instant::now();
+        let page: Page = serde_json::from_slice(connection.expect(200, "GET", path, b"").await?)?;
+        let first = first.elapsed().as_secs_f64() * 1e3;
+        if page.events.is_empty() || page.total == 0 {
+            return Err(format!("{path} found nothing").into());
+        }
+        let mut times = Vec::with_capacity(bench.scale.lists);
+        for _ in 0..bench.scale.lists {
+            let start = Instant::now();
+            connection.expect(200, "GET", path, b"").await?;
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        times.sort_by(f64::total_cmp);
+        let p99 = times[(times.len() * 99).div_ceil(100) - 1];
+        let note = format!("{path}: p99 {} ms, the very first {} ms, {} in all", short(p99), short(first), page.total);
+        progress(&format!("{name} {note}"));
+        notes.push(note);
+        worst = worst.max(p99);
+    }
+    drop(connection);
+    served.stop().await?;
+    Ok(notes.into_iter().fold(Outcome::absolute(known(name)?, vec![worst]), Outcome::note))
+}

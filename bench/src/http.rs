@@ -1,0 +1,134 @@
+//! A small HTTP/1.1 client for load: one kept connection, one request at a time, nothing copied that need not be. It
+//! knows no resource, and understands only answers that say how long they are.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::Result;
+
+/// Answers beyond this are a mistake.
+const MAX_HEAD: usize = 16 << 10;
+/// Room for one read.
+const READ: usize = 4 << 10;
+
+/// A kept connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: TcpStream,
+    request: Vec<u8>,
+    read: Vec<u8>,
+}
+
+/// What came back.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer<'a> {
+    /// Its status.
+    pub(crate) status: u16,
+    /// Its body.
+    pub(crate) body: &'a [u8],
+}
+
+impl Connection {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When nobody listens.
+    pub(crate) async fn open(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, request: Vec::new(), read: Vec::new() })
+    }
+
+    /// Sends a request and waits for all of its answer.
+    ///
+    /// # Errors
+    /// When the connection breaks, or the answer is not understood.
+    pub(crate) async fn call(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Answer<'_>> {
+        self.send(method, path, body).await?;
+        self.read.clear();
+        let (status, start, length) = loop {
+            if let Some(head) = head(&self.read)? {
+                break head;
+            }
+            self.fill().await?;
+        };
+        while self.read.len() < start + length {
+            self.fill().await?;
+        }
+        Ok(Answer { status, body: &self.read[start..start + length] })
+    }
+
+    /// The same; any other status than this is an error.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub(crate) async fn expect(&mut self, status: u16, method: &str, path: &str, body: &[u8]) -> Result<&[u8]> {
+        let answer = self.call(method, path, body).await?;
+        if answer.status == status {
+            return Ok(answer.body);
+        }
+        let text = String::from_utf8_lossy(answer.body);
+        Err(format!("{method} {path} answered {} instead of {status}: {text}", answer.status).into())
+    }
+
+    /// Sends a request and does not wait.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub(crate) async fn send(&mut self, method: &str, path: &str, body: &[u8]) -> Result<()> {
+        self.request.clear();
+        for part in [method, " ", path, " HTTP/1.1\r\nhost: bench\r\n"] {
+            self.request.extend_from_slice(part.as_bytes());
+        }
+        if !body.is_empty() {
+            let head = format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
+            self.request.extend_from_slice(head.as_bytes());
+        }
+        self.request.extend_from_slice(b"\r\n");
+        self.request.extend_from_slice(body);
+        Ok(self.stream.write_all(&self.request).await?)
+    }
+
+    async fn fill(&mut self) -> Result<()> {
+        self.read.reserve(READ);
+        if self.stream.read_buf(&mut self.read).await? == 0 {
+            return Err("the server closed the connection".into());
+        }
+        Ok(())
+    }
+}
+
+/// Status, where the body begins, and how long it is; nothing while the head is incomplete.
+fn head(read: &[u8]) -> Result<Option<(u16, usize, usize)>> {
+    let Some(end) = read.windows(4).position(|four| four == b"\r\n\r\n") else {
+        return if read.len() > MAX_HEAD { Err("the answer's head does not end".into()) } else { Ok(None) };
+    };
+    let text = std::str::from_utf8(&read[..end])?;
+    let mut lines = text.split("\r\n");
+    let status =
+        lines.next().and_then(|line| line.split(' ').nth(1)).ok_or("the answer has no status")?.parse::<u16>()?;
+    let length =
+        lines.filter_map(|line| line.split_once(':')).find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let length = match length {
+        Some((_, value)) => value.trim().parse::<usize>()?,
+        None if status == 204 => 0,
+        None => return Err("the answer does not say how long it is".into()),
+    };
+    Ok(Some((status, end + 4, length)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_read_when_they_are_complete() {
+        let whole = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}";
+        assert_eq!(head(whole).unwrap(), Some((201, whole.len() - 2, 2)));
+        assert_eq!(head(&whole[..30]).unwrap(), None);
+        assert_eq!(head(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap(), Some((204, 27, 0)));
+        assert!(head(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").is_err());
+    }
+}
