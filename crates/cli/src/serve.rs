@@ -61,7 +61,9 @@ fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
 fn start_logs(config: &Config) -> Result<Option<Sending>, Failure> {
     let filter = EnvFilter::try_new(&config.log_filter)
         .map_err(|error| format!("log.level = {:?} does not fit: {error}", config.log_filter))?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // Colours are for people at a terminal.
+    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
     let lines = if config.json_logs { lines.json().boxed() } else { lines.boxed() };
     let (traces, sending) = config.otlp_endpoint.as_deref().map(telemetry::start).transpose()?.unzip();
     tracing_subscriber::registry().with(traces).with(lines.with_filter(filter)).try_init()?;
