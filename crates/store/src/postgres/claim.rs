@@ -17,7 +17,7 @@ use super::errors::Fault;
 use super::items::micros;
 use super::marks::Mark;
 use super::row;
-use super::tags;
+use super::tags::{self, TagPaths};
 use super::{Inner, MAX_CATALOG_READS, accept_generation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Claim, Claimed, Fact, Finalize};
@@ -38,6 +38,8 @@ struct Found {
     exhausted: usize,
     /// Rows that were offered; more than were taken means that others were taking them.
     offered: usize,
+    /// The scan of a tag started above the bottom, and may start there now.
+    may_look: bool,
 }
 
 impl Inner {
@@ -66,7 +68,7 @@ impl Inner {
             let began = Instant::now();
             match self.claim_once(&catalog, queue, &claim, left, widen, from_bottom).await {
                 Ok(found) => {
-                    if from_bottom {
+                    if from_bottom && claim.tags.is_none() {
                         self.marks.looked(began, Instant::now());
                     }
                     let (taken, offered) = (found.claimed.len(), found.offered);
@@ -92,7 +94,11 @@ impl Inner {
                             continue;
                         }
                     }
-                    if !looked && claim.tags.is_none() && self.marks.may_look(Instant::now()) {
+                    let may_look = match &claim.tags {
+                        None => self.marks.may_look(Instant::now()),
+                        Some(_) => found.may_look,
+                    };
+                    if !looked && may_look {
                         looked = true;
                         continue;
                     }
@@ -131,13 +137,14 @@ impl Inner {
                 Err(Fault::StaleCatalog)
             };
         }
-        let lanes = &lanes;
-        let found = self
+        let tags = TagPaths::new(&self.tag_marks, queue, claim, from_bottom);
+        let sources = &Sources { lanes, tags };
+        let mut found = self
             .database
             .transact(
                 Begin::Lazy,
                 &|prelude| self.accept_claim(catalog, prelude),
-                &|tx| async move { self.take(&tx, queue, lanes, claim, max, widen).await }.boxed(),
+                &|tx| async move { self.take(&tx, queue, sources, claim, max, widen).await }.boxed(),
                 &|tx, found: &Found| {
                     let first =
                         found.claimed.first().map(|(_, first)| (first.id.get(), first.token.0, first.claimed_at));
@@ -150,6 +157,10 @@ impl Inner {
                 },
             )
             .await?;
+        if let Some(paths) = &sources.tags {
+            found.may_look = paths.may_look(&self.tag_marks);
+            paths.learn(&self.tag_marks, &found.claimed);
+        }
         self.marks.claimed(found.claimed.iter().filter_map(|(priority, claimed)| {
             let lane = queue.lane(&claimed.fact.event_type, *priority).ok()?;
             Some((lane, claimed.id.get()))
@@ -169,15 +180,15 @@ impl Inner {
         &self,
         tx: &Tx,
         queue: &Queue,
-        lanes: &LaneColumns,
+        sources: &Sources<'_>,
         claim: &Claim,
         max: usize,
         widen: usize,
     ) -> Result<Found, Fault> {
         let (max, widen) = (max as i64, widen as i64);
-        let rows = match &claim.tags {
-            None => self.lease(tx, lanes, claim, max, widen).await?,
-            Some(tags) => self.lease_tagged(tx, queue, claim, tags, max, widen).await?,
+        let rows = match &sources.tags {
+            None => self.lease(tx, &sources.lanes, claim, max, widen).await?,
+            Some(paths) => self.lease_tagged(tx, queue, claim, paths, max, widen).await?,
         };
         let offered: Option<i64> = rows.first().and_then(|row| row.get(OFFERED));
         let mut found = Found { offered: offered.unwrap_or(0) as usize, ..Found::default() };
@@ -339,6 +350,13 @@ impl Inner {
             .await?;
         Ok(rows.first().map_or(Timestamp::UNIX_EPOCH, |row| row.get(0)))
     }
+}
+
+/// Where a claim looks: in its lanes, or, where it names tags, by those.
+#[derive(Debug)]
+struct Sources<'a> {
+    lanes: LaneColumns,
+    tags: Option<TagPaths<'a>>,
 }
 
 /// The lanes of a claim as the statement's arrays.

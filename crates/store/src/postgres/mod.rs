@@ -3,6 +3,7 @@
 //! Claims by SKIP LOCKED on narrow rows, batches by `unnest`, no leader on the hot path. Owns connections, statements and
 //! what happens when answers are lost; must not know handlers or coalescing. See ARCHITECTURE.md for the rules.
 
+mod audit;
 mod caller;
 mod catalog;
 mod claim;
@@ -25,6 +26,7 @@ mod retain;
 mod row;
 mod settle;
 mod sql;
+mod tag_marks;
 mod tags;
 mod upkeep;
 mod work;
@@ -49,6 +51,7 @@ use self::headroom::Headroom;
 use self::marks::Marks;
 use self::notify::{Heard, Outbox};
 use self::sql::Sql;
+use self::tag_marks::TagMarks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
 use crate::keys::KeyStore;
@@ -102,6 +105,7 @@ pub(crate) struct Inner {
     sql: Sql,
     catalog: RwLock<Arc<Catalog>>,
     marks: Marks,
+    tag_marks: TagMarks,
     headroom: Headroom,
     contention: Contention,
     outbox: Arc<Outbox>,
@@ -133,6 +137,7 @@ impl PostgresStore {
             options,
             catalog: RwLock::default(),
             marks: Marks::default(),
+            tag_marks: TagMarks::default(),
             headroom: Headroom::default(),
             contention: Contention::new(),
             outbox: Arc::default(),

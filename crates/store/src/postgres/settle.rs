@@ -160,7 +160,11 @@ impl Inner {
         }
         let sorted: Vec<&Requeue> = first.values().map(|index| &items[*index]).collect();
         let rows = self.requeue_rows(&tx, &sorted).await?;
-        self.follow_tags(&tx, &tagged(&rows, 0, 3)).await?;
+        let returned = tagged(&rows, 0, 3);
+        self.follow_tags(&tx, &returned).await?;
+        if let Some(first) = returned.iter().min() {
+            self.tag_marks.lower(*first);
+        }
         self.audit_released(&tx, &rows).await?;
         let returned: HashSet<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         let is_first = |index: usize, item: &Requeue| first.get(&(item.id, item.token)) == Some(&index);

@@ -2,6 +2,7 @@
 //! never looked at here.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use tidegate_core::Timestamp;
 use tokio_postgres::Row;
@@ -12,6 +13,7 @@ use super::catalog::Queue;
 use super::connection::Tx;
 use super::errors::Fault;
 use super::items::micros;
+use super::tag_marks::TagMarks;
 use crate::store::{Claim, Claimed};
 
 /// The bits of `flags`.
@@ -79,20 +81,83 @@ impl Inner {
         tx: &Tx,
         queue: &Queue,
         claim: &Claim,
-        tags: &[String],
+        paths: &TagPaths<'_>,
         max: i64,
         widen: i64,
     ) -> Result<Vec<Row>, Fault> {
-        let tags: BTreeSet<&str> = tags.iter().map(String::as_str).collect();
-        let tags: Vec<&str> = tags.into_iter().collect();
-        let priorities: BTreeSet<i16> = queue.lanes.iter().map(|lane| lane.priority).collect();
-        let priorities: Vec<i16> = priorities.into_iter().collect();
         let (now, lease, offers): (Option<Timestamp>, i64, i64) = (self.now(), micros(claim.lease), max * widen);
         let sql = &self.sql.work;
         let statement = if claim.audit { &sql.claim_tagged_audited } else { &sql.claim_tagged };
-        let params: [&(dyn ToSql + Sync); 9] =
-            [&now, &tags, &priorities, &queue.id, &claim.types, &offers, &max, &lease, &claim.worker];
+        let params: [&(dyn ToSql + Sync); 10] = [
+            &now,
+            &paths.tags,
+            &paths.priorities,
+            &queue.id,
+            &claim.types,
+            &offers,
+            &max,
+            &lease,
+            &claim.worker,
+            &paths.marks,
+        ];
         tx.query(statement, &params).await
+    }
+}
+
+/// Where a claim by tag looks: each tag in each priority, from its mark on.
+#[derive(Debug)]
+pub(super) struct TagPaths<'a> {
+    queue: i32,
+    began: Instant,
+    tags: Vec<&'a str>,
+    priorities: Vec<i16>,
+    marks: Vec<i64>,
+    /// Only with all types is everything taken that comes first, which is what moves a mark.
+    marked: bool,
+}
+
+impl<'a> TagPaths<'a> {
+    /// The paths of a claim, if it is one by tag.
+    pub(super) fn new(marks: &TagMarks, queue: &Queue, claim: &'a Claim, from_bottom: bool) -> Option<Self> {
+        let wanted: BTreeSet<&str> = claim.tags.as_ref()?.iter().map(String::as_str).collect();
+        let priorities: BTreeSet<i16> = queue.lanes.iter().map(|lane| lane.priority).collect();
+        let (began, marked) = (Instant::now(), claim.types.is_none());
+        let mut paths =
+            Self { queue: queue.id, began, tags: Vec::new(), priorities: Vec::new(), marks: Vec::new(), marked };
+        for tag in wanted {
+            for priority in &priorities {
+                let mark = if from_bottom || !marked { 0 } else { marks.of(queue.id, tag, *priority, began) };
+                paths.tags.push(tag);
+                paths.priorities.push(*priority);
+                paths.marks.push(mark);
+            }
+        }
+        Some(paths)
+    }
+
+    /// Whether a path started above the bottom that may be looked at from there now.
+    pub(super) fn may_look(&self, marks: &TagMarks) -> bool {
+        let paths = self.tags.iter().zip(&self.priorities).zip(&self.marks);
+        paths
+            .filter(|(_, mark)| **mark > 0)
+            .any(|((tag, priority), _)| marks.may_look(self.queue, tag, *priority, self.began))
+    }
+
+    /// Takes in what a claim got: entries come first by priority, then by number, so all before them were taken too.
+    pub(super) fn learn(&self, marks: &TagMarks, claimed: &[(i16, Claimed)]) {
+        if !self.marked {
+            return;
+        }
+        let at = Instant::now();
+        for ((tag, priority), mark) in self.tags.iter().zip(&self.priorities).zip(&self.marks) {
+            let of = claimed.iter().filter(|(of, _)| of == priority).map(|(_, entry)| entry.id.get());
+            if *mark == 0 {
+                marks.looked(self.queue, tag, *priority, self.began, at, of.clone().min());
+            }
+            if let Some(last) = of.max() {
+                marks.claimed(self.queue, tag, *priority, last, at);
+            }
+        }
     }
 }
 

@@ -118,29 +118,29 @@ impl WorkSql {
     }
 }
 
-/// Offers the first of each tag, priority and state (event_tags_rank) and takes the first of those by priority and id
+/// Offers the first of each tag and priority, from its mark on, and state (event_tags_rank) and takes the first of those by priority and id
 /// that nobody else is taking.
 const TAKE_TAGGED: &str = "
 WITH offered AS MATERIALIZED (
     SELECT o.entry_id AS id, p.priority
-    FROM unnest($2::text[]) AS w(tag) CROSS JOIN unnest($3::smallint[]) AS p(priority)
+    FROM unnest($2::text[], $3::smallint[], $10::bigint[]) AS p(tag, priority, mark)
     CROSS JOIN LATERAL (
         (SELECT t.entry_id FROM {ns}.event_tags t
-         WHERE t.queue_id = $4 AND t.tag = w.tag AND t.state = 0 AND t.priority = p.priority
+         WHERE t.queue_id = $4 AND t.tag = p.tag AND t.state = 0 AND t.priority = p.priority AND t.rank >= p.mark
            AND ($5::text[] IS NULL OR EXISTS (
                SELECT FROM {ns}.event_queue q JOIN {ns}.events e ON e.id = q.event_id
                WHERE q.id = t.entry_id AND e.event_type = ANY ($5::text[])))
          ORDER BY t.rank, t.entry_id LIMIT $6)
         UNION ALL
         (SELECT t.entry_id FROM {ns}.event_tags t
-         WHERE t.queue_id = $4 AND t.tag = w.tag AND t.state = 1 AND t.priority = p.priority AND t.rank <= {now_us}
+         WHERE t.queue_id = $4 AND t.tag = p.tag AND t.state = 1 AND t.priority = p.priority AND t.rank <= {now_us}
            AND ($5::text[] IS NULL OR EXISTS (
                SELECT FROM {ns}.event_queue q JOIN {ns}.events e ON e.id = q.event_id
                WHERE q.id = t.entry_id AND e.event_type = ANY ($5::text[])))
          ORDER BY t.rank, t.entry_id LIMIT $6)
         UNION ALL
         (SELECT t.entry_id FROM {ns}.event_tags t
-         WHERE t.queue_id = $4 AND t.tag = w.tag AND t.state = 3 AND t.priority = p.priority AND t.rank <= {now_us}
+         WHERE t.queue_id = $4 AND t.tag = p.tag AND t.state = 3 AND t.priority = p.priority AND t.rank <= {now_us}
            AND ($5::text[] IS NULL OR EXISTS (
                SELECT FROM {ns}.event_queue q JOIN {ns}.events e ON e.id = q.event_id
                WHERE q.id = t.entry_id AND e.event_type = ANY ($5::text[])))

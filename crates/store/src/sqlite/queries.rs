@@ -341,9 +341,9 @@ queries! {
          AND q.place < 2 AND (q.place = 0 OR q.due_at <= ?6) AND (q.lease_until IS NULL OR q.lease_until <= ?6) \
          ORDER BY t.rank, t.entry_id");
     /// Appends.
-    add_audit = concat!("INSERT INTO {ns}_event_audit (entry_id, action, worker, generation, attempt, token, status_code, \
+    add_audit = "INSERT INTO {ns}_event_audit (entry_id, action, worker, generation, attempt, token, status_code, \
          execution_time_ms, message, next_retry_at, retry_count, max_retries, created_at) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)");
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
     /// Index event_audit_entry, from its end; appends. The last thing known is that somebody else holds it.
     add_abandoned = "INSERT INTO {ns}_event_audit (entry_id, action, worker, generation, attempt, token, created_at) \
          SELECT entry_id, ?4, worker, generation, attempt, token, ?3 FROM {ns}_event_audit \
@@ -475,6 +475,7 @@ mod tests {
             "all_held",
             "projections_at",
             "forget_handled",
+            "forget_audit",
             "api_keys",
         ];
         for (name, text) in sql.all() {

@@ -14,3 +14,4 @@ mod outbox;
 mod pooler;
 mod queue;
 mod support;
+mod working;
