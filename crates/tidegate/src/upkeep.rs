@@ -137,7 +137,7 @@ async fn round(shared: &Shared, gauges_due: &mut Instant) -> Result<()> {
 async fn announce(shared: &Shared) -> Result<()> {
     let mut seen: BTreeMap<(QueueName, String), Announcement> = BTreeMap::new();
     for (key, activity) in shared.active_claims() {
-        let all = seen.entry((key.queue.clone(), key.worker.clone())).or_insert_with(Announcement::default);
+        let all = seen.entry((key.queue.clone(), key.worker.clone())).or_default();
         all.due |= !activity.announced_within(ANNOUNCE_EVERY);
         all.handles.push(activity);
         match key.types {
