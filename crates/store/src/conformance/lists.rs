@@ -6,6 +6,7 @@ use tidegate_core::{End, EntryId, NewEvent, Outcome, Status};
 
 use super::scene::*;
 use super::work::*;
+use crate::projections::Position;
 use crate::store::*;
 use crate::work::*;
 
@@ -228,4 +229,45 @@ pub(super) async fn retention_forgets_what_nobody_needs(scene: Scene) {
     assert_eq!(ids_of(&page(&store, ListQuery::default()).await), [young, waiting, again]);
     assert_eq!(ids(&claim(&store, 9).await), [again, waiting], "what lives is whole");
     census(&store).await;
+}
+
+/// A log row stays until every active projection has read it.
+pub(super) async fn retention_waits_for_projections(scene: Scene) {
+    let store = scene.open().await;
+    let projections = store.projections().expect("the store keeps projections");
+    let projection = crate::projections::ProjectionId { name: "totals".into(), version: 1 };
+    projections.register(&projection).await.expect("it is registered");
+    let id = work_off(&store, job(), Outcome::Completed).await;
+    scene.advance(100);
+    let retention = Retention { audit: None, log: Some(seconds(50)), dead_letters: None, batch: 100, from: None };
+    eventually("the row is counted", || async {
+        store.maintain().await.unwrap();
+        projections.read_log(everything()).await.unwrap().rows.len() == 1
+    })
+    .await;
+    store.maintain().await.unwrap();
+    assert_eq!(forget(&store, retention).await.entries, 0, "the projection has not read it");
+
+    let reader = projections.take_reader(&projection, "r", LEASE).await.unwrap().expect("nobody else reads");
+    let end = projections.read_log(everything()).await.unwrap().end;
+    let step = crate::projections::Step {
+        id: projection,
+        token: reader.token,
+        from: Position::START,
+        to: end,
+        events: 1,
+        lease: LEASE,
+    };
+    projections.apply(step, Vec::new()).await.expect("it moves on");
+    eventually("the row is forgotten", || async {
+        store.maintain().await.unwrap();
+        forget(&store, retention).await.entries == 1
+    })
+    .await;
+    assert_eq!(store.entries(vec![id]).await.unwrap(), [None]);
+}
+
+fn everything() -> crate::projections::ReadLog {
+    let ends = tidegate_core::End::ALL.to_vec();
+    crate::projections::ReadLog { after: Position::START, types: None, ends, limit: 100 }
 }

@@ -445,6 +445,7 @@ macro_rules! conformance_cases {
                 other_filters,
                 items_show_what_the_source_shows,
                 retention_forgets_what_nobody_needs,
+                retention_waits_for_projections,
             }
             model {
                 random_histories_match_the_model,

@@ -65,7 +65,7 @@ impl Sql {
 
 /// Every transaction below this is over, and what it committed is visible to this statement: no earlier row can come any
 /// more. It must be asked for in the statement that reads, since both go by its snapshot.
-const BOUND: &str = "(SELECT CASE WHEN m.log_xid_offset = 0 THEN pg_snapshot_xmin(pg_current_snapshot()) \
+pub(super) const BOUND: &str = "(SELECT CASE WHEN m.log_xid_offset = 0 THEN pg_snapshot_xmin(pg_current_snapshot()) \
     ELSE (pg_snapshot_xmin(pg_current_snapshot())::text::bigint + m.log_xid_offset)::text::xid8 END FROM {ns}.meta m)";
 
 /// A new version, unless one at or above it is active (projections' primary key). The first of a name is active at once;

@@ -1,5 +1,7 @@
 //! The statements of tags, audit, lists, counts and retention, with the index that serves each.
 
+use super::projections_sql::BOUND;
+
 /// Statements with the namespace filled in.
 #[derive(Debug)]
 pub(super) struct WorkSql {
@@ -59,7 +61,8 @@ impl WorkSql {
     /// `claim` fills in what a lease changes and answers; `audited` says whether the audit keeps it.
     pub(super) fn new(namespace: &str, claim: impl Fn(&str, bool) -> String) -> Self {
         let fill = |text: &str| {
-            text.replace("{audit}", AUDIT)
+            text.replace("{bound}", BOUND)
+                .replace("{audit}", AUDIT)
                 .replace("{key}", KEY)
                 .replace("{state}", STATE)
                 .replace("{rank}", RANK)
@@ -362,8 +365,8 @@ SELECT (SELECT coalesce(sum(c.rows), 0)::bigint FROM {ns}.tag_counts c
 /// Whether there are rows to be counted, and whether the cluster's transaction ids started anew (event_log_commits).
 const UNCOUNTED: &str = "
 SELECT EXISTS (SELECT FROM {ns}.event_log g
-               WHERE g.xid >= c.xid AND g.xid < pg_snapshot_xmin(pg_current_snapshot())),
-       c.xid > pg_snapshot_xmax(pg_current_snapshot())
+               WHERE g.xid >= c.xid AND g.xid < {bound}),
+       c.xid > {bound}
 FROM {ns}.log_counts c";
 
 /// Starts counting anew.
@@ -376,10 +379,10 @@ const COUNT_UPTO: &str = "
 SELECT greatest(
     coalesce(
         (SELECT g.xid FROM {ns}.event_log g
-         WHERE g.xid >= $1::text::xid8 AND g.xid < pg_snapshot_xmin(pg_current_snapshot())
+         WHERE g.xid >= $1::text::xid8 AND g.xid < {bound}
          ORDER BY g.xid, g.id OFFSET 20000 LIMIT 1),
-        pg_snapshot_xmin(pg_current_snapshot())),
-    least((($1::text)::numeric + 1)::text::xid8, pg_snapshot_xmin(pg_current_snapshot())))::text";
+        {bound}),
+    least((($1::text)::numeric + 1)::text::xid8, {bound}))::text";
 
 /// Adds the rows of finished transactions to the counts (event_log_commits).
 const COUNT_LOG: &str = "
@@ -422,7 +425,7 @@ SELECT g.id, g.event_id, g.status, g.superseded, coalesce(g.flags, 0::smallint),
        AND g.finished_at < {now} - (CASE WHEN g.status IN (1, 2) AND g.superseded = 0 THEN $3::bigint ELSE $2::bigint END)
                                    * interval '1 microsecond'
        AND NOT EXISTS (SELECT FROM {ns}.projections p
-                       WHERE p.state < 2 AND (p.epoch, p.xid, p.id) < (g.epoch, g.xid, g.id))
+                       WHERE p.state < 2 AND (p.xid, p.id) < (g.xid, g.id))
 FROM {ns}.event_log g CROSS JOIN {ns}.log_counts c
 WHERE g.id > $4::bigint
 ORDER BY g.id, g.generation LIMIT $5::bigint

@@ -97,13 +97,16 @@ struct Ready {
 
 fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Ready> {
     let time = Time::new(options.store.clock.clone());
-    let conn = connect(&path, keeping, &options, writer::CACHE_KIB)?;
-    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
-    migrate::migrate(&conn, &options.store, time.now())?;
+    let conn = patiently(options.store.lock_timeout, || {
+        let conn = connect(&path, keeping, &options, writer::CACHE_KIB)?;
+        conn.pragma_update(None, "wal_autocheckpoint", 0)?;
+        migrate::migrate(&conn, &options.store, time.now())?;
+        Ok(conn)
+    })?;
     let readers_wanted = if keeping == Keeping::File { reader::READERS } else { 0 };
     let mut readers = Vec::with_capacity(readers_wanted);
     for _ in 0..readers_wanted {
-        let reader = connect(&path, keeping, &options, reader::CACHE_KIB)?;
+        let reader = patiently(options.store.lock_timeout, || connect(&path, keeping, &options, reader::CACHE_KIB))?;
         reader.pragma_update(None, "query_only", true)?;
         readers.push(reader);
     }
@@ -156,6 +159,20 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
         .spawn(work)
         .map(drop)
         .map_err(|error| Error::new(ErrorKind::Unavailable, "a thread could not be started").with_source(error))
+}
+
+/// Processes that start at once meet each other where SQLite does not wait by itself, such as the change to a write-ahead
+/// log.
+fn patiently<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let deadline = std::time::Instant::now() + limit;
+    loop {
+        match attempt() {
+            Err(error) if error.kind() == ErrorKind::Busy && std::time::Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            answer => return answer,
+        }
+    }
 }
 
 fn connect(path: &Path, keeping: Keeping, options: &SqliteOptions, cache_kib: i32) -> Result<Connection> {
