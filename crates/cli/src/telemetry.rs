@@ -106,7 +106,7 @@ fn text(key: &str, value: &str) -> Value {
 }
 
 /// What is known of a request while it runs.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Noted {
     started: u128,
     method: String,
@@ -134,13 +134,19 @@ impl Visit for Noted {
     fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
 }
 
+/// Whether it is an id of a trace or a span. What a caller made up must not spoil the batch for others.
+fn is_id(text: &str, length: usize) -> bool {
+    let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    text.len() == length && text.bytes().all(hex) && text.bytes().any(|byte| byte != b'0')
+}
+
 impl Noted {
     /// The span as the collector wants it.
     fn finish(&self, ended: u128, random: [u64; 3]) -> Value {
         let fresh = (format!("{:016x}{:016x}", random[0], random[1].max(1)), None);
         let mut parts = self.traceparent.split('-').skip(1);
         let (trace, parent) = match (parts.next(), parts.next()) {
-            (Some(trace), Some(parent)) if trace.len() == 32 && parent.len() == 16 => {
+            (Some(trace), Some(parent)) if is_id(trace, 32) && is_id(parent, 16) => {
                 (trace.to_owned(), Some(parent.to_owned()))
             }
             _ => fresh,
@@ -217,8 +223,18 @@ mod tests {
         assert_eq!(span["parentSpanId"], "00f067aa0ba902b7");
         assert_eq!((&span["spanId"], &span["name"]), (&json!("0000000000000003"), &json!("POST /events")));
         assert_eq!((&span["endTimeUnixNano"], &span["status"]["code"]), (&json!("9"), &json!(2)));
-        let alone = Noted { traceparent: "nonsense".into(), ..noted }.finish(9, [1, 2, 3]);
-        assert_eq!(alone["traceId"], "00000000000000010000000000000002");
-        assert!(alone.get("parentSpanId").is_none());
+        let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+        let (no_trace, no_parent) = ("0".repeat(32), "0".repeat(16));
+        for bad in [
+            "nonsense".to_owned(),
+            format!("00-{}-{parent}-01", "g".repeat(32)),
+            format!("00-{}-{parent}-01", trace.to_uppercase()),
+            format!("00-{no_trace}-{parent}-01"),
+            format!("00-{trace}-{no_parent}-01"),
+        ] {
+            let alone = Noted { traceparent: bad.clone(), ..noted.clone() }.finish(9, [1, 2, 3]);
+            assert_eq!(alone["traceId"], "00000000000000010000000000000002", "{bad}");
+            assert!(alone.get("parentSpanId").is_none(), "{bad}");
+        }
     }
 }

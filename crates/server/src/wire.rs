@@ -226,7 +226,7 @@ pub(crate) struct Event {
 
 /// How a payload shows.
 #[derive(Debug, ToSchema)]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "it only describes an answer")]
 pub(crate) struct PayloadSchema {
     /// Any JSON, as it was published; null when it is not JSON.
     #[schema(value_type = Value)]

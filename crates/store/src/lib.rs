@@ -17,6 +17,7 @@ pub mod projections;
 pub mod schedules;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod standing;
 pub mod store;
 pub mod work;
 
@@ -26,5 +27,6 @@ pub use handlers::{HandlerHistory, HandlerState, HandlerStates};
 pub use keys::{KeyStore, KeyView, NewKey};
 pub use projections::*;
 pub use schedules::{DueSchedules, ScheduleSpec, ScheduleView, Schedules, Tick};
+pub use standing::Standing;
 pub use store::*;
 pub use work::*;

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::handlers::HandlerStates;
 use crate::keys::KeyStore;
 use crate::projections::Projections;
+use crate::standing::Standing;
 use crate::work::WorkStore;
 
 /// One answer per item, in the items' order. One bad item never fails its neighbours.
@@ -108,6 +109,16 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     fn keys(&self) -> Option<&dyn KeyStore> {
         None
     }
+
+    /// Lets a claim stand until something becomes claimable for it, where the store answers such claims (`None`: it does
+    /// not, or has no room for another). What was claimable before is found by [`claim`](Self::claim) or by
+    /// [`Standing::look`].
+    fn stand(&self, _claim: Claim) -> Option<Standing> {
+        None
+    }
+
+    /// Gives up all claims that stand.
+    fn dismiss(&self) {}
 
     /// Hints that something became claimable. Missing one costs time, never an event.
     fn wakeups(&self) -> broadcast::Receiver<Wake>;

@@ -2,17 +2,19 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tidegate_core::QueueName;
 use tidegate_core::name::check_text;
-use tidegate_store::{Claim, Claimed};
+use tidegate_store::{Claim, Claimed, Standing};
+use tokio::sync::watch;
 
 use crate::coalescer::{Coalescer, LaneLimits};
 use crate::delivery::QueuedEvent;
 use crate::error::{Error, Result};
 use crate::options::check_lease;
+use crate::release::Late;
 use crate::shared::Shared;
 use crate::wake::Bell;
 
@@ -25,6 +27,20 @@ pub(crate) struct ClaimKey {
     pub(crate) worker: String,
     pub(crate) tags: Option<Vec<String>>,
     pub(crate) audit: bool,
+}
+
+impl ClaimKey {
+    fn claim(&self, max: usize) -> Claim {
+        Claim {
+            queue: self.queue.clone(),
+            types: self.types.clone(),
+            max,
+            lease: self.lease,
+            worker: self.worker.clone(),
+            tags: self.tags.clone(),
+            audit: self.audit,
+        }
+    }
 }
 
 /// Where delivered entries came from; each of them holds it.
@@ -42,6 +58,8 @@ pub(crate) struct ClaimLane {
     bell: Arc<Bell>,
     lane: Coalescer<usize, Vec<QueuedEvent>>,
     activity: Arc<Activity>,
+    /// One of those who wait lets a claim stand in the store; the polls of the others merge.
+    stands: AtomicBool,
 }
 
 /// When a key was last polled and announced. It outlives its lane, so that handles made for one poll count too.
@@ -104,7 +122,7 @@ impl ClaimLane {
             let origin = Arc::clone(&origin);
             Coalescer::new("claim", limits, |wanted| *wanted, move |wanted| claim(Arc::clone(&origin), wanted))
         };
-        Self { origin, bell, lane, activity }
+        Self { origin, bell, lane, activity, stands: AtomicBool::new(false) }
     }
 
     pub(crate) fn close(&self) {
@@ -118,24 +136,93 @@ impl ClaimLane {
 
 /// One claim for all who wait: the first comes first.
 async fn claim(origin: Arc<Origin>, wanted: Vec<usize>) -> Result<Vec<Result<Vec<QueuedEvent>>>> {
-    let key = &origin.key;
-    let claim = Claim {
-        queue: key.queue.clone(),
-        types: key.types.clone(),
-        max: wanted.iter().sum(),
-        lease: key.lease,
-        worker: key.worker.clone(),
-        tags: key.tags.clone(),
-        audit: key.audit,
-    };
-    let claimed = origin.shared.store.claim(claim).await?;
-    let at = Instant::now();
-    meter(&origin, &claimed);
-    let mut rest = claimed.into_iter();
-    let share = |count: usize| {
-        Ok(rest.by_ref().take(count).map(|data| QueuedEvent::new(data, Arc::clone(&origin), at)).collect())
-    };
+    let claimed = origin.shared.store.claim(origin.key.claim(wanted.iter().sum())).await?;
+    let mut rest = delivered(&origin, claimed);
+    let share = |count: usize| Ok(rest.by_ref().take(count).collect());
     Ok(wanted.into_iter().map(share).collect())
+}
+
+fn delivered(origin: &Arc<Origin>, claimed: Vec<Claimed>) -> impl Iterator<Item = QueuedEvent> {
+    let at = Instant::now();
+    meter(origin, &claimed);
+    claimed.into_iter().map(move |data| QueuedEvent::new(data, Arc::clone(origin), at))
+}
+
+/// A lane's claim that stands in the store. Dropped, it is taken back, and what it gets too late is released.
+struct Stand<'a> {
+    lane: &'a ClaimLane,
+    claim: Option<Standing>,
+}
+
+impl<'a> Stand<'a> {
+    /// `None` where the store has nothing of the kind or somebody else of the lane stands already.
+    fn begin(lane: &'a ClaimLane, count: usize) -> Option<Self> {
+        let Origin { shared, key, .. } = &*lane.origin;
+        // Claims by tag are many, and each gets little: they look when they are roused.
+        if key.tags.is_some() || shared.is_closed() || lane.stands.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let claim = key.claim(count.min(shared.options.limits.batch_items.max(1)));
+        // From here on a drop frees the place.
+        let mut stand = Self { lane, claim: None };
+        stand.claim = Some(shared.store.stand(claim)?);
+        Some(stand)
+    }
+
+    /// Waits until `alarm` or a ring for what it gets. `None`: nothing yet.
+    async fn wait(
+        &mut self,
+        alarm: tokio::time::Instant,
+        rung: &mut watch::Receiver<u64>,
+    ) -> Option<Result<Vec<QueuedEvent>>> {
+        let claim = self.claim.as_mut()?;
+        tokio::select! {
+            // What was claimed is answered before anybody rings for it.
+            biased;
+            answer = claim.answer() => self.answered(answer),
+            _ = tokio::time::timeout_at(alarm, rung.changed()) => None,
+        }
+    }
+
+    fn look(&self) {
+        self.lane.activity.poll();
+        if let Some(claim) = &self.claim {
+            claim.look();
+        }
+    }
+
+    /// Takes it back, with what it has got.
+    async fn withdraw(mut self) -> Option<Result<Vec<QueuedEvent>>> {
+        let claim = self.claim.as_mut()?;
+        if claim.withdraw() {
+            self.claim = None;
+            return None;
+        }
+        let answer = claim.answer().await;
+        self.answered(answer)
+    }
+
+    fn answered(&mut self, answer: Option<Result<Vec<Claimed>>>) -> Option<Result<Vec<QueuedEvent>>> {
+        self.claim = None;
+        Some(answer?.map(|claimed| delivered(&self.lane.origin, claimed).collect()))
+    }
+
+    /// Whether it stands no more, though nobody took it back.
+    fn is_over(&self) -> bool {
+        self.claim.is_none()
+    }
+}
+
+impl Drop for Stand<'_> {
+    fn drop(&mut self) {
+        self.lane.stands.store(false, Ordering::Release);
+        if let Some(claim) = self.claim.take()
+            && !claim.withdraw()
+        {
+            let Origin { shared, key, .. } = &*self.lane.origin;
+            shared.release_late(Late { claim, queue: key.queue.clone(), lease: key.lease });
+        }
+    }
 }
 
 fn meter(origin: &Origin, claimed: &[Claimed]) {
@@ -301,12 +388,42 @@ impl Consumer {
             if now >= deadline {
                 return Ok(events);
             }
-            let mut alarm = deadline.min(now + interval);
-            if let Some(moment) = self.lane.bell.next_moment() {
-                alarm = alarm.min(moment.into());
+            let Some(stand) = Stand::begin(&self.lane, count) else {
+                // The bell outlives this call, so an error cannot happen; it would only mean another look.
+                let _ = tokio::time::timeout_at(self.alarm(deadline, interval), rung.changed()).await;
+                continue;
+            };
+            if let Some(events) = self.standing(stand, &mut rung, deadline, interval).await {
+                return events;
             }
-            // The bell outlives this call, so an error cannot happen; it would only mean another look.
-            let _ = tokio::time::timeout_at(alarm, rung.changed()).await;
         }
+    }
+
+    /// Waits with a claim that stands. `None`: it stands no more, and there may be something to claim.
+    async fn standing(
+        &self,
+        mut stand: Stand<'_>,
+        rung: &mut watch::Receiver<u64>,
+        deadline: tokio::time::Instant,
+        interval: Duration,
+    ) -> Option<Result<Vec<QueuedEvent>>> {
+        loop {
+            if let Some(events) = stand.wait(self.alarm(deadline, interval), rung).await {
+                return Some(events);
+            }
+            if stand.is_over() {
+                return None;
+            }
+            if tokio::time::Instant::now() >= deadline {
+                return Some(stand.withdraw().await.unwrap_or_else(|| Ok(Vec::new())));
+            }
+            stand.look();
+        }
+    }
+
+    /// When to look again without being roused.
+    fn alarm(&self, deadline: tokio::time::Instant, interval: Duration) -> tokio::time::Instant {
+        let alarm = deadline.min(tokio::time::Instant::now() + interval);
+        self.lane.bell.next_moment().map_or(alarm, |moment| alarm.min(moment.into()))
     }
 }

@@ -73,7 +73,7 @@ impl<'a> DbTx<'a> {
                 tx.run(step).await
             }
             #[cfg(feature = "postgres")]
-            Inner::Postgres(_, tx) => Ok(tx.execute_raw(sql, params).await?),
+            Inner::Postgres(_, tx) => tx.execute_raw(sql, params).await.map_err(refused),
             #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
             Inner::None(_) => Err(no_database(sql, params)),
         }
@@ -103,7 +103,7 @@ impl<'a> DbTx<'a> {
             Inner::Postgres(_, tx) => {
                 let params: Vec<_> =
                     params.iter().map(|value| value as &(dyn tokio_postgres::types::ToSql + Sync)).collect();
-                tx.query(sql, &params).await?.iter().map(SqlValue::read_postgres).collect()
+                tx.query(sql, &params).await.map_err(refused)?.iter().map(SqlValue::read_postgres).collect()
             }
             #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
             Inner::None(_) => Err(no_database(sql, params)),
@@ -210,6 +210,19 @@ impl<'a> DbTx<'a> {
 
     fn touch(&self, queue: QueueName) {
         self.touched.lock().unwrap_or_else(PoisonError::into_inner).insert(queue);
+    }
+}
+
+/// A table that the application lacks is no fault of our own schema.
+#[cfg(feature = "postgres")]
+fn refused(error: tokio_postgres::Error) -> Error {
+    let said = error.as_db_error().map(|said| said.message().to_owned());
+    let error = Error::from(error);
+    match said {
+        Some(said) if error.kind() == crate::ErrorKind::Schema => {
+            Error::invalid(format!("the statement was refused: {said}")).with_source(error)
+        }
+        _ => error,
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_core::{EntryId, LeaseToken, QueueName};
-use tidegate_store::{Requeue, RequeueAt, Store};
+use tidegate_store::{Requeue, RequeueAt, Standing, Store};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::is_transient;
@@ -28,10 +28,29 @@ pub(crate) struct Release {
     pub(crate) until: Instant,
 }
 
+/// A claim that was taken back too late.
+#[derive(Debug)]
+pub(crate) struct Late {
+    pub(crate) claim: Standing,
+    pub(crate) queue: QueueName,
+    pub(crate) lease: Duration,
+}
+
+impl Late {
+    /// What it got. The answer is there, or on its way.
+    async fn releases(mut self) -> Vec<Release> {
+        let claimed = self.claim.answer().await.and_then(Result::ok).unwrap_or_default();
+        let until = Instant::now() + self.lease;
+        let release = |id, token| Release { id, token, queue: self.queue.clone(), until };
+        claimed.iter().map(|entry| release(entry.id, entry.token)).collect()
+    }
+}
+
 /// What the background is asked to do.
 #[derive(Debug)]
 pub(crate) enum Errand {
     Release(Release),
+    Late(Late),
     /// Answers once everything asked before was tried.
     Flush(oneshot::Sender<()>),
 }
@@ -60,6 +79,7 @@ pub(crate) async fn run(
         for errand in inbox.drain(..) {
             match errand {
                 Errand::Release(release) => held.push(release),
+                Errand::Late(late) => held.extend(late.releases().await),
                 Errand::Flush(reply) => flushed.push(reply),
             }
         }

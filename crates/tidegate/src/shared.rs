@@ -17,7 +17,7 @@ use crate::coalescer::{Coalescer, LaneLimits};
 use crate::consumer::{Activity, ClaimKey, ClaimLane};
 use crate::metrics::Meters;
 use crate::options::Options;
-use crate::release::{self, Errand, Release};
+use crate::release::{self, Errand, Late, Release};
 use crate::transaction::sealed::NativeRef;
 use crate::upkeep::{self, ACTIVE_WITHIN, Notes};
 use crate::wake::{self, Bells, news_of};
@@ -144,6 +144,12 @@ impl Shared {
         let _ = self.errands.send(Errand::Release(release));
     }
 
+    /// Gives back what a claim gets that nobody waits for any more.
+    pub(crate) fn release_late(&self, late: Late) {
+        // As above.
+        let _ = self.errands.send(Errand::Late(late));
+    }
+
     /// Waits until every lease dropped so far was given back, or that was tried.
     pub(crate) async fn flush_releases(&self) {
         let (flushed, answer) = oneshot::channel();
@@ -164,6 +170,7 @@ impl Shared {
             return;
         }
         self.closed.store(true, Ordering::Release);
+        self.store.dismiss();
         let claims = self.claim_lanes();
         claims.iter().for_each(|lane| lane.close());
         for lane in &claims {

@@ -69,7 +69,7 @@ pub(crate) struct WhyAnswer {
 
 /// A reason: `ended`, `leased`, `abandoned`, `behind_in_group`, `queue_paused`, `due_at`, `no_live_consumer`, `ready`.
 #[derive(Debug, ToSchema)]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "it only describes an answer")]
 pub(crate) struct WhySchema {
     /// Which.
     #[schema(example = "due_at")]

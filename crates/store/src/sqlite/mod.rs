@@ -22,6 +22,7 @@ mod reader;
 mod retain;
 mod schedules;
 mod settle;
+mod standing;
 mod tags;
 #[cfg(test)]
 mod tests;
@@ -48,6 +49,7 @@ use self::writer::Inbox;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
 use crate::keys::KeyStore;
+use crate::standing::Standing;
 use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Published,
     QueueChange, Requeue, Store, Upkeep, Wake,
@@ -328,6 +330,15 @@ impl Store for SqliteStore {
 
     fn keys(&self) -> Option<&dyn KeyStore> {
         Some(self)
+    }
+
+    fn stand(&self, claim: Claim) -> Option<Standing> {
+        let (number, answer) = self.inner.inbox.standing.stand(claim)?;
+        Some(Standing::new(number, self.inner.inbox.clone(), answer))
+    }
+
+    fn dismiss(&self) {
+        self.inner.inbox.standing.dismiss();
     }
 
     fn wakeups(&self) -> broadcast::Receiver<Wake> {

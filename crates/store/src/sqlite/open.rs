@@ -12,7 +12,7 @@ use super::jobs::Jobs;
 use super::queries::Sql;
 use super::tx::{Shared, Time};
 use super::writer::{Inbox, Writer};
-use super::{Inner, SqliteStore, migrate, reader, writer};
+use super::{Inner, SqliteStore, migrate, reader, standing, writer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::StoreOptions;
 
@@ -113,7 +113,13 @@ fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Re
     let sql = Sql::new(&options.store.namespace);
     let shared = Arc::new(Shared { options: options.store, sql, time });
     let (wake, _) = broadcast::channel(WAKEUPS);
-    let inbox = Arc::new(Inbox { jobs: Jobs::new(), wake, stopped: OnceLock::new(), commits: AtomicU64::new(0) });
+    let inbox = Arc::new(Inbox {
+        jobs: Jobs::new(),
+        standing: standing::List::default(),
+        wake,
+        stopped: OnceLock::new(),
+        commits: AtomicU64::new(0),
+    });
     let writer = Writer::new(conn, shared.clone(), inbox.clone())?;
     if keeping == Keeping::Memory {
         // Without a write-ahead log a commit waits for other connections' reads to end.

@@ -1,5 +1,7 @@
 //! What only SQLite has: one writer that merges, savepoints, plain SQL through a view, foreign locks and commits.
 
+mod standing;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! The one thread that writes. It merges the jobs that wait for it into one transaction, each undone alone when it
-//! fails, and answers after the commit. Knows nothing of what the jobs do.
+//! fails, lets standing claims take what became claimable, and answers after the commit. Knows nothing of what the jobs do.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -16,9 +16,11 @@ use tokio::sync::broadcast;
 use super::errors::is_fatal;
 use super::jobs::{CLASSES, Found, Jobs, Queued};
 use super::tx::{Known, Shared, Tx};
+use super::{claim, standing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint;
-use crate::store::Wake;
+use crate::standing::StandingClaims;
+use crate::store::{Claim, Claimed, Wake};
 
 /// Jobs of one class that one transaction merges at most.
 const MERGE: usize = 256;
@@ -35,11 +37,24 @@ pub(super) const CACHE_KIB: i32 = 16 << 10;
 #[derive(Debug)]
 pub(super) struct Inbox {
     pub(super) jobs: Jobs,
+    pub(super) standing: standing::List,
     pub(super) wake: broadcast::Sender<Wake>,
     /// Why the store has stopped for good.
     pub(super) stopped: OnceLock<Error>,
     /// Commits so far.
     pub(super) commits: AtomicU64,
+}
+
+impl StandingClaims for Inbox {
+    fn look(&self, number: u64) {
+        if self.standing.look(number) {
+            self.jobs.nudge();
+        }
+    }
+
+    fn withdraw(&self, number: u64) -> bool {
+        self.standing.withdraw(number)
+    }
 }
 
 /// The writer's own state.
@@ -90,12 +105,16 @@ impl Writer {
     pub(super) fn run(mut self) {
         loop {
             let listened = self.inbox.wake.receiver_count() > 0;
-            let found = match &self.alone {
-                Some(_) => Found::Jobs,
-                None => self.inbox.jobs.wait(listened.then_some(LOOK)),
+            let found = if self.alone.is_some() || self.inbox.standing.wants_look() {
+                Found::Jobs
+            } else {
+                self.inbox.jobs.wait(listened.then_some(LOOK))
             };
             match found {
-                Found::Closed => return,
+                Found::Closed => {
+                    self.inbox.standing.close();
+                    return;
+                }
                 Found::Nothing => self.look(),
                 Found::Jobs => {
                     if let Some(error) = self.inbox.stopped.get() {
@@ -135,7 +154,7 @@ impl Writer {
             for job in self.inbox.jobs.take_older_than(limit) {
                 job.job.answer(Err(error.clone()));
             }
-            if self.alone.is_none() && self.inbox.jobs.is_empty() {
+            if self.alone.is_none() && self.inbox.jobs.is_empty() && !self.inbox.standing.wants_look() {
                 return false;
             }
             std::thread::sleep(pause);
@@ -184,17 +203,24 @@ impl Writer {
             Some(job) => self.run_alone(job),
             None => self.merge(),
         };
-        if done.is_empty() {
+        let Some(done) = done else {
+            self.rollback();
+            return;
+        };
+        let alone = done.iter().any(|job| job.alone);
+        let standing = if alone { Vec::new() } else { self.inbox.standing.to_try(&self.woken) };
+        if done.is_empty() && standing.is_empty() {
             self.rollback();
             return;
         }
-        let alone = done.iter().any(|job| job.alone);
-        failpoint("sqlite.before_commit");
-        let outcome = execute(&self.conn, "COMMIT").map_err(Error::from);
-        failpoint("sqlite.after_commit");
-        match outcome {
+        let mut found = Vec::new();
+        match self.try_standing(standing, &mut found).and_then(|()| self.commit()) {
             Ok(()) => {
-                self.inbox.commits.fetch_add(1, Ordering::SeqCst);
+                // Before the others, so that nobody is sent to look for what these have.
+                for (answer, claimed) in found {
+                    // Gone without a word: the leases run out.
+                    let _ = answer.send(Ok(claimed));
+                }
                 for job in done {
                     job.job.answer(Ok(()));
                 }
@@ -210,6 +236,10 @@ impl Writer {
             Err(error) => {
                 self.rollback();
                 self.failed(&error);
+                for (answer, _) in found {
+                    // Nobody there to hear it.
+                    let _ = answer.send(Err(error.clone()));
+                }
                 for job in done {
                     job.job.answer(Err(error.clone()));
                 }
@@ -217,8 +247,47 @@ impl Writer {
         }
     }
 
-    /// Runs waiting jobs, the urgent first, and answers those that did their work.
-    fn merge(&mut self) -> Vec<Queued> {
+    fn commit(&mut self) -> Result<()> {
+        failpoint("sqlite.before_commit");
+        execute(&self.conn, "COMMIT")?;
+        failpoint("sqlite.after_commit");
+        self.inbox.commits.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Lets standing claims take what is there for them. An error means that the whole transaction is lost.
+    fn try_standing(
+        &mut self,
+        standing: Vec<(u64, Arc<Claim>)>,
+        found: &mut Vec<(standing::Answer, Vec<Claimed>)>,
+    ) -> Result<()> {
+        let mut lost = Ok(());
+        for (number, wanted) in standing {
+            if lost.is_err() {
+                self.inbox.standing.found_nothing(number);
+                continue;
+            }
+            match self.work_apart(|tx| claim::claim(tx, &wanted)) {
+                Ok(claimed) if claimed.is_empty() => self.inbox.standing.found_nothing(number),
+                Ok(claimed) => found.extend(self.inbox.standing.take(number).map(|answer| (answer, claimed))),
+                Err(error) => {
+                    self.failed(&error);
+                    if let Some(answer) = self.inbox.standing.take(number) {
+                        // Nobody there to hear it.
+                        let _ = answer.send(Err(error.clone()));
+                    }
+                    if self.conn.is_autocommit() {
+                        lost = Err(error);
+                    }
+                }
+            }
+        }
+        lost
+    }
+
+    /// Runs waiting jobs, the urgent first, and answers those that did their work. `None`: everybody has an answer, and
+    /// the transaction is of no use.
+    fn merge(&mut self) -> Option<Vec<Queued>> {
         let started = Instant::now();
         let mut done: Vec<Queued> = Vec::new();
         for class in 0..CLASSES {
@@ -233,12 +302,13 @@ impl Writer {
                 if job.alone {
                     if !done.is_empty() {
                         self.alone = Some(job);
-                        return done;
+                        return Some(done);
                     }
                     return self.run_alone(job);
                 }
                 // The first needs no savepoint: undoing it undoes nobody else.
-                let outcome = if done.is_empty() { self.work(&mut job) } else { self.work_apart(&mut job) };
+                let run = |tx: &mut Tx<'_>| job.job.run(tx);
+                let outcome = if done.is_empty() { self.work(run) } else { self.work_apart(run) };
                 match outcome {
                     Ok(()) => done.push(job),
                     Err(error) => {
@@ -250,18 +320,18 @@ impl Writer {
                             done.drain(..).for_each(|job| job.job.answer(Err(error.clone())));
                         }
                         if lost || done.is_empty() {
-                            return done;
+                            return None;
                         }
                     }
                 }
             }
         }
-        done
+        Some(done)
     }
 
     /// A transaction of the application's own.
-    fn run_alone(&mut self, mut job: Queued) -> Vec<Queued> {
-        let outcome = self.work(&mut job);
+    fn run_alone(&mut self, mut job: Queued) -> Option<Vec<Queued>> {
+        let outcome = self.work(|tx| job.job.run(tx));
         // Its statements may have changed anything.
         self.known.forget();
         self.stale = true;
@@ -272,19 +342,29 @@ impl Writer {
             Ok(())
         });
         match outcome {
-            Ok(()) => vec![job],
+            Ok(()) => Some(vec![job]),
             Err(error) => {
                 self.rollback();
                 self.failed(&error);
                 job.job.answer(Err(error));
-                Vec::new()
+                None
             }
         }
     }
 
-    fn work_apart(&mut self, job: &mut Queued) -> Result<()> {
+    /// Runs work in the transaction. A panic becomes its error; the thread lives on.
+    fn work<T>(&mut self, work: impl FnOnce(&mut Tx<'_>) -> Result<T>) -> Result<T> {
+        let mut tx = Tx::new(&self.conn, &self.shared, &mut self.known, &mut self.woken);
+        let work = AssertUnwindSafe(|| work(&mut tx).and_then(|answer| tx.finish().map(|()| answer)));
+        catch_unwind(work).unwrap_or_else(|panic| {
+            Err(Error::invalid(format!("the work inside the transaction panicked: {}", panic_text(&*panic))))
+        })
+    }
+
+    /// The same, undone alone when it fails.
+    fn work_apart<T>(&mut self, work: impl FnOnce(&mut Tx<'_>) -> Result<T>) -> Result<T> {
         execute(&self.conn, "SAVEPOINT job")?;
-        let outcome = self.work(job);
+        let outcome = self.work(work);
         if outcome.is_err() && !self.conn.is_autocommit() {
             execute(&self.conn, "ROLLBACK TO job")?;
         }
@@ -292,15 +372,6 @@ impl Writer {
             execute(&self.conn, "RELEASE job")?;
         }
         outcome
-    }
-
-    /// Runs a job. A panic becomes its error; the thread lives on.
-    fn work(&mut self, job: &mut Queued) -> Result<()> {
-        let mut tx = Tx::new(&self.conn, &self.shared, &mut self.known, &mut self.woken);
-        let work = AssertUnwindSafe(|| job.job.run(&mut tx).and_then(|()| tx.finish()));
-        catch_unwind(work).unwrap_or_else(|panic| {
-            Err(Error::invalid(format!("the work inside the transaction panicked: {}", panic_text(&*panic))))
-        })
     }
 
     /// After a failure nothing that was learned on the way may be believed.
@@ -328,6 +399,8 @@ impl Writer {
         for job in self.alone.take().into_iter().chain(waiting) {
             job.job.answer(Err(error.clone()));
         }
+        // Whoever waits asks again, and hears of it then.
+        self.inbox.standing.dismiss();
     }
 
     /// Copies the write-ahead log into the database once it is long. Readers may hold a part of it back.
