@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::{broadcast, oneshot, watch};
 
@@ -191,6 +192,8 @@ fn connect(path: &Path, keeping: Keeping, options: &SqliteOptions, cache_kib: i3
     // Below a millisecond SQLite would not wait at all.
     conn.busy_timeout(options.store.lock_timeout.max(Duration::from_millis(1)))?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    // Plans do not depend on values: otherwise SQLite compiles most statements again whenever another value is bound.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     let mode: String = conn.pragma_update_and_check(None, "journal_mode", wanted, |row| row.get(0))?;
     if mode != wanted {
         let message = format!("the database cannot use a write-ahead log here: its journal mode is {mode}");

@@ -444,3 +444,64 @@ async fn a_full_disk_refuses_and_the_store_works_again_once_there_is_space() {
     assert!(store.publish(large()).await.unwrap().iter().all(Result::is_ok));
     assert_eq!(store.claim(want(9)).await.unwrap().len(), 4);
 }
+
+/// Which statements of the writer SQLite compiled again, and how often.
+async fn compiled_again(store: &SqliteStore) -> Vec<(String, i32)> {
+    let look = |conn: &Connection| {
+        let mut found = Vec::new();
+        // SAFETY: the connection is ours while the closure runs, and each pointer is of a statement that lives in its cache.
+        unsafe {
+            let mut statement = ffi::sqlite3_next_stmt(conn.handle(), std::ptr::null_mut());
+            while !statement.is_null() {
+                let count = ffi::sqlite3_stmt_status(statement, ffi::SQLITE_STMTSTATUS_REPREPARE, 0);
+                if count > 0 {
+                    let sql = std::ffi::CStr::from_ptr(ffi::sqlite3_sql(statement));
+                    found.push((sql.to_string_lossy().into_owned(), count));
+                }
+                statement = ffi::sqlite3_next_stmt(conn.handle(), statement);
+            }
+        }
+        Ok(found)
+    };
+    store.transaction(look).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_statement_is_compiled_again_for_other_values() {
+    let scene = Scene::new();
+    let store = scene.open().await;
+    for round in 0..20 {
+        let tagged = NewEvent::new("t", "{}").tags(["a", "b"]);
+        let grouped = event().group(format!("g{}", round % 3));
+        let delayed = event().delay(Duration::from_millis(1));
+        for answer in store.publish(vec![tagged.clone(), tagged, event(), grouped, delayed]).await.unwrap() {
+            answer.unwrap();
+        }
+        let by_tag = Claim { tags: Some(vec!["a".into()]), audit: true, ..want(1) };
+        let tagged = store.claim(by_tag).await.unwrap();
+        let holder = crate::work::Holder { id: tagged[0].id, worker: "w".into(), lease: Some(tagged[0].token) };
+        let heartbeat = crate::work::Heartbeat { holder: holder.clone(), lease: Duration::from_secs(round + 1) };
+        WorkStore::heartbeat(&store, vec![heartbeat]).await.unwrap().remove(0).unwrap();
+        let report = crate::work::Report {
+            holder,
+            outcome: if round % 2 == 0 { tidegate_core::Outcome::Completed } else { tidegate_core::Outcome::Failed },
+            status_code: Some(200),
+            execution_time_ms: Some(round as i64),
+            error_message: None,
+        };
+        store.report(vec![report]).await.unwrap().remove(0).unwrap();
+        let plain = store.claim(want(2 + round as usize)).await.unwrap();
+        let (given_back, ended) = plain.split_at(1);
+        let requeue = |entry: &Claimed| Requeue {
+            id: entry.id,
+            token: entry.token,
+            when: crate::store::RequeueAt::Now,
+            counts: true,
+            error: None,
+        };
+        store.requeue(given_back.iter().map(requeue).collect()).await.unwrap();
+        store.finalize(ended.iter().map(done).collect()).await.unwrap();
+        store.maintain().await.unwrap();
+    }
+    assert_eq!(compiled_again(&store).await, []);
+}
