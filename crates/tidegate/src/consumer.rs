@@ -1,7 +1,7 @@
 //! Claiming: polls that merge, and waiting for work.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -250,15 +250,26 @@ fn meter(origin: &Origin, claimed: &[Claimed]) {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Consumer {
-    pub(crate) lane: Arc<ClaimLane>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) key: ClaimKey,
+    /// Found or made when it is first needed.
+    lane: OnceLock<Arc<ClaimLane>>,
 }
 
 impl Consumer {
+    pub(crate) fn new(shared: &Arc<Shared>, key: ClaimKey) -> Self {
+        Self { shared: Arc::clone(shared), key, lane: OnceLock::new() }
+    }
+
     fn changed(&self, change: impl FnOnce(&mut ClaimKey)) -> Self {
-        let origin = &self.lane.origin;
-        let mut key = origin.key.clone();
+        let mut key = self.key.clone();
         change(&mut key);
-        Self { lane: origin.shared.claim_lane(key) }
+        Self::new(&self.shared, key)
+    }
+
+    /// The lane that it shares with all who claim with the same words.
+    pub(crate) fn lane(&self) -> &Arc<ClaimLane> {
+        self.lane.get_or_init(|| self.shared.claim_lane(&self.key))
     }
 
     /// Claims only these types.
@@ -333,7 +344,7 @@ impl Consumer {
     /// # Errors
     /// The store's. What was claimed before it is released.
     pub async fn poll_many(&self, count: usize) -> Result<Vec<QueuedEvent>> {
-        let most = self.lane.origin.shared.options.limits.batch_items.max(1);
+        let most = self.shared.options.limits.batch_items.max(1);
         let mut events = self.claim(count.min(most)).await?;
         let mut full = events.len() == most;
         while full && events.len() < count {
@@ -348,8 +359,9 @@ impl Consumer {
         if count == 0 {
             return Ok(Vec::new());
         }
-        self.lane.activity.poll();
-        self.lane.lane.call(count).await
+        let lane = self.lane();
+        lane.activity.poll();
+        lane.lane.call(count).await
     }
 
     /// Claims the next entry, waiting up to `timeout` for one. Wake-ups rouse it; without any it looks again after the
@@ -366,7 +378,7 @@ impl Consumer {
     /// # Errors
     /// The store's.
     pub async fn wait_many(&self, count: usize, timeout: Duration) -> Result<Vec<QueuedEvent>> {
-        self.wait_looking(count, timeout, self.lane.origin.shared.options.poll_interval).await
+        self.wait_looking(count, timeout, self.shared.options.poll_interval).await
     }
 
     /// The same with a poll interval of the caller's own.
@@ -376,7 +388,7 @@ impl Consumer {
         timeout: Duration,
         interval: Duration,
     ) -> Result<Vec<QueuedEvent>> {
-        let mut rung = self.lane.bell.listen();
+        let mut rung = self.lane().bell.listen();
         let now = tokio::time::Instant::now();
         let deadline = now.checked_add(timeout).unwrap_or(now + Duration::from_secs(366 * 24 * 3600));
         loop {
@@ -388,7 +400,7 @@ impl Consumer {
             if now >= deadline {
                 return Ok(events);
             }
-            let Some(stand) = Stand::begin(&self.lane, count) else {
+            let Some(stand) = Stand::begin(self.lane(), count) else {
                 // The bell outlives this call, so an error cannot happen; it would only mean another look.
                 let _ = tokio::time::timeout_at(self.alarm(deadline, interval), rung.changed()).await;
                 continue;
@@ -424,6 +436,6 @@ impl Consumer {
     /// When to look again without being roused.
     fn alarm(&self, deadline: tokio::time::Instant, interval: Duration) -> tokio::time::Instant {
         let alarm = deadline.min(tokio::time::Instant::now() + interval);
-        self.lane.bell.next_moment().map_or(alarm, |moment| alarm.min(moment.into()))
+        self.lane().bell.next_moment().map_or(alarm, |moment| alarm.min(moment.into()))
     }
 }

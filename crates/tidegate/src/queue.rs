@@ -56,7 +56,14 @@ impl EventQueue {
             audit: false,
         };
         let shared = Shared::start(options, store, native);
-        Ok(Self { consumer: Consumer { lane: shared.claim_lane(key) } })
+        Ok(Self::over(&shared, key))
+    }
+
+    fn over(shared: &Arc<Shared>, key: ClaimKey) -> Self {
+        let consumer = Consumer::new(shared, key);
+        // Clones of a handle share its lane from the start.
+        consumer.lane();
+        Self { consumer }
     }
 
     /// Another queue in the same database, over the same lanes and connections. It is made if it does not exist.
@@ -67,14 +74,14 @@ impl EventQueue {
         let queue = QueueName::new(queue)?;
         let shared = self.shared();
         shared.store.put_queue(&queue, QueueChange::default()).await?;
-        let key = ClaimKey { queue, ..self.consumer.lane.origin.key.clone() };
-        Ok(Self { consumer: Consumer { lane: shared.claim_lane(key) } })
+        let key = ClaimKey { queue, ..self.consumer.key.clone() };
+        Ok(Self::over(shared, key))
     }
 
     /// The queue's name.
     #[must_use]
     pub fn name(&self) -> &QueueName {
-        &self.consumer.lane.origin.key.queue
+        &self.consumer.key.queue
     }
 
     /// Which database is behind it.
@@ -90,7 +97,7 @@ impl EventQueue {
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.consumer.lane.origin.shared
+        &self.consumer.shared
     }
 
     /// An event that names no queue of its own goes into this one.

@@ -42,11 +42,28 @@ pub(crate) struct Shared {
     pub(crate) bells: Arc<Bells>,
     pub(crate) lanes: Lanes,
     pub(crate) notes: Arc<Mutex<Notes>>,
-    claims: Mutex<HashMap<ClaimKey, Claims>>,
+    claims: Mutex<ClaimLanes>,
     errands: mpsc::UnboundedSender<Errand>,
     stop: watch::Sender<bool>,
     closed: AtomicBool,
     closing: tokio::sync::Mutex<bool>,
+}
+
+/// Everybody who claims, by their words.
+#[derive(Debug, Default)]
+struct ClaimLanes {
+    by_key: HashMap<ClaimKey, Claims>,
+    /// Those who claim no more are forgotten when there are so many.
+    sweep_at: usize,
+}
+
+impl ClaimLanes {
+    fn sweep(&mut self) {
+        if self.by_key.len() >= self.sweep_at {
+            self.by_key.retain(|_, known| known.lane.strong_count() > 0 || known.activity.polled_within(ACTIVE_WITHIN));
+            self.sweep_at = (self.by_key.len() * 2).max(64);
+        }
+    }
 }
 
 /// Who claims with the same words, and when they last did.
@@ -100,36 +117,34 @@ impl Shared {
     }
 
     /// The lane of everybody who claims with the same words.
-    pub(crate) fn claim_lane(self: &Arc<Self>, key: ClaimKey) -> Arc<ClaimLane> {
+    pub(crate) fn claim_lane(self: &Arc<Self>, key: &ClaimKey) -> Arc<ClaimLane> {
         let mut claims = self.claims();
-        if let Some(lane) = claims.get(&key).and_then(|known| known.lane.upgrade()) {
+        let known = claims.by_key.get(key);
+        if let Some(lane) = known.and_then(|known| known.lane.upgrade()) {
             return lane;
         }
-        claims.retain(|_, known| known.lane.strong_count() > 0 || known.activity.polled_within(ACTIVE_WITHIN));
-        let activity = match claims.get(&key) {
-            Some(known) => Arc::clone(&known.activity),
-            None => Arc::new(Activity::new()),
-        };
+        let activity = known.map_or_else(|| Arc::new(Activity::new()), |known| Arc::clone(&known.activity));
+        claims.sweep();
         let lane = Arc::new(ClaimLane::new(self, key.clone(), Arc::clone(&activity)));
         if self.is_closed() {
             lane.close();
         }
-        claims.insert(key, Claims { lane: Arc::downgrade(&lane), activity });
+        claims.by_key.insert(key.clone(), Claims { lane: Arc::downgrade(&lane), activity });
         lane
     }
 
     pub(crate) fn claim_lanes(&self) -> Vec<Arc<ClaimLane>> {
-        self.claims().values().filter_map(|known| known.lane.upgrade()).collect()
+        self.claims().by_key.values().filter_map(|known| known.lane.upgrade()).collect()
     }
 
     /// Everybody who claimed lately.
     pub(crate) fn active_claims(&self) -> Vec<(ClaimKey, Arc<Activity>)> {
         let claims = self.claims();
-        let lively = claims.iter().filter(|(_, known)| known.activity.polled_within(ACTIVE_WITHIN));
+        let lively = claims.by_key.iter().filter(|(_, known)| known.activity.polled_within(ACTIVE_WITHIN));
         lively.map(|(key, known)| (key.clone(), Arc::clone(&known.activity))).collect()
     }
 
-    fn claims(&self) -> MutexGuard<'_, HashMap<ClaimKey, Claims>> {
+    fn claims(&self) -> MutexGuard<'_, ClaimLanes> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

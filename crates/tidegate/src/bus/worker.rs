@@ -80,10 +80,10 @@ impl BusWorker {
 
     /// Claims and spawns until the queue is closed.
     async fn work(&self, running: &mut JoinSet<()>, stopped: watch::Receiver<bool>) {
-        let origin = &self.consumer.lane.origin;
-        let bell = origin.shared.bells.of(&origin.key.queue);
+        let shared = &self.consumer.shared;
+        let bell = shared.bells.of(&self.consumer.key.queue);
         let mut pause = FIRST_PAUSE;
-        while !origin.shared.is_closed() {
+        while !shared.is_closed() {
             while let Some(done) = running.try_join_next() {
                 log_loss(done);
             }

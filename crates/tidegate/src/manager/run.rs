@@ -99,7 +99,7 @@ impl Drop for Run {
 impl Run {
     pub(crate) fn new(inner: Arc<Inner>, mode: Mode) -> Self {
         inner.loops.fetch_add(1, Ordering::Relaxed);
-        let lease = inner.consumer.lane.origin.key.lease;
+        let lease = inner.consumer.key.lease;
         Self {
             inner,
             mode,
@@ -419,7 +419,7 @@ impl Run {
         // Dropping an event releases it; what ended in time was settled above.
         self.tasks.shutdown().await;
         // A claim under way may still bring events for nobody, which are released then. Others may use its lane, too.
-        let _ = tokio::time::timeout(LAST_CLAIM, self.inner.consumer.lane.idle()).await;
+        let _ = tokio::time::timeout(LAST_CLAIM, self.inner.consumer.lane().idle()).await;
         self.inner.around.queue.shared().flush_releases().await;
     }
 }
