@@ -115,7 +115,7 @@ impl Service {
             }
         };
         let service = Arc::clone(self);
-        tokio::spawn(async move { tokio::join!(now_and_then, service.rooms.hear(service.queue.store())).0 })
+        tokio::spawn(async move { tokio::join!(now_and_then, service.rooms.look(&service.queue)).0 })
     }
 
     /// Removes what is older than the settings say, in small steps that let others go first.

@@ -4,30 +4,27 @@
 //! passes the turn on. So two thousand workers that wait for the same cost as much as one.
 //!
 //! While there are few rooms, each listens to all the queue's wake-ups. When there are many, a wake-up that says only
-//! "something came" would have all of them look: then a room is rung by what is published here under its tags, by hints
-//! from elsewhere no more often than is good, and else looks by itself now and then.
+//! "something came" would have all of them look: then a room is rung by what is published here under its tags, and one
+//! look for all of them, at every hint of the store and now and then, says which others to ring.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate::{Consumer, QueueName, QueuedEvent};
-use tidegate_store::{Store, Wake};
+use tidegate::{Consumer, EventQueue, QueueName, QueuedEvent};
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
 /// Up to so many rooms listen to everything.
 const FEW: usize = 32;
-/// Looks of all rooms together are spread so that there is one per this long.
-const SPREAD: Duration = Duration::from_millis(8);
-const LONGEST_LOOK: Duration = Duration::from_secs(15);
-/// A hint has so many rooms look, then the next after a pause.
-const HINT_STEP: usize = 16;
-const HINT_PAUSE: Duration = Duration::from_millis(20);
-/// Counting what is left takes at most one part in so many of the time.
-const COUNT_SHARE: u32 = 20;
+/// The look for all rooms comes so long after a hint, to be one for many hints,
+const HINT_PAUSE: Duration = Duration::from_millis(10);
+/// without any hint after this long, for what became due,
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// and rests so many times as long as it took.
+const REST: u32 = 4;
 
 /// What those in one room have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -103,63 +100,57 @@ impl Rooms {
 
     /// Rings the rooms that wait for what was just published.
     pub(crate) fn published(&self, queue: &QueueName, tags: &[String]) {
-        if !self.is_anybody_to_be_rung() {
-            return; // they hear it from the queue
-        }
-        let all = self.all();
-        let wants = |key: &RoomKey| {
-            key.queue == *queue && key.tags.as_ref().is_none_or(|wanted| wanted.iter().any(|tag| tags.contains(tag)))
-        };
-        all.iter().filter(|(key, _)| wants(key)).for_each(|(_, room)| room.bell.notify_one());
+        if self.is_anybody_to_be_rung() {
+            self.ring_tags(queue, &tags.iter().map(String::as_str).collect());
+        } // else they hear it from the queue
     }
 
     /// Rings all rooms of a queue.
     pub(crate) fn ring(&self, queue: &QueueName) {
-        self.rooms_of(queue).iter().for_each(|room| room.bell.notify_one());
+        self.all().iter().filter(|(key, _)| key.queue == *queue).for_each(|(_, room)| room.bell.notify_one());
     }
 
-    /// Passes on hints of the store until it is gone: a few rooms at a time, so that nobody waits behind all of them; what
-    /// comes meanwhile is one more round. Most of what came was published here and is taken already, so what is left is
-    /// counted first.
-    pub(crate) async fn hear(&self, store: &Arc<dyn Store>) {
-        let mut hints = store.wakeups();
-        let mut count_again = Instant::now();
+    /// Looks for all rooms that wait to be rung, until the store is gone.
+    pub(crate) async fn look(&self, queue: &EventQueue) {
+        let mut hints = queue.store().wakeups();
+        let mut rest = HINT_PAUSE;
         loop {
-            let is_any = match hints.recv().await {
-                Err(RecvError::Closed) => return,
-                Ok(Wake::Queues(_)) => false,
-                Ok(Wake::Any) | Err(RecvError::Lagged(_)) => true,
-            };
-            tokio::time::sleep(HINT_PAUSE).await;
+            // No hint is a reason to look, too, and so is one that was missed.
+            if let Ok(Err(RecvError::Closed)) = tokio::time::timeout(LOOK_EVERY, hints.recv()).await {
+                return;
+            }
+            tokio::time::sleep(rest).await;
             hints = hints.resubscribe(); // what came meanwhile is looked for now
-            for queue in self.crowded_queues() {
-                let started = Instant::now();
-                if !is_any && started >= count_again {
-                    let left = store.depth(&queue).await;
-                    count_again = Instant::now() + started.elapsed() * COUNT_SHARE;
-                    if left.is_ok_and(|left| left.ready == 0) {
-                        continue;
-                    }
-                }
-                for some in self.rooms_of(&queue).chunks(HINT_STEP) {
-                    some.iter().for_each(|room| room.bell.notify_one());
-                    tokio::time::sleep(HINT_PAUSE).await;
+            let started = Instant::now();
+            for (name, tags) in self.looked_for() {
+                match queue.claimable(&name, tags.into_iter().collect()).await {
+                    Ok(found) => self.ring_tags(&name, &found.iter().map(String::as_str).collect()),
+                    Err(error) => tracing::debug!(%error, "waiting subscribers are told later"),
                 }
             }
+            rest = HINT_PAUSE.max(started.elapsed() * REST);
         }
     }
 
-    /// The queues of all rooms, if these are too many to listen for themselves.
-    fn crowded_queues(&self) -> BTreeSet<QueueName> {
-        if !self.is_anybody_to_be_rung() {
-            return BTreeSet::new();
+    /// The tags that rooms wait for, by queue, if these are too many to listen for themselves.
+    fn looked_for(&self) -> BTreeMap<QueueName, BTreeSet<String>> {
+        let mut wanted: BTreeMap<QueueName, BTreeSet<String>> = BTreeMap::new();
+        if self.is_anybody_to_be_rung() {
+            for key in self.all().keys() {
+                wanted.entry(key.queue.clone()).or_default().extend(key.tags.iter().flatten().cloned());
+            }
         }
-        self.all().keys().map(|key| key.queue.clone()).collect()
+        wanted
     }
 
-    fn rooms_of(&self, queue: &QueueName) -> Vec<Arc<Room>> {
+    /// Rings the rooms of a queue that wait for one of these tags, or for anything.
+    fn ring_tags(&self, queue: &QueueName, tags: &BTreeSet<&str>) {
         let all = self.all();
-        all.iter().filter(|(key, _)| key.queue == *queue).map(|(_, room)| Arc::clone(room)).collect()
+        let wants = |key: &RoomKey| {
+            key.queue == *queue
+                && key.tags.as_ref().is_none_or(|wanted| wanted.iter().any(|tag| tags.contains(tag.as_str())))
+        };
+        all.iter().filter(|(key, _)| wants(key)).for_each(|(_, room)| room.bell.notify_one());
     }
 
     /// Claims up to `count` entries, waiting up to `wait` for the first.
@@ -185,13 +176,10 @@ impl Rooms {
         loop {
             // A ring that comes while we look is kept for us, so none is missed.
             let found = consumer.poll_many(count).await?;
-            let now = Instant::now();
-            if !found.is_empty() || now >= deadline {
+            if !found.is_empty() || Instant::now() >= deadline {
                 return Ok(found);
             }
-            let rooms = u32::try_from(self.all().len()).unwrap_or(u32::MAX);
-            let look = now + (SPREAD * rooms).clamp(Duration::from_millis(500), LONGEST_LOOK);
-            let _ = tokio::time::timeout_at(deadline.min(look), room.bell.notified()).await;
+            let _ = tokio::time::timeout_at(deadline, room.bell.notified()).await;
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tidegate_core::name::check_text;
 use tidegate_core::{
     Depth, End, EntryId, Generation, IdSpace, LeaseToken, NewEvent, PayloadLimit, QueueConfig, QueueName,
     QueueSettings, QueueState, RetryPolicy, Timestamp, Tsid, Why,
@@ -83,8 +84,8 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// Creates a queue, or changes what the change names.
     async fn put_queue(&self, name: &QueueName, change: QueueChange) -> Result<QueueConfig>;
 
-    /// Says that a consumer of these types is alive; `why` and the worker list use it.
-    async fn consumer_seen(&self, consumer: Consumer) -> Result<()>;
+    /// Says that these consumers are alive; `why` and the worker list use it. No two are of one worker and queue.
+    async fn consumers_seen(&self, consumers: Vec<Consumer>) -> Result<Batch<()>>;
 
     /// Regular upkeep: the store's heartbeat (leases do not expire while the store was down), due promotions of groups
     /// and arrivals, expired keys, partitions to come. Cheap when there is nothing to do; called about once a second.
@@ -526,6 +527,17 @@ pub struct Consumer {
     pub queue: QueueName,
     /// Of which types; all when `None`.
     pub types: Option<Vec<String>>,
+}
+
+impl Consumer {
+    /// Checks what can be checked without a database.
+    pub(crate) fn check(&self) -> Result<()> {
+        check_text("worker", &self.worker)?;
+        for event_type in self.types.iter().flatten() {
+            check_text("event type", event_type)?;
+        }
+        Ok(())
+    }
 }
 
 /// What one round of upkeep did.

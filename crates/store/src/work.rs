@@ -41,6 +41,9 @@ pub trait WorkStore: Send + Sync {
     /// `stale_after` is stale.
     async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>>;
 
+    /// Those of these tags under which something of a queue can be claimed now. None while the queue is paused.
+    async fn claimable(&self, queue: &QueueName, tags: Vec<String>) -> Result<Vec<String>>;
+
     /// Forgets one small batch of old audit and log rows. Called again with `next` until that is `None`.
     async fn retain(&self, retention: Retention) -> Result<Retained>;
 }

@@ -16,9 +16,8 @@ use crate::shared::Shared;
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(10);
-/// So many workers are announced in one round, within this time.
-const ANNOUNCE_AT_ONCE: usize = 100;
-const ANNOUNCE_TIME: Duration = Duration::from_secs(1);
+/// So many workers are announced in one transaction.
+const ANNOUNCE_AT_ONCE: usize = 1_000;
 /// A consumer that polled within this is alive.
 pub(crate) const ACTIVE_WITHIN: Duration = Duration::from_secs(30);
 const GAUGES_EVERY: Duration = Duration::from_secs(15);
@@ -126,10 +125,7 @@ async fn round(shared: &Shared, gauges_due: &mut Instant) -> Result<()> {
     if done.promoted > 0 {
         shared.bells.ring_all();
     }
-    // The store's heartbeat must not wait for this; who was not announced is in the next round.
-    if let Ok(announced) = tokio::time::timeout(ANNOUNCE_TIME, announce(shared)).await {
-        announced?;
-    }
+    announce(shared).await?;
     if Instant::now() >= *gauges_due {
         let started = Instant::now();
         refresh_gauges(shared).await?;
@@ -142,7 +138,7 @@ async fn round(shared: &Shared, gauges_due: &mut Instant) -> Result<()> {
 }
 
 /// Says which consumers of this process are alive. The store knows one set of types per worker and queue, so those of
-/// all its handles are united. Thousands of workers are announced over several rounds, so that upkeep keeps its pace.
+/// all its handles are united.
 async fn announce(shared: &Shared) -> Result<()> {
     let mut seen: BTreeMap<(QueueName, String), Announcement> = BTreeMap::new();
     for (key, activity) in shared.active_claims() {
@@ -154,15 +150,18 @@ async fn announce(shared: &Shared) -> Result<()> {
             None => all.is_of_all = true,
         }
     }
-    // At once, so that a store that merges writes merges these.
-    let due = seen.into_iter().filter(|(_, all)| all.due).take(ANNOUNCE_AT_ONCE);
-    let announcements = due.map(|((queue, worker), all)| async move {
-        let types = (!all.is_of_all).then(|| all.types.into_iter().collect());
-        shared.store.consumer_seen(Seen { worker, queue, types }).await?;
-        all.handles.iter().for_each(|activity| activity.announce());
-        Ok::<(), Error>(())
-    });
-    futures_util::future::try_join_all(announcements).await?;
+    let mut due = seen.into_iter().filter(|(_, all)| all.due).peekable();
+    while due.peek().is_some() {
+        let (mut consumers, mut handles) = (Vec::new(), Vec::new());
+        for ((queue, worker), all) in due.by_ref().take(ANNOUNCE_AT_ONCE) {
+            let types = (!all.is_of_all).then(|| all.types.into_iter().collect());
+            consumers.push(Seen { worker, queue, types });
+            handles.extend(all.handles);
+        }
+        // Whoever is refused claims from a queue that is gone, and hears of it there.
+        shared.store.consumers_seen(consumers).await?;
+        handles.iter().for_each(|activity| activity.announce());
+    }
     Ok(())
 }
 

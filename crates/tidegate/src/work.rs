@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::EntryId;
+use tidegate_core::{EntryId, QueueName};
 use tidegate_store::{
     AuditRow, Heartbeat, Held, Holder, KeyStore, ListQuery, Page, Report, Reported, Reset, Retained, Retention, Store,
     Verdict, WorkStore, WorkerView,
@@ -102,6 +102,14 @@ impl EventQueue {
                 Verdict::Completed | Verdict::Exhausted { .. } => {}
             }
         }
+    }
+
+    /// Those of these tags under which something can be claimed now.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such queue, or the store's.
+    pub async fn claimable(&self, queue: &QueueName, tags: Vec<String>) -> Result<Vec<String>> {
+        work(self.store())?.claimable(queue, tags).await
     }
 
     /// Records that a pull worker began.

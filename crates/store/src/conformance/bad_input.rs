@@ -54,7 +54,8 @@ pub(super) async fn claims_that_make_no_sense(scene: Scene) {
     for worker in [String::new(), "a\0b".into(), "x".repeat(256)] {
         assert_eq!(kind(store.claim(Claim { worker: worker.clone(), ..want(1) }).await), Invalid, "{worker:?}");
         let consumer = Consumer { worker, queue: default_queue(), types: None };
-        assert_eq!(kind(store.consumer_seen(consumer).await), Invalid);
+        let answers = store.consumers_seen(vec![consumer]).await.unwrap();
+        assert_eq!(answers.into_iter().map(kind).collect::<Vec<_>>(), [Invalid]);
     }
     let odd = store.claim(want_types(1, &["a\0b"])).await;
     assert!(odd.as_ref().map_or_else(|error| error.kind() == Invalid, Vec::is_empty), "{odd:?}");
@@ -139,7 +140,7 @@ pub(super) async fn hostile_texts_are_only_texts(scene: Scene) {
     odd.subject = Some(hostile.into());
     let id = publish_one(&store, odd).await;
     let consumer = Consumer { worker: hostile.into(), queue: default_queue(), types: Some(vec![hostile.into()]) };
-    store.consumer_seen(consumer).await.unwrap();
+    store.consumers_seen(vec![consumer]).await.unwrap().remove(0).unwrap();
     let claimed = store.claim(Claim { worker: hostile.into(), ..want_types(1, &[hostile]) }).await.unwrap().remove(0);
     assert_eq!((claimed.id, claimed.fact.subject.as_deref()), (id, Some(hostile)));
     let errors = Some(hostile.to_owned());

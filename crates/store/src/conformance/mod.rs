@@ -397,6 +397,7 @@ macro_rules! conformance_cases {
             }
             tags {
                 any_of_the_tags_matches,
+                which_tags_have_something_to_claim,
                 claims_by_tag_go_by_priority_then_order,
                 claims_with_and_without_tags_share_entries,
                 delayed_and_retried_entries_come_when_due,

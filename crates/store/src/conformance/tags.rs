@@ -131,6 +131,40 @@ pub(super) async fn queues_types_and_pauses_hold(scene: Scene) {
     assert_eq!(ids(&store.claim(other).await.unwrap()), [elsewhere]);
 }
 
+pub(super) async fn which_tags_have_something_to_claim(scene: Scene) {
+    let store = scene.open().await;
+    let claimable = async |tags: &[&str]| {
+        let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+        let mut found = store.work().unwrap().claimable(&default_queue(), tags).await.unwrap();
+        found.sort_unstable();
+        found
+    };
+    let all = ["late", "low", "none", "ready", "second"];
+    assert_eq!(claimable(&all).await, [] as [&str; 0]);
+    publish_one(&store, tagged(&["ready", "other"])).await;
+    publish_one(&store, tagged(&["low"]).priority(7)).await;
+    publish_one(&store, tagged(&["late"]).delay(seconds(10))).await;
+    publish(&store, vec![tagged(&["ready"]).group("g"), tagged(&["second"]).group("g")]).await;
+    assert_eq!(claimable(&all).await, ["low", "ready"]);
+    assert_eq!(claimable(&["low"]).await, ["low"]);
+    scene.advance(10);
+    assert_eq!(claimable(&all).await, ["late", "low", "ready"]);
+    let pause = |state| QueueChange { state: Some(state), ..QueueChange::default() };
+    store.put_queue(&default_queue(), pause(QueueState::Paused)).await.unwrap();
+    assert_eq!(claimable(&all).await, [] as [&str; 0]);
+    store.put_queue(&default_queue(), pause(QueueState::Active)).await.unwrap();
+    let claimed = claim_tags(&store, 9, &["ready", "low", "late"]).await;
+    assert_eq!(claimed.len(), 4);
+    assert_eq!(claimable(&all).await, [] as [&str; 0]);
+    for entry in claimed.iter().filter(|entry| entry.group.is_some()) {
+        complete(&store, entry).await;
+    }
+    assert_eq!(claimable(&all).await, ["second"], "the next of its group");
+    scene.advance(60);
+    assert_eq!(claimable(&all).await, ["late", "low", "ready", "second"], "leases have run out");
+    assert_eq!(kind(store.work().unwrap().claimable(&queue("nowhere"), Vec::new()).await), crate::ErrorKind::NotFound);
+}
+
 pub(super) async fn ended_and_redriven_entries(scene: Scene) {
     let store = scene.open().await;
     let ids = publish(&store, vec![tagged(&["a"]), tagged(&["a"]), tagged(&["a"])]).await;

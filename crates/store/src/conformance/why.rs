@@ -7,7 +7,8 @@ use crate::store::*;
 
 async fn seen(store: &AnyStore, types: Option<&[&str]>) {
     let types = types.map(|types| types.iter().map(|name| (*name).to_owned()).collect());
-    store.consumer_seen(Consumer { worker: "w".into(), queue: default_queue(), types }).await.unwrap();
+    let consumer = Consumer { worker: "w".into(), queue: default_queue(), types };
+    store.consumers_seen(vec![consumer]).await.unwrap().remove(0).unwrap();
 }
 
 pub(super) async fn ready_and_how_many_are_ahead(scene: Scene) {

@@ -360,8 +360,11 @@ pub(super) async fn a_repeated_request_answers_its_first_result(scene: Scene) {
 pub(super) async fn workers_are_seen_and_go_stale(scene: Scene) {
     let store = scene.open().await;
     publish(&store, vec![job(), job()]).await;
-    let consumer = Consumer { worker: "idle:1".into(), queue: default_queue(), types: None };
-    store.consumer_seen(consumer).await.unwrap();
+    let consumer = |worker: &str, queue| Consumer { worker: worker.into(), queue, types: None };
+    let all = vec![consumer("lost:1", queue("nowhere")), consumer("idle:1", default_queue())];
+    let seen = store.consumers_seen(all).await.unwrap();
+    assert_eq!(seen[0].as_ref().unwrap_err().kind(), NotFound);
+    assert!(seen[1].is_ok());
     let claimed = pick_one(&store, "w:1").await;
     let workers = work(&store).workers(Duration::from_secs(30)).await.unwrap();
     let names: Vec<(&str, u64, bool)> =

@@ -331,8 +331,8 @@ impl Store for PostgresStore {
         self.detached(|inner| async move { inner.put_queue(&name, change).await }).await
     }
 
-    async fn consumer_seen(&self, consumer: Consumer) -> Result<()> {
-        self.detached(|inner| async move { inner.consumer_seen(consumer).await }).await
+    async fn consumers_seen(&self, consumers: Vec<Consumer>) -> Result<Batch<()>> {
+        self.detached(|inner| async move { inner.consumers_seen(consumers).await }).await
     }
 
     async fn maintain(&self) -> Result<Upkeep> {

@@ -46,7 +46,7 @@ pub(super) struct Sql {
     pub(super) depth: String,
     pub(super) census: String,
     pub(super) put_queue: String,
-    pub(super) consumer_seen: String,
+    pub(super) consumers_seen: String,
     pub(super) arrivals: String,
     pub(super) sort_in: String,
     pub(super) note_groups: String,
@@ -124,7 +124,7 @@ impl Sql {
             depth: fill(DEPTH),
             census: fill(CENSUS),
             put_queue: fill(PUT_QUEUE),
-            consumer_seen: fill(CONSUMER_SEEN),
+            consumers_seen: fill(CONSUMERS_SEEN),
             arrivals: fill(ARRIVALS),
             sort_in: fill(SORT_IN),
             note_groups: fill("INSERT INTO {ns}.group_notes SELECT * FROM unnest($1::integer[], $2::text[])"),
@@ -599,10 +599,15 @@ ON CONFLICT (coalesce(client_id, 0), name) DO UPDATE
         settings = CASE WHEN $5::boolean THEN $6::text ELSE q.settings END
 RETURNING state, depth_limit, settings";
 
-/// Notes a live consumer (consumers' primary key).
-const CONSUMER_SEEN: &str = "
+/// Notes live consumers (consumers' primary key). In one order, so that processes that name the same ones never wait for
+/// each other in a circle.
+const CONSUMERS_SEEN: &str = "
 INSERT INTO {ns}.consumers AS c (worker, queue_id, types, seen_at)
-VALUES ($2, $3, $4, coalesce($1::timestamptz, statement_timestamp()))
+SELECT i.worker, i.queue_id,
+       CASE WHEN i.types IS NOT NULL THEN ARRAY (SELECT jsonb_array_elements_text(i.types::jsonb)) END,
+       coalesce($1::timestamptz, statement_timestamp())
+FROM unnest($2::text[], $3::integer[], $4::text[]) AS i(worker, queue_id, types)
+ORDER BY i.worker, i.queue_id
 ON CONFLICT (worker, queue_id) DO UPDATE SET types = excluded.types, seen_at = excluded.seen_at";
 
 /// Entries that callers' own transactions left to be sorted in (event_queue_arrived).

@@ -11,7 +11,7 @@ use super::Inner;
 use super::connection::{Begin, Tx};
 use super::errors::Fault;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Consumer, QueueChange, Upkeep};
+use crate::store::{Batch, Consumer, QueueChange, Upkeep};
 
 /// Entry ids per partition of the log.
 const LOG_PARTITION_IDS: i64 = 20_000_000;
@@ -115,14 +115,27 @@ impl Inner {
         })
     }
 
-    pub(super) async fn consumer_seen(&self, consumer: Consumer) -> Result<()> {
-        tidegate_core::name::check_text("worker id", &consumer.worker)?;
-        let queue_id = self.queue(&consumer.queue).await?.id;
+    pub(super) async fn consumers_seen(&self, consumers: Vec<Consumer>) -> Result<Batch<()>> {
+        let mut answers = Vec::with_capacity(consumers.len());
+        let (mut workers, mut queues, mut types): (Vec<&str>, Vec<i32>, Vec<Option<String>>) = Default::default();
+        for consumer in &consumers {
+            let answer = self.check_consumer(consumer).await;
+            if let Ok(queue_id) = &answer {
+                workers.push(&consumer.worker);
+                queues.push(*queue_id);
+                types.push(consumer.types.as_ref().map(|types| serde_json::Value::from(types.as_slice()).to_string()));
+            }
+            answers.push(answer.map(drop));
+        }
         let reader = self.database.reader().await.map_err(Fault::into_error)?;
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
-            [&self.now(), &consumer.worker, &queue_id, &consumer.types];
-        reader.execute(&self.sql.consumer_seen, &params).await.map_err(Fault::into_error)?;
-        Ok(())
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] = [&self.now(), &workers, &queues, &types];
+        reader.execute(&self.sql.consumers_seen, &params).await.map_err(Fault::into_error)?;
+        Ok(answers)
+    }
+
+    async fn check_consumer(&self, consumer: &Consumer) -> Result<i32> {
+        consumer.check()?;
+        Ok(self.queue(&consumer.queue).await?.id)
     }
 
     fn partitions_due(&self) -> bool {

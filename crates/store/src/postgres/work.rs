@@ -9,8 +9,9 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use tidegate_core::name::check_text;
 use tidegate_core::work::{Attempt, Decision, Recorded, decide, retry_delay};
-use tidegate_core::{Action, EntryId, LeaseToken, Outcome, QueueName, RetryPolicy, Timestamp};
+use tidegate_core::{Action, EntryId, LeaseToken, Outcome, QueueName, QueueState, RetryPolicy, Timestamp};
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::audit::read_rows;
 use super::connection::Tx;
@@ -56,6 +57,11 @@ impl WorkStore for PostgresStore {
 
     async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>> {
         self.detached(|inner| async move { inner.workers(stale_after).await }).await
+    }
+
+    async fn claimable(&self, queue: &QueueName, tags: Vec<String>) -> Result<Vec<String>> {
+        let queue = queue.clone();
+        self.detached(|inner| async move { inner.claimable(&queue, &tags).await }).await
     }
 
     async fn retain(&self, retention: Retention) -> Result<Retained> {
@@ -404,6 +410,14 @@ impl Inner {
             }
         };
         Ok((items.iter().map(answer).collect(), queues))
+    }
+
+    async fn claimable(&self, queue: &QueueName, tags: &[String]) -> Result<Vec<String>> {
+        let queue_id = self.queue(queue).await?.id;
+        let reader = self.database.reader_patiently().await?;
+        let params: [&(dyn ToSql + Sync); 4] = [&self.now(), &queue_id, &tags, &QueueState::Paused.code()];
+        let rows = reader.query(&self.sql.work.claimable, &params).await.map_err(Fault::into_error)?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
     async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>> {

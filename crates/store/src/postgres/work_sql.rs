@@ -5,6 +5,7 @@ use super::projections_sql::BOUND;
 /// Statements with the namespace filled in.
 #[derive(Debug)]
 pub(super) struct WorkSql {
+    pub(super) claimable: String,
     pub(super) claim_tagged: String,
     pub(super) claim_tagged_audited: String,
     pub(super) lease_tags: String,
@@ -71,6 +72,7 @@ impl WorkSql {
                 .replace("{ns}", namespace)
         };
         Self {
+            claimable: fill(CLAIMABLE),
             claim_tagged: fill(&claim(TAKE_TAGGED, false)),
             claim_tagged_audited: fill(&claim(TAKE_TAGGED, true)),
             lease_tags: fill(LEASE_TAGS),
@@ -158,6 +160,25 @@ WITH offered AS MATERIALIZED (
     ORDER BY o.priority, o.id LIMIT $7
     FOR UPDATE OF q SKIP LOCKED
 )";
+
+/// Which tags have something to claim: a look at the first of each priority and state (event_tags_rank).
+const CLAIMABLE: &str = "
+WITH priorities AS MATERIALIZED (
+    SELECT DISTINCT l.priority FROM {ns}.lanes l JOIN {ns}.queues n ON n.id = l.queue_id
+    WHERE l.queue_id = $2 AND n.state <> $4
+)
+SELECT w.tag FROM unnest($3::text[]) AS w(tag)
+WHERE EXISTS (
+    SELECT FROM priorities p CROSS JOIN LATERAL (
+        (SELECT FROM {ns}.event_tags t
+         WHERE t.queue_id = $2 AND t.tag = w.tag AND t.state = 0 AND t.priority = p.priority LIMIT 1)
+        UNION ALL
+        (SELECT FROM {ns}.event_tags t
+         WHERE t.queue_id = $2 AND t.tag = w.tag AND t.state = 1 AND t.priority = p.priority AND t.rank <= {now_us} LIMIT 1)
+        UNION ALL
+        (SELECT FROM {ns}.event_tags t
+         WHERE t.queue_id = $2 AND t.tag = w.tag AND t.state = 3 AND t.priority = p.priority AND t.rank <= {now_us} LIMIT 1)
+    ) AS found)";
 
 /// Leased entries stand by the end of their lease (event_tags' primary key).
 const LEASE_TAGS: &str = "

@@ -306,8 +306,8 @@ impl Store for SqliteStore {
         self.write(Urgency::Finish, move |tx| upkeep::put_queue(tx, &name, change)).await
     }
 
-    async fn consumer_seen(&self, consumer: Consumer) -> Result<()> {
-        self.write(Urgency::Claim, move |tx| upkeep::consumer_seen(tx, &consumer)).await
+    async fn consumers_seen(&self, consumers: Vec<Consumer>) -> Result<Batch<()>> {
+        self.write(Urgency::Claim, move |tx| upkeep::consumers_seen(tx, &consumers)).await
     }
 
     async fn maintain(&self) -> Result<Upkeep> {

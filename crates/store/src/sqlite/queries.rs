@@ -415,6 +415,9 @@ queries! {
          WHERE t.queue_id = ?1 AND t.tag = ?2 AND t.state = ?3 AND t.priority = ?4 AND t.rank <= ?5 \
          AND q.place < 2 AND (q.place = 0 OR q.due_at <= ?6) AND (q.lease_until IS NULL OR q.lease_until <= ?6) \
          ORDER BY t.rank, t.entry_id");
+    /// Index event_tags_rank.
+    probe_tag = "SELECT 1 FROM {ns}_event_tags INDEXED BY {ns}_event_tags_rank \
+         WHERE queue_id = ?1 AND tag = ?2 AND state = ?3 AND priority = ?4 AND rank <= ?5 LIMIT 1";
     /// Appends.
     add_audit = "INSERT INTO {ns}_event_audit (entry_id, action, worker, generation, attempt, token, status_code, \
          execution_time_ms, message, next_retry_at, retry_count, max_retries, created_at) \
@@ -533,6 +536,7 @@ mod tests {
     #[test]
     fn statements_are_served_by_their_index() {
         let conn = Connection::open_in_memory().unwrap();
+        conn.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).unwrap();
         super::super::migrate::migrate(&conn, &crate::StoreOptions::default(), 0).unwrap();
         let sql = Sql::new("tidegate");
         let scans = [

@@ -1,6 +1,9 @@
 //! Tags: where a tagged entry waits, by each of its tags. Entries without tags are never looked at here.
 
+use std::collections::BTreeSet;
+
 use rusqlite::OptionalExtension;
+use tidegate_core::{QueueName, QueueState};
 
 use super::errors::damaged;
 use super::tx::Tx;
@@ -120,6 +123,28 @@ pub(super) fn remove_ended(tx: &Tx<'_>, id: i64, tags: &[String], status: i16) -
         statement.execute((tag, status, id))?;
     }
     Ok(())
+}
+
+/// Those of these tags under which something can be claimed now.
+pub(super) fn claimable(tx: &mut Tx<'_>, queue: &QueueName, mut tags: Vec<String>) -> Result<Vec<String>> {
+    let queue = tx.queue(queue)?;
+    let known = &tx.known.queues[queue];
+    if known.state == QueueState::Paused {
+        return Ok(Vec::new());
+    }
+    let priorities: BTreeSet<i16> = known.lanes.list.iter().map(|lane| lane.priority).collect();
+    let mut probe = tx.prepare(&tx.sql().probe_tag)?;
+    let mut found = Vec::new();
+    let states = [(State::Ready, i64::MAX), (State::Timed, tx.now), (State::Leased, tx.now)];
+    for tag in tags.drain(..) {
+        for (priority, (state, upto)) in priorities.iter().flat_map(|priority| states.map(|state| (priority, state))) {
+            if probe.exists((known.id, &tag, state as i64, priority, upto))? {
+                found.push(tag);
+                break;
+            }
+        }
+    }
+    Ok(found)
 }
 
 struct Place {

@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tidegate_core::name::check_text;
 use tidegate_core::{QueueConfig, QueueName, QueueSettings, QueueState};
 
 use super::settle::promote;
-use super::tx::Tx;
+use super::tx::{Tx, no_queue};
 use crate::error::{Error, Result};
-use crate::store::{Consumer, QueueChange, Upkeep};
+use crate::store::{Batch, Consumer, QueueChange, Upkeep};
 
 /// Arrivals sorted in by one transaction.
 const ARRIVALS: i64 = 1000;
@@ -162,11 +161,21 @@ fn settings_text(settings: &QueueSettings) -> Result<Option<String>> {
 }
 
 /// Remembers that a consumer is alive.
-pub(super) fn consumer_seen(tx: &mut Tx<'_>, consumer: &Consumer) -> Result<()> {
-    check_text("worker", &consumer.worker)?;
-    let queue = tx.queue(&consumer.queue)?;
-    let queue_id = tx.known.queues[queue].id;
-    let types = consumer.types.as_ref().map(|types| serde_json::Value::from(types.as_slice()).to_string());
-    tx.prepare(&tx.sql().consumer_seen)?.execute((&consumer.worker, queue_id, types, tx.now))?;
-    Ok(())
+pub(super) fn consumers_seen(tx: &mut Tx<'_>, consumers: &[Consumer]) -> Result<Batch<()>> {
+    let mut answers = Vec::with_capacity(consumers.len());
+    for consumer in consumers {
+        if let Err(error) = consumer.check() {
+            answers.push(Err(error));
+            continue;
+        }
+        let Some(queue) = tx.find_queue(&consumer.queue)? else {
+            answers.push(Err(no_queue(&consumer.queue)));
+            continue;
+        };
+        let queue_id = tx.known.queues[queue].id;
+        let types = consumer.types.as_ref().map(|types| serde_json::Value::from(types.as_slice()).to_string());
+        tx.prepare(&tx.sql().consumer_seen)?.execute((&consumer.worker, queue_id, types, tx.now))?;
+        answers.push(Ok(()));
+    }
+    Ok(answers)
 }

@@ -57,6 +57,11 @@ impl WorkStore for SqliteStore {
         self.read(move |tx| workers(tx, stale_after)).await
     }
 
+    async fn claimable(&self, queue: &QueueName, tags: Vec<String>) -> Result<Vec<String>> {
+        let queue = queue.clone();
+        self.read(move |tx| tags::claimable(tx, &queue, tags)).await
+    }
+
     async fn retain(&self, retention: Retention) -> Result<Retained> {
         self.write(Urgency::Publish, move |tx| retain::retain(tx, &retention)).await
     }

@@ -234,9 +234,9 @@ impl Store for MemoryStore {
         })
     }
 
-    async fn consumer_seen(&self, _consumer: Consumer) -> Result<()> {
-        self.seen.fetch_add(1, Ordering::SeqCst);
-        Ok(())
+    async fn consumers_seen(&self, consumers: Vec<Consumer>) -> Result<Batch<()>> {
+        self.seen.fetch_add(consumers.len(), Ordering::SeqCst);
+        Ok(consumers.iter().map(|_| Ok(())).collect())
     }
 
     async fn maintain(&self) -> Result<Upkeep> {
