@@ -62,7 +62,7 @@ const fn at_most(name: &'static str, unit: &'static str, must: f64, aim: f64, wh
 }
 
 /// All disciplines, in the order of a full run.
-pub(crate) const DISCIPLINES: [Discipline; 44] = [
+pub(crate) const DISCIPLINES: [Discipline; 48] = [
     faster("postgres_drain", 1.0, 2.0, "claim + finalise in batches of 1,000 vs the textbook SQL loop"),
     faster("postgres_publish_many", 0.6, 0.85, "publish_many of 1,000 vs raw batched insert of the same rows"),
     faster("postgres_single_publish", 2.5, 4.0, "64 tasks calling publish vs raw single rows on 32 connections"),
@@ -107,6 +107,10 @@ pub(crate) const DISCIPLINES: [Discipline; 44] = [
     at_most("sqlite_list_p99", "ms", 50.0, 10.0, "GET /events?limit=20 among ended events, the worst filter's p99"),
     at_most("server_rss_idle", "MiB", 60.0, 30.0, "resident memory of an idle server, SQLite inside"),
     at_most("server_rss_long_polls", "MiB", 150.0, 80.0, "the same while 2,000 subscribers wait, each for its own tag"),
+    at_most("sqlite_long_polls_cpu", "%", 2.0, 1.0, "of a core, while 2,000 subscribers wait for what does not come"),
+    at_most("sqlite_long_poll_p99", "ms", 20.0, 10.0, "from a publish to the answer of one of 2,000 who wait"),
+    at_most("postgres_long_poll_p99", "ms", 20.0, 10.0, "from a publish to the answer of one of 2,000 who wait"),
+    at_most("postgres_long_poll_other_node_p99", "ms", 100.0, 50.0, "the same, published at another node"),
 ];
 
 /// The discipline of this name.

@@ -47,6 +47,14 @@ impl Connection {
     /// When the connection breaks, or the answer is not understood.
     pub(crate) async fn call(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Answer<'_>> {
         self.send(method, path, body).await?;
+        self.answer().await
+    }
+
+    /// Waits for all of an answer to what was sent.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub(crate) async fn answer(&mut self) -> Result<Answer<'_>> {
         self.read.clear();
         let (status, start, length) = loop {
             if let Some(head) = head(&self.read)? {

@@ -57,11 +57,19 @@ impl Served {
     /// # Errors
     /// When it is gone, or the system does not tell.
     pub(crate) fn resident(&self) -> Result<f64> {
-        let pid = self.child.id().ok_or("the server is gone")?;
+        let pid = self.pid()?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no resident memory is told")?;
         let kib: f64 = line.split_whitespace().next().ok_or("no resident memory is told")?.parse()?;
         Ok(kib / 1024.0)
+    }
+
+    /// The number of its process.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub(crate) fn pid(&self) -> Result<u32> {
+        self.child.id().ok_or_else(|| "the server is gone".into())
     }
 
     /// Lets it end properly.

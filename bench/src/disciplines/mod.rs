@@ -3,6 +3,7 @@
 mod claim_flat;
 mod held_snapshot;
 mod lists;
+mod long_polls;
 mod manager;
 pub(crate) mod memory;
 mod postgres;
@@ -88,6 +89,7 @@ pub(crate) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     outcomes.extend(tags::run(bench).await?);
     outcomes.extend(lists::run(bench).await?);
     outcomes.extend(server_memory::run(bench).await?);
+    outcomes.extend(long_polls::run(bench).await?);
     outcomes.retain(|outcome| bench.wanted.has(outcome.name));
     Ok(outcomes)
 }

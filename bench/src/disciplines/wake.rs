@@ -6,6 +6,7 @@ use tidegate::{Delivered, Event, EventManager, EventQueue, Handled};
 use tokio::sync::mpsc;
 
 use super::{Bench, known};
+use crate::machine::cpu_time;
 use crate::report::Outcome;
 use crate::runner::{progress, short};
 use crate::scale::PAYLOAD;
@@ -130,23 +131,13 @@ async fn idle(bench: &Bench, name: &str) -> Result<f64> {
         async move { manager.run_process_loop().await }
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let (before, start) = (cpu_time()?, Instant::now());
+    let (before, start) = (cpu_time(std::process::id())?, Instant::now());
     tokio::time::sleep(bench.scale.idle).await;
-    let percent = (cpu_time()? - before).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
+    let percent = (cpu_time(std::process::id())? - before).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
     progress(&format!("{name}: {} %", short(percent)));
     manager.shutdown();
     running.await??;
     queue.close().await;
     drop((database, folder));
     Ok(percent)
-}
-
-/// What this process has used of the processor so far.
-fn cpu_time() -> Result<Duration> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The name stands in parentheses; user and system time are the 12th and 13th field after it, in hundredths.
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks =
-        |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).ok_or("no /proc/self/stat");
-    Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 10))
 }
