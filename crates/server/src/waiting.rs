@@ -3,12 +3,11 @@
 //! A room's turn goes round in the order of arrival. Whoever has it waits; whoever gets an event, gives up or hangs up
 //! passes the turn on. So two thousand workers that wait for the same cost as much as one.
 //!
-//! While there are few rooms, each listens to all the queue's wake-ups. When there are many, a wake-up that says only
-//! "something came" would have all of them look: then a room is rung by what is published here under its tags, and one
-//! look for all of them, at every hint of the store and now and then, says which others to ring.
+//! A wake-up of the queue says only that something came, and would have all rooms look. So a room is rung by what is
+//! published here under its tags, and one look for all of them, at the store's hints and now and then, says which others
+//! to ring.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,13 +16,11 @@ use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
-/// Up to so many rooms listen to everything.
-const FEW: usize = 32;
 /// The look for all rooms comes so long after a hint, to be one for many hints,
-const HINT_PAUSE: Duration = Duration::from_millis(10);
+const HINT_PAUSE: Duration = Duration::from_millis(5);
 /// without any hint after this long, for what became due,
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// and rests so many times as long as it took.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// and not before it has rested so many times as long as it took.
 const REST: u32 = 4;
 
 /// What those in one room have in common.
@@ -42,10 +39,56 @@ struct Room {
 
 /// All rooms.
 #[derive(Debug, Default)]
-pub(crate) struct Rooms {
-    all: Mutex<HashMap<RoomKey, Arc<Room>>>,
-    /// Those who wait to be rung, because there were many rooms when they came.
-    rung: AtomicUsize,
+pub(crate) struct Rooms(Mutex<Doors>);
+
+#[derive(Debug, Default)]
+struct Doors {
+    all: HashMap<RoomKey, Arc<Room>>,
+    /// The rooms to ring for a tag; those that wait for anything stand under `None`.
+    by_tag: HashMap<QueueName, HashMap<Option<String>, Vec<Arc<Room>>>>,
+}
+
+impl Doors {
+    fn open(&mut self, key: &RoomKey) -> Arc<Room> {
+        if let Some(room) = self.all.get(key) {
+            return Arc::clone(room);
+        }
+        let room = Arc::<Room>::default();
+        let of_queue = self.by_tag.entry(key.queue.clone()).or_default();
+        for tag in key.bells() {
+            of_queue.entry(tag).or_default().push(Arc::clone(&room));
+        }
+        self.all.insert(key.clone(), Arc::clone(&room));
+        room
+    }
+
+    fn close(&mut self, key: &RoomKey) {
+        let (Some(room), Some(of_queue)) = (self.all.remove(key), self.by_tag.get_mut(&key.queue)) else { return };
+        for tag in key.bells() {
+            let Some(rooms) = of_queue.get_mut(&tag) else { continue };
+            rooms.retain(|other| !Arc::ptr_eq(other, &room));
+            if rooms.is_empty() {
+                of_queue.remove(&tag);
+            }
+        }
+        if of_queue.is_empty() {
+            self.by_tag.remove(&key.queue);
+        }
+    }
+
+    fn ring(&self, queue: &QueueName, tags: impl IntoIterator<Item = Option<String>>) {
+        let Some(of_queue) = self.by_tag.get(queue) else { return };
+        for tag in tags {
+            of_queue.get(&tag).into_iter().flatten().for_each(|room| room.bell.notify_one());
+        }
+    }
+}
+
+impl RoomKey {
+    /// What a room is rung for.
+    fn bells(&self) -> Vec<Option<String>> {
+        self.tags.as_ref().map_or_else(|| vec![None], |tags| tags.iter().cloned().map(Some).collect())
+    }
 }
 
 /// Somebody's stay in a room. The last to leave takes the room away.
@@ -54,103 +97,67 @@ struct Visit<'a> {
     rooms: &'a Rooms,
     key: RoomKey,
     room: Arc<Room>,
-    /// How many rooms there were.
-    count: usize,
 }
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
-        let mut all = self.rooms.all();
-        if Arc::strong_count(&self.room) == 2 {
-            all.remove(&self.key); // the map's and ours: nobody else is in it, and nobody can come in meanwhile
+        let mut doors = self.rooms.doors();
+        // Ours and the maps': nobody else is in it, and nobody can come in meanwhile.
+        if Arc::strong_count(&self.room) == 2 + self.key.tags.as_ref().map_or(1, Vec::len) {
+            doors.close(&self.key);
         }
     }
 }
 
-/// Counts somebody who waits to be rung.
-struct Rung<'a>(&'a AtomicUsize);
-
-impl<'a> Rung<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(count)
-    }
-}
-
-impl Drop for Rung<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 impl Rooms {
-    fn all(&self) -> MutexGuard<'_, HashMap<RoomKey, Arc<Room>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    fn doors(&self) -> MutexGuard<'_, Doors> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn enter(&self, key: RoomKey) -> Visit<'_> {
-        let mut all = self.all();
-        let room = Arc::clone(all.entry(key.clone()).or_default());
-        Visit { rooms: self, key, room, count: all.len() }
+        let room = self.doors().open(&key);
+        Visit { rooms: self, key, room }
     }
 
-    fn is_anybody_to_be_rung(&self) -> bool {
-        self.rung.load(Ordering::SeqCst) > 0
-    }
-
-    /// Rings the rooms that wait for what was just published.
-    pub(crate) fn published(&self, queue: &QueueName, tags: &[String]) {
-        if self.is_anybody_to_be_rung() {
-            self.ring_tags(queue, &tags.iter().map(String::as_str).collect());
-        } // else they hear it from the queue
+    /// Rings the rooms of a queue that wait for one of these tags, or for anything.
+    pub(crate) fn came(&self, queue: &QueueName, tags: &[String]) {
+        self.doors().ring(queue, tags.iter().cloned().map(Some).chain([None]));
     }
 
     /// Rings all rooms of a queue.
     pub(crate) fn ring(&self, queue: &QueueName) {
-        self.all().iter().filter(|(key, _)| key.queue == *queue).for_each(|(_, room)| room.bell.notify_one());
+        let doors = self.doors();
+        let of_queue = doors.by_tag.get(queue).into_iter().flat_map(HashMap::values);
+        of_queue.flatten().for_each(|room| room.bell.notify_one());
     }
 
     /// Looks for all rooms that wait to be rung, until the store is gone.
     pub(crate) async fn look(&self, queue: &EventQueue) {
         let mut hints = queue.store().wakeups();
-        let mut rest = HINT_PAUSE;
+        let mut rested = Instant::now();
         loop {
             // No hint is a reason to look, too, and so is one that was missed.
             if let Ok(Err(RecvError::Closed)) = tokio::time::timeout(LOOK_EVERY, hints.recv()).await {
                 return;
             }
-            tokio::time::sleep(rest).await;
+            tokio::time::sleep_until(rested.max(Instant::now() + HINT_PAUSE)).await;
             hints = hints.resubscribe(); // what came meanwhile is looked for now
             let started = Instant::now();
             for (name, tags) in self.looked_for() {
-                match queue.claimable(&name, tags.into_iter().collect()).await {
-                    Ok(found) => self.ring_tags(&name, &found.iter().map(String::as_str).collect()),
+                match queue.claimable(&name, tags).await {
+                    Ok(found) => self.came(&name, &found),
                     Err(error) => tracing::debug!(%error, "waiting subscribers are told later"),
                 }
             }
-            rest = HINT_PAUSE.max(started.elapsed() * REST);
+            rested = Instant::now() + started.elapsed() * REST;
         }
     }
 
-    /// The tags that rooms wait for, by queue, if these are too many to listen for themselves.
-    fn looked_for(&self) -> BTreeMap<QueueName, BTreeSet<String>> {
-        let mut wanted: BTreeMap<QueueName, BTreeSet<String>> = BTreeMap::new();
-        if self.is_anybody_to_be_rung() {
-            for key in self.all().keys() {
-                wanted.entry(key.queue.clone()).or_default().extend(key.tags.iter().flatten().cloned());
-            }
-        }
-        wanted
-    }
-
-    /// Rings the rooms of a queue that wait for one of these tags, or for anything.
-    fn ring_tags(&self, queue: &QueueName, tags: &BTreeSet<&str>) {
-        let all = self.all();
-        let wants = |key: &RoomKey| {
-            key.queue == *queue
-                && key.tags.as_ref().is_none_or(|wanted| wanted.iter().any(|tag| tags.contains(tag.as_str())))
-        };
-        all.iter().filter(|(key, _)| wants(key)).for_each(|(_, room)| room.bell.notify_one());
+    /// The tags that rooms wait for, by queue.
+    fn looked_for(&self) -> Vec<(QueueName, Vec<String>)> {
+        let doors = self.doors();
+        let tags = |of_queue: &HashMap<Option<String>, _>| of_queue.keys().flatten().cloned().collect();
+        doors.by_tag.iter().map(|(queue, of_queue)| (queue.clone(), tags(of_queue))).collect()
     }
 
     /// Claims up to `count` entries, waiting up to `wait` for the first.
@@ -169,10 +176,6 @@ impl Rooms {
         let visit = self.enter(key);
         let room = &visit.room;
         let Ok(_turn) = tokio::time::timeout_at(deadline, room.turn.lock()).await else { return Ok(Vec::new()) };
-        if visit.count <= FEW {
-            return consumer.wait_many(count, deadline.saturating_duration_since(Instant::now())).await;
-        }
-        let _rung = Rung::new(&self.rung);
         loop {
             // A ring that comes while we look is kept for us, so none is missed.
             let found = consumer.poll_many(count).await?;
@@ -198,22 +201,22 @@ mod tests {
         let (first, second) = (rooms.enter(key("a")), rooms.enter(key("a")));
         assert!(Arc::ptr_eq(&first.room, &second.room));
         drop(first);
-        assert_eq!(rooms.all().len(), 1);
+        assert_eq!(rooms.doors().all.len(), 1);
         drop(second);
-        assert!(rooms.all().is_empty());
+        let doors = rooms.doors();
+        assert!(doors.all.is_empty() && doors.by_tag.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn among_many_rooms_only_those_are_rung_that_wait_for_it() {
+    async fn only_those_are_rung_that_wait_for_it() {
         let rooms = Rooms::default();
-        let held: Vec<Visit<'_>> = (0..=FEW).map(|n| rooms.enter(key(&format!("t{n}")))).collect();
-        let _waits = Rung::new(&rooms.rung);
+        let held: Vec<Visit<'_>> = (0..10).map(|n| rooms.enter(key(&format!("t{n}")))).collect();
         let rung =
             async |n: usize| tokio::time::timeout(Duration::from_secs(1), held[n].room.bell.notified()).await.is_ok();
-        rooms.published(&QueueName::default(), &["other".into(), "t7".into()]);
+        rooms.came(&QueueName::default(), &["other".into(), "t7".into()]);
         assert!(rung(7).await);
         assert!(!rung(8).await);
-        rooms.published(&QueueName::new("elsewhere").unwrap(), &["t7".into()]);
+        rooms.came(&QueueName::new("elsewhere").unwrap(), &["t7".into()]);
         assert!(!rung(7).await);
         rooms.ring(&QueueName::default());
         assert!(rung(7).await && rung(8).await);

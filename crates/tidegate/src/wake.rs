@@ -78,6 +78,13 @@ impl Bells {
         }
     }
 
+    /// The same where the queue is not known: everybody looks then.
+    pub(crate) fn ring_all_after(&self, delay: Duration) {
+        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = self.rounded(delay);
+        queues.values().for_each(|bell| bell.remember(at));
+    }
+
     fn rounded(&self, delay: Duration) -> Instant {
         let now = Instant::now();
         let at = now.checked_add(delay).unwrap_or(now);
@@ -212,6 +219,14 @@ mod tests {
         let wait = bell.next_moment().unwrap() - Instant::now();
         assert!(wait > Duration::from_secs(55) && wait < Duration::from_secs(61), "{wait:?}");
         assert!(bell.moments.lock().unwrap().len() < 60);
+    }
+
+    #[test]
+    fn a_moment_of_an_unknown_queue_is_told_to_all() {
+        let bells = Bells::new();
+        let (one, other) = (bells.of(&queue()), bells.of(&QueueName::new("other").unwrap()));
+        bells.ring_all_after(Duration::from_secs(60));
+        assert!(one.next_moment().is_some() && other.next_moment().is_some());
     }
 
     #[test]

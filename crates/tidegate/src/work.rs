@@ -97,7 +97,8 @@ impl EventQueue {
             match reported.verdict {
                 Verdict::RetryScheduled { next_retry_at } => {
                     let delay = next_retry_at.duration_since(reported.row.created_at);
-                    bells.ring_after(self.name(), Duration::try_from(delay).unwrap_or_default());
+                    // A report names an entry, not its queue.
+                    bells.ring_all_after(Duration::try_from(delay).unwrap_or_default());
                 }
                 Verdict::Completed | Verdict::Exhausted { .. } => {}
             }

@@ -90,7 +90,7 @@ pub(crate) async fn create(
     let key = header(&headers, IDEMPOTENCY_KEY)?;
     let draft = Draft::new(&service, tenant, body, &headers, key).await?;
     let published = service.queue.publish(draft.event.clone()).await.map_err(ApiError::of_publish)?;
-    service.rooms.published(&draft.event.queue, &draft.event.tags);
+    service.rooms.came(&draft.event.queue, &draft.event.tags);
     Ok(draft.answer(&published))
 }
 
@@ -152,7 +152,7 @@ pub(crate) async fn create_many(
     }
     let events = drafts.iter().flatten().map(|draft| draft.event.clone()).collect();
     let mut published = service.queue.publish_many(events).await.into_iter();
-    drafts.iter().flatten().for_each(|draft| service.rooms.published(&draft.event.queue, &draft.event.tags));
+    drafts.iter().flatten().for_each(|draft| service.rooms.came(&draft.event.queue, &draft.event.tags));
     let answer = |draft: Result<Draft>| {
         let draft = draft?;
         let lost = || Err(ApiError::new(Code::Indeterminate, "the answer was lost"));
