@@ -228,9 +228,9 @@ fn json(key: &str, document: Bytes) -> Result<Box<RawValue>> {
 
 /// Lists projections.
 ///
-/// Any scope may read. Projections are made from the events of all clients, so a key that belongs to a client gets 403.
+/// Any scope may read. Projections are made from the events of all clients: credentials that belong to one get 403.
 #[utoipa::path(
-    get, path = "/projections", tag = "projections",
+    get, path = "/projections", tag = "projections", operation_id = "list_projections",
     responses((status = 200, description = "All projections, by name.", body = ProjectionsAnswer)),
 )]
 pub(crate) async fn list(State(service): State<Arc<Service>>, Known(caller): Known) -> Result<Json<ProjectionsAnswer>> {
@@ -241,9 +241,9 @@ pub(crate) async fn list(State(service): State<Arc<Service>>, Known(caller): Kno
 
 /// One projection, and its documents in pages.
 ///
-/// Any scope may read. Projections are made from the events of all clients, so a key that belongs to a client gets 403.
+/// Any scope may read. Projections are made from the events of all clients: credentials that belong to one get 403.
 #[utoipa::path(
-    get, path = "/projections/{name}", tag = "projections",
+    get, path = "/projections/{name}", tag = "projections", operation_id = "show_projection",
     params(("name" = String, Path, description = "Percent-encoded, slashes too."), ShowParams),
     responses(
         (status = 200, description = "The projection.", body = ProjectionPage),
@@ -278,9 +278,9 @@ pub(crate) async fn show(
 /// A document by its key.
 ///
 /// Only the version that answers reads is asked, also while a later one is built. Any scope may read. Projections are made
-/// from the events of all clients, so a key that belongs to a client gets 403.
+/// from the events of all clients: credentials that belong to one get 403.
 #[utoipa::path(
-    get, path = "/projections/{name}/{key}", tag = "projections",
+    get, path = "/projections/{name}/{key}", tag = "projections", operation_id = "projection_document",
     params(
         ("name" = String, Path, description = "Percent-encoded, slashes too."),
         ("key" = String, Path, description = "Percent-encoded, slashes too."),
