@@ -149,6 +149,21 @@ impl<S: Send + Sync> FromRequestParts<S> for PathText {
     }
 }
 
+/// Two texts in a path, for instance the name of a projection and a key.
+#[derive(Debug, Clone)]
+pub(crate) struct PathTexts(pub(crate) String, pub(crate) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathTexts {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        let Path((first, second)) = Path::<(String, String)>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| ApiError::invalid(error.body_text()))?;
+        Ok(Self(first, second))
+    }
+}
+
 /// Reads an event's number.
 pub(crate) fn entry_id(text: &str) -> Result<EntryId> {
     text.parse::<i64>().ok().and_then(|raw| EntryId::new(raw).ok()).ok_or_else(|| {

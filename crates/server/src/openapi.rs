@@ -5,7 +5,7 @@ use utoipa::openapi::{Content, OpenApi as Document, RefOr, Response, Schema};
 use utoipa::{Modify, OpenApi};
 
 use crate::error::{Code, ErrorBody};
-use crate::routes::{events, health, list, publish, queues, reports, subscribe, workers};
+use crate::routes::{events, health, list, projections, publish, queues, reports, subscribe, workers};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -21,6 +21,7 @@ use crate::routes::{events, health, list, publish, queues, reports, subscribe, w
         list::list, events::show, events::why, events::reset, events::cancel, events::redrive, events::redrive_many,
         queues::list, queues::show, queues::put, queues::pause, queues::resume, queues::drain, queues::metrics,
         workers::list,
+        projections::list, projections::show, projections::document,
         health::livez, health::readyz, health::metrics,
     ),
     components(schemas(ErrorBody, Code)),

@@ -11,7 +11,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::error::{ApiError, Code};
 use crate::observe::observe;
-use crate::routes::{docs, events, health, list, publish, queues, reports, subscribe, workers};
+use crate::routes::{docs, events, health, list, projections, publish, queues, reports, subscribe, workers};
 use crate::service::Service;
 
 /// Everything the server answers.
@@ -57,6 +57,10 @@ fn management() -> Router<Arc<Service>> {
         .route("/queues/{name}/drain", post(queues::drain))
         .route("/queues/{name}/metrics", get(queues::metrics))
         .route("/workers", get(workers::list))
+        .route("/projections", get(projections::list))
+        .route("/projections/{name}", get(projections::show))
+        .route("/projections/{name}/", get(projections::document_of_no_key))
+        .route("/projections/{name}/{key}", get(projections::document))
 }
 
 fn operations() -> Router<Arc<Service>> {

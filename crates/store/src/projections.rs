@@ -297,6 +297,13 @@ pub struct ListDocuments {
     pub limit: usize,
 }
 
+impl ListDocuments {
+    /// The key to begin at. A statement that is bounded by it costs what it answers, however deep the page.
+    pub(crate) fn start(&self) -> &str {
+        self.after.as_deref().map_or(&self.prefix, |after| after.max(&self.prefix))
+    }
+}
+
 /// A document under its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {

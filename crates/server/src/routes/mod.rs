@@ -4,6 +4,7 @@ pub(crate) mod docs;
 pub(crate) mod events;
 pub(crate) mod health;
 pub(crate) mod list;
+pub(crate) mod projections;
 pub(crate) mod publish;
 pub(crate) mod queues;
 pub(crate) mod reports;

@@ -266,7 +266,8 @@ async fn the_description_and_its_pages_are_served_without_a_network() {
     let scene = Scene::sqlite().await;
     let described = scene.get("/openapi.json").await.expect(200);
     assert_eq!(described["openapi"], "3.1.0");
-    for path in ["/events", "/events/subscribe", "/events/{id}/complete", "/queues/{name}", "/workers"] {
+    let paths = ["/events", "/events/subscribe", "/events/{id}/complete", "/queues/{name}", "/workers", "/projections"];
+    for path in paths {
         assert!(described["paths"].get(path).is_some(), "{path}");
     }
     let page = scene.get("/docs/").await;

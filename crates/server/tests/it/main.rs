@@ -10,6 +10,7 @@ mod lists;
 mod long_poll;
 mod looking_after;
 mod oidc;
+mod projections;
 mod scene;
 mod slow;
 mod two_nodes;

@@ -348,6 +348,10 @@ pub(super) async fn documents_are_listed_by_prefix_and_page(scene: Scene) {
     assert_eq!(list("b%", None, 100).await, ["b%"]);
     assert_eq!(list("b", None, 2).await, ["b%", "b/1"]);
     assert_eq!(list("b", Some("b/1"), 2).await, ["b/10", "b/2"]);
+    assert_eq!(list("b/", Some("a"), 2).await, ["b/1", "b/10"], "after a key before the prefix");
+    assert!(list("b/", Some("b_"), 2).await.is_empty(), "after a key behind the prefix");
+    assert_eq!(list("", Some(""), 1).await, ["B"]);
+    assert_eq!(list("", Some("b_"), 100).await, ["ü"]);
     assert_eq!(list("ü", None, 2).await, ["ü"]);
     assert!(list("x", None, 2).await.is_empty());
 }

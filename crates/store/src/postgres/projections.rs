@@ -260,7 +260,7 @@ impl Inner {
 
     async fn list_documents(&self, id: &ProjectionId, query: ListDocuments) -> Result<Vec<Document>> {
         let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
-        let params: [Param<'_>; 5] = [&id.name, &id.version, &query.prefix, &query.after, &limit];
+        let params: [Param<'_>; 6] = [&id.name, &id.version, &query.prefix, &query.after, &limit, &query.start()];
         let rows = self.rows(&self.projections.list_documents, &params).await?;
         let read = |row: &Row| Document { key: row.get(0), document: Bytes::from(row.get::<_, Vec<u8>>(1)) };
         Ok(rows.iter().map(read).collect())

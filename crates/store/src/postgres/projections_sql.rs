@@ -161,10 +161,10 @@ CROSS JOIN LATERAL (
     WHERE d.projection = $1 AND d.version = $2 AND d.key = i.key LIMIT 1
 ) AS f";
 
-/// Projection_documents' primary key, from the prefix on.
+/// Projection_documents' primary key, from the prefix or the last key on.
 const LIST_DOCUMENTS: &str = "
 SELECT key, document FROM {ns}.projection_documents
-WHERE projection = $1 AND version = $2 AND key >= $3 AND starts_with(key, $3) AND ($4::text IS NULL OR key > $4)
+WHERE projection = $1 AND version = $2 AND key >= $6 AND starts_with(key, $3) AND ($4::text IS NULL OR key > $4)
 ORDER BY key LIMIT $5";
 
 /// The version becomes active, those below are retired and their readers fenced (projections' primary key). Other

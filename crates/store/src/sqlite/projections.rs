@@ -190,9 +190,9 @@ fn documents(tx: &Tx<'_>, id: &ProjectionId, keys: &[String]) -> Result<Vec<Opti
 fn list_documents(tx: &Tx<'_>, id: &ProjectionId, query: &ListDocuments) -> Result<Vec<Document>> {
     let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
     let mut statement = tx.prepare(&tx.sql().list_documents)?;
-    let rows = statement.query_map((&id.name, id.version, &query.prefix, &query.after, limit), |row| {
-        Ok(Document { key: row.get(0)?, document: Bytes::from(row.get::<_, Vec<u8>>(1)?) })
-    })?;
+    let bounds = params![id.name, id.version, query.prefix, query.after, limit, query.start()];
+    let rows = statement
+        .query_map(bounds, |row| Ok(Document { key: row.get(0)?, document: Bytes::from(row.get::<_, Vec<u8>>(1)?) }))?;
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 

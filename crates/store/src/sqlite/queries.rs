@@ -365,7 +365,7 @@ queries! {
     document = "SELECT document FROM {ns}_projection_documents WHERE projection = ?1 AND version = ?2 AND key = ?3";
     /// Primary key, from the prefix or the last key on.
     list_documents = "SELECT key, document FROM {ns}_projection_documents WHERE projection = ?1 AND version = ?2 \
-         AND key >= ?3 AND substr(key, 1, length(?3)) = ?3 AND (?4 IS NULL OR key > ?4) ORDER BY key LIMIT ?5";
+         AND key >= ?6 AND substr(key, 1, length(?3)) = ?3 AND (?4 IS NULL OR key > ?4) ORDER BY key LIMIT ?5";
     /// Primary keys, per retired version.
     sweep_documents = "DELETE FROM {ns}_projection_documents WHERE (projection, version, key) IN (\
          SELECT d.projection, d.version, d.key FROM {ns}_projections p \

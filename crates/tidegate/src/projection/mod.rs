@@ -9,6 +9,7 @@ mod core;
 mod documents;
 mod event;
 mod kind;
+mod reading;
 mod run;
 mod sql;
 
@@ -20,17 +21,20 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tidegate_core::EntryId;
-pub use tidegate_store::{Blocker, Lag, Position, ProjectionFailure, ProjectionId, ProjectionState, ProjectionView};
+pub use tidegate_store::{
+    Blocker, Document, Lag, Position, ProjectionFailure, ProjectionId, ProjectionState, ProjectionView,
+};
 use tidegate_store::{ErrorKind, ListDocuments};
 
 pub use self::builder::{EventLogProjectionBuilder, FormBuilder};
-use self::core::{Core, projections};
+use self::core::Core;
 pub use self::documents::Documents;
 pub use self::event::{BoxError, FoldAnswer, LoggedEvent};
+use self::reading::of_active;
+pub use self::reading::{ProjectionStatus, VersionStatus};
 use self::run::{LAG_BOUND, Loop, Passed, Session, reader_name};
 pub use self::sql::Sql;
 use crate::error::{Error, Result};
-use crate::queue::EventQueue;
 
 /// A form of projection: [`Documents`] or [`Sql`].
 #[allow(private_bounds)] // the two forms are all there are
@@ -207,7 +211,7 @@ impl<S: Serialize + DeserializeOwned + Send + Sync + 'static> Projection<Documen
     /// `Invalid` when it cannot be read as `S`, as while this version is still built and the active one keeps another
     /// shape; else the store's.
     pub async fn get(&self, key: &str) -> Result<Option<S>> {
-        self.consistently(|id| async move {
+        of_active(self.core.log()?, &self.core.id.name, |id| async move {
             let found = self.core.log()?.documents(&id, vec![key.to_owned()]).await?.into_iter().next().flatten();
             found.map(|document| self.read(&id, key, &document)).transpose()
         })
@@ -221,7 +225,7 @@ impl<S: Serialize + DeserializeOwned + Send + Sync + 'static> Projection<Documen
     /// # Errors
     /// As [`get`](Self::get).
     pub async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<(String, S)>> {
-        let found = self.consistently(|id| async move {
+        let found = of_active(self.core.log()?, &self.core.id.name, |id| async move {
             let query = ListDocuments { prefix: prefix.to_owned(), after: after.map(Into::into), limit };
             let found = self.core.log()?.list_documents(&id, query).await?;
             found
@@ -237,31 +241,5 @@ impl<S: Serialize + DeserializeOwned + Send + Sync + 'static> Projection<Documen
             Error::invalid(format!("the document {key:?} of projection {id} cannot be read: {error}"))
                 .with_source(error)
         })
-    }
-
-    /// Reads from the active version; again when another took over meanwhile, whose documents may be gone by half.
-    async fn consistently<T, Fut>(&self, read: impl Fn(ProjectionId) -> Fut) -> Result<Option<T>>
-    where
-        Fut: Future<Output = Result<T>>,
-    {
-        let mut active = self.active().await?.map(|view| view.id);
-        loop {
-            let Some(id) = active else { return Ok(None) };
-            let answer = read(id.clone()).await;
-            active = self.active().await?.map(|view| view.id);
-            if active.as_ref() == Some(&id) {
-                return answer.map(Some);
-            }
-        }
-    }
-}
-
-impl EventQueue {
-    /// All versions of all projections over this database's log.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn projections(&self) -> Result<Vec<ProjectionView>> {
-        projections(self)?.projections().await
     }
 }
