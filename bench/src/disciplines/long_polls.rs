@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::time::sleep;
 
+use super::server_memory::settled;
 use super::{Bench, known};
 use crate::Result;
 use crate::http::Connection;
@@ -15,13 +16,14 @@ use crate::runner::{progress, short};
 use crate::scale::{LONG_POLLS, PAYLOAD, payload};
 use crate::served::Served;
 
+const MEMORY: &str = "server_rss_long_polls";
 const CPU: &str = "sqlite_long_polls_cpu";
 const SAME_NODE: [&str; 2] = ["sqlite_long_poll_p99", "postgres_long_poll_p99"];
 const OTHER_NODE: &str = "postgres_long_poll_other_node_p99";
 /// Between two publishes, so that everybody sleeps.
 const APART: Duration = Duration::from_millis(30);
 /// How long those who came are left alone before anything is measured.
-const SETTLE: Duration = Duration::from_secs(2);
+const SETTLE: Duration = Duration::from_secs(1);
 
 /// Runs what is wanted of this family.
 ///
@@ -29,10 +31,15 @@ const SETTLE: Duration = Duration::from_secs(2);
 /// When a server fails.
 pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
-    if bench.wanted.has_any(&[CPU, SAME_NODE[0]]) {
+    if bench.wanted.has_any(&[MEMORY, CPU, SAME_NODE[0]]) {
         let folder = bench.sqlite_folder()?;
         let served = Served::start(&folder.path().join("tidegate.db").to_string_lossy()).await?;
         let mut crowd = Crowd::gather(served.address).await?;
+        if bench.wanted.has(MEMORY) {
+            let resident = settled(&served).await?;
+            progress(&format!("{MEMORY}: {} MiB", short(resident)));
+            outcomes.push(Outcome::absolute(known(MEMORY)?, vec![resident]));
+        }
         if bench.wanted.has(CPU) {
             let (before, start) = (cpu_time(served.pid()?)?, Instant::now());
             sleep(bench.scale.idle).await;

@@ -1,4 +1,4 @@
-//! Resident memory of a server process: idle, and while many subscribers wait.
+//! Resident memory of a server process.
 
 use std::time::Duration;
 
@@ -9,7 +9,6 @@ use crate::Result;
 use crate::http::Connection;
 use crate::report::Outcome;
 use crate::runner::{progress, short};
-use crate::scale::LONG_POLLS;
 use crate::served::Served;
 
 /// Between two looks, and how many in a row have to agree.
@@ -23,10 +22,9 @@ const LOOKS: usize = 200;
 /// # Errors
 /// When a server fails.
 pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
-    let (idle, polls) = ("server_rss_idle", "server_rss_long_polls");
-    let mut outcomes = Vec::new();
-    if !bench.wanted.has_any(&[idle, polls]) {
-        return Ok(outcomes);
+    let idle = "server_rss_idle";
+    if !bench.wanted.has(idle) {
+        return Ok(Vec::new());
     }
     let folder = bench.sqlite_folder()?;
     let served = Served::start(&folder.path().join("tidegate.db").to_string_lossy()).await?;
@@ -34,25 +32,12 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     Connection::open(served.address).await?.expect(200, "GET", "/readyz", b"").await?;
     let resident = settled(&served).await?;
     progress(&format!("{idle}: {} MiB", short(resident)));
-    outcomes.push(Outcome::absolute(known(idle)?, vec![resident]));
-    if bench.wanted.has(polls) {
-        let mut waiting = Vec::with_capacity(LONG_POLLS);
-        for number in 0..LONG_POLLS {
-            let mut connection = Connection::open(served.address).await?;
-            let path = format!("/events/subscribe?tags=tag-{number}&worker_id=host:{number}&wait=60");
-            connection.send("GET", &path, b"").await?;
-            waiting.push(connection);
-        }
-        let resident = settled(&served).await?;
-        progress(&format!("{polls}: {} MiB", short(resident)));
-        outcomes.push(Outcome::absolute(known(polls)?, vec![resident]));
-    }
     served.stop().await?;
-    Ok(outcomes)
+    Ok(vec![Outcome::absolute(known(idle)?, vec![resident])])
 }
 
 /// The resident memory once it no longer grows.
-async fn settled(served: &Served) -> Result<f64> {
+pub(super) async fn settled(served: &Served) -> Result<f64> {
     let (mut highest, mut same) = (0.0_f64, 0);
     for _ in 0..LOOKS {
         let now = served.resident()?;
