@@ -1,16 +1,27 @@
-"""What scripts/fuzz-api changes in requests before they are sent. Owns how long a request may wait and how often drawn
-names meet; knows nothing of answers, which are checked by schemathesis alone."""
+"""What scripts/fuzz-api changes in requests before they are sent. Owns how long a request may wait, and how often a request
+meets something that exists; knows nothing of the fuzzed answers, which are checked by schemathesis alone.
 
+Whether a request is changed follows from what was drawn, so that a seed still says what is sent."""
+
+import os
 import zlib
 
+import requests
 import schemathesis
 
 # The longest wait that the server takes. What is above is refused at once and therefore sent as drawn.
 MAX_WAIT = 60
-# Every second text becomes one of these, or no worker would ever report on what it took.
+# Every second text becomes one of these, or claims would find next to nothing.
 MEETING_POINTS = {"worker_id": "worker", "queue": "default"}
 # Every second event number becomes one up to this, or next to none would exist.
 EVENTS = 50
+# What workers say about an event that they hold.
+REPORTS = tuple(f"/events/{{id}}/{report}" for report in ("start", "heartbeat", "complete", "fail"))
+
+
+def chosen(drawn, part=2):
+    """Whether this is one of every `part`."""
+    return zlib.crc32(repr(drawn).encode("utf-8", "replace")) % part == 0
 
 
 def bound_wait(fields):
@@ -21,24 +32,42 @@ def bound_wait(fields):
 
 
 def let_meet(fields):
-    """By the drawn text itself, so that a seed still says what is sent."""
     for name, meeting_point in MEETING_POINTS.items():
         drawn = fields.get(name)
-        if isinstance(drawn, str) and drawn and zlib.crc32(drawn.encode("utf-8", "replace")) % 2:
+        if isinstance(drawn, str) and drawn and chosen(drawn):
             fields[name] = meeting_point
-    tags = fields.get("tags")
-    if isinstance(tags, list) and tags and zlib.crc32(repr(tags).encode()) % 2:
+    if isinstance(fields.get("tags"), list) and fields["tags"] and chosen(fields["tags"]):
         fields["tags"] = ["tag"]
-    # A report without the number of its lease is held to its worker alone.
-    lease = fields.get("lease")
-    if isinstance(lease, int) and "worker_id" in fields and lease % 2:
-        del fields["lease"]
 
 
 def let_exist(path):
     event = path.get("id")
-    if isinstance(event, int) and not isinstance(event, bool) and event > EVENTS and event % 2:
+    if isinstance(event, int) and not isinstance(event, bool) and event > EVENTS and chosen(event):
         path["id"] = event % EVENTS + 1
+
+
+def let_hold(case):
+    """Every second report is about an event that its worker has just taken: hardly any would be otherwise."""
+    path, body = case.path_parameters, case.body
+    if not isinstance(path, dict) or not isinstance(body, dict) or not isinstance(path.get("id"), int):
+        return
+    worker = body.get("worker_id")
+    if not isinstance(worker, str) or not worker or not chosen(body):
+        return
+    address = case.operation.base_url.rstrip("/")
+    headers = {"Authorization": os.environ["FUZZ_AUTHORIZATION"]} if os.environ.get("FUZZ_AUTHORIZATION") else {}
+    event = {"title": "held", "tags": ["held"], "max_retries": 0 if chosen(worker) else 3}
+    requests.post(f"{address}/events", json=event, headers=headers, timeout=30)
+    claim = {"worker_id": worker, "tags": ["held"], "max": 1}
+    try:
+        taken = requests.post(f"{address}/events/claim", json=claim, headers=headers, timeout=30)
+    except UnicodeError:
+        return  # half a surrogate pair: sent as drawn
+    # A queue that was paused or drained, or a name that is refused: the report is sent as drawn.
+    for event in taken.json().get("events", []):
+        path["id"] = event["id"]
+        if "lease" in body:
+            body["lease"] = event["lease"]
 
 
 @schemathesis.hook
@@ -49,3 +78,5 @@ def before_call(context, case, kwargs):
             let_meet(fields)
     if isinstance(case.path_parameters, dict):
         let_exist(case.path_parameters)
+    if case.operation.path in REPORTS:
+        let_hold(case)
