@@ -1,7 +1,7 @@
 """What scripts/fuzz-api changes in requests before they are sent. Owns how long a request may wait, and how often a request
 meets something that exists; knows nothing of the fuzzed answers, which are checked by schemathesis alone.
 
-Whether a request is changed follows from what was drawn, so that a seed still says what is sent."""
+Whether a request is changed follows from what was drawn, so that nothing random is added to what a seed fixes."""
 
 import os
 import zlib
