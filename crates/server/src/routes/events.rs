@@ -192,6 +192,7 @@ pub(crate) async fn cancel(
 #[serde(default)]
 pub(crate) struct RedriveBody {
     /// Of which queue; `default` if absent.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")]
     queue: Option<String>,
     /// Only of this type.
     #[serde(rename = "type")]

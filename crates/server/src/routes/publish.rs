@@ -45,6 +45,7 @@ pub(crate) struct NewEventBody {
     #[schema(minimum = 0, maximum = 1000000, example = 3)]
     max_retries: Option<u32>,
     /// The queue; `default` if absent.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")]
     queue: Option<String>,
     /// Can be claimed after this many seconds.
     #[schema(minimum = 0, maximum = 3153600000_f64)]
@@ -67,7 +68,8 @@ pub(crate) struct NewEventBody {
 #[utoipa::path(
     post, path = "/events", tag = "publish", request_body = NewEventBody,
     params(
-        ("Idempotency-Key" = Option<String>, Header, description = "A repeat within 24 hours gets the first answer."),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 200, pattern = "^[ -~]+$",
+            description = "A repeat within 24 hours gets the first answer."),
         ("traceparent" = Option<String>, Header, description = "The trace that the worker continues."),
     ),
     responses(
@@ -126,7 +128,8 @@ pub(crate) struct PublishAnswer {
 /// Publishes many events; one bad event never fails its neighbours.
 #[utoipa::path(
     post, path = "/events/batch", tag = "publish", request_body = NewEvents,
-    params(("Idempotency-Key" = Option<String>, Header, description = "Each event gets a key of its own from it.")),
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 200, pattern = "^[ -~]+$",
+        description = "Each event gets a key of its own from it.")),
     responses(
         (status = 200, description = "An answer for each, in order.", body = PublishAnswers),
         (status = 413, description = "The body is too large.", body = ErrorBody),

@@ -152,7 +152,8 @@ pub(crate) async fn list(State(service): State<Arc<Service>>, Known(caller): Kno
 
 /// One queue.
 #[utoipa::path(
-    get, path = "/queues/{name}", tag = "queues", params(("name" = String, Path)),
+    get, path = "/queues/{name}", tag = "queues",
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
         (status = 404, description = "There is no such queue.", body = ErrorBody),
@@ -170,7 +171,9 @@ pub(crate) async fn show(
 
 /// Creates a queue, or changes what the body names.
 #[utoipa::path(
-    put, path = "/queues/{name}", tag = "queues", params(("name" = String, Path)), request_body = QueueBody,
+    put, path = "/queues/{name}", tag = "queues",
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
+    request_body = QueueBody,
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
         (status = 413, description = "The body is too large.", body = ErrorBody),
@@ -215,7 +218,8 @@ impl Service {
 
 /// Stops delivery; publishes are still accepted.
 #[utoipa::path(
-    post, path = "/queues/{name}/pause", tag = "queues", params(("name" = String, Path)),
+    post, path = "/queues/{name}/pause", tag = "queues",
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
         (status = 404, description = "There is no such queue.", body = ErrorBody),
@@ -231,7 +235,8 @@ pub(crate) async fn pause(
 
 /// Accepts and delivers again.
 #[utoipa::path(
-    post, path = "/queues/{name}/resume", tag = "queues", params(("name" = String, Path)),
+    post, path = "/queues/{name}/resume", tag = "queues",
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
         (status = 404, description = "There is no such queue.", body = ErrorBody),
@@ -247,7 +252,8 @@ pub(crate) async fn resume(
 
 /// Refuses new events and delivers the rest.
 #[utoipa::path(
-    post, path = "/queues/{name}/drain", tag = "queues", params(("name" = String, Path)),
+    post, path = "/queues/{name}/drain", tag = "queues",
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
         (status = 404, description = "There is no such queue.", body = ErrorBody),
@@ -263,7 +269,8 @@ pub(crate) async fn drain(
 
 /// What a queue holds.
 #[utoipa::path(
-    get, path = "/queues/{name}/metrics", tag = "queues", params(("name" = String, Path)),
+    get, path = "/queues/{name}/metrics", tag = "queues",
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
     responses(
         (status = 200, description = "Counted in one snapshot.", body = QueueMetrics),
         (status = 404, description = "There is no such queue.", body = ErrorBody),

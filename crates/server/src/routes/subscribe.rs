@@ -40,6 +40,7 @@ pub(crate) struct SubscribeParams {
     #[param(value_type = String, required = true, min_length = 1, max_length = 255, example = "worker-02:8742")]
     worker_id: Option<String>,
     /// The queue; `default` if absent.
+    #[param(min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")]
     queue: Option<String>,
     /// Seconds to wait for an event.
     #[param(value_type = Option<u64>, minimum = 0, maximum = 60)]
@@ -96,6 +97,7 @@ pub(crate) struct ClaimBody {
     #[schema(value_type = String, required = true, min_length = 1, max_length = 255)]
     worker_id: Option<String>,
     /// The queue; `default` if absent.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")]
     queue: Option<String>,
     /// How many at most; 10 if absent.
     #[schema(minimum = 1, maximum = 1000)]
