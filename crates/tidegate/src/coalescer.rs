@@ -255,6 +255,12 @@ where
         chunks
     }
 
+    /// How many flushes run at once at most.
+    #[must_use]
+    pub fn at_once(&self) -> usize {
+        self.core.limits.in_flight
+    }
+
     /// Refuses further calls; what was admitted is still flushed.
     pub fn close(&self) {
         self.core.lock().closed = true;

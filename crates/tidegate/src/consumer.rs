@@ -125,6 +125,11 @@ impl ClaimLane {
         Self { origin, bell, lane, activity, stands: AtomicBool::new(false) }
     }
 
+    /// How many claims the store takes at once.
+    pub(crate) fn at_once(&self) -> usize {
+        self.lane.at_once()
+    }
+
     pub(crate) fn close(&self) {
         self.lane.close();
     }

@@ -29,7 +29,7 @@ pub(crate) struct ShowParams {
 
 /// An event, live or ended.
 #[utoipa::path(
-    get, path = "/events/{id}", tag = "events",
+    get, path = "/events/{id}", operation_id = "show_event", tag = "events",
     params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64), ShowParams),
     responses(
         (status = 200, description = "The event.", body = Event),
@@ -90,7 +90,7 @@ pub(crate) struct WhySchema {
 
 /// Says why an event is not running.
 #[utoipa::path(
-    get, path = "/events/{id}/why", tag = "events",
+    get, path = "/events/{id}/why", operation_id = "why", tag = "events",
     params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
     responses(
         (status = 200, description = "The reason.", body = WhyAnswer),
@@ -120,7 +120,7 @@ pub(crate) struct ResetParams {
 
 /// Puts an event back by hand, PROCESSING or FAILED; whoever held it holds it no more.
 #[utoipa::path(
-    post, path = "/events/{id}/reset", tag = "events",
+    post, path = "/events/{id}/reset", operation_id = "reset_event", tag = "events",
     params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64), ResetParams),
     responses(
         (status = 200, description = "The event, PENDING.", body = Event),
@@ -146,7 +146,7 @@ pub(crate) async fn reset(
 
 /// Starts a dead letter over.
 #[utoipa::path(
-    post, path = "/events/{id}/redrive", tag = "dead letters",
+    post, path = "/events/{id}/redrive", operation_id = "redrive_event", tag = "dead letters",
     params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
     responses(
         (status = 200, description = "The event, PENDING.", body = Event),
@@ -168,7 +168,7 @@ pub(crate) async fn redrive(
 
 /// Ends an event as CANCELLED, whoever holds it.
 #[utoipa::path(
-    post, path = "/events/{id}/cancel", tag = "events",
+    post, path = "/events/{id}/cancel", operation_id = "cancel_event", tag = "events",
     params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
     responses(
         (status = 200, description = "The event, CANCELLED.", body = Event),
@@ -215,7 +215,7 @@ pub(crate) struct RedriveAnswer {
 
 /// Starts dead letters over, no faster than asked.
 #[utoipa::path(
-    post, path = "/events/redrive", tag = "dead letters", request_body = RedriveBody,
+    post, path = "/events/redrive", operation_id = "redrive_events", tag = "dead letters", request_body = RedriveBody,
     responses(
         (status = 200, description = "How many were started over.", body = RedriveAnswer),
         (status = 404, description = "There is no such queue.", body = ErrorBody),

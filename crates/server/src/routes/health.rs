@@ -58,7 +58,7 @@ pub(crate) async fn readyz(State(service): State<Arc<Service>>) -> (StatusCode, 
 
 /// Metrics for Prometheus.
 #[utoipa::path(
-    get, path = "/metrics", tag = "operations",
+    get, path = "/metrics", operation_id = "metrics", tag = "operations",
     responses(
         (status = 200, description = "In Prometheus' text format.", body = String, content_type = "text/plain"),
         (status = 404, description = "This server records none.", body = ErrorBody),

@@ -74,7 +74,7 @@ pub(crate) struct ListAnswer {
 
 /// Lists events.
 #[utoipa::path(
-    get, path = "/events", tag = "events", params(ListParams),
+    get, path = "/events", operation_id = "list_events", tag = "events", params(ListParams),
     responses((status = 200, description = "A page.", body = ListAnswer)),
 )]
 pub(crate) async fn list(

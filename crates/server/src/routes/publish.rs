@@ -66,7 +66,7 @@ pub(crate) struct NewEventBody {
 
 /// Publishes an event.
 #[utoipa::path(
-    post, path = "/events", tag = "publish", request_body = NewEventBody,
+    post, path = "/events", operation_id = "publish_event", tag = "publish", request_body = NewEventBody,
     params(
         ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 200, pattern = "^[ -~]+$",
             description = "A repeat within 24 hours gets the first answer."),
@@ -127,7 +127,7 @@ pub(crate) struct PublishAnswer {
 
 /// Publishes many events; one bad event never fails its neighbours.
 #[utoipa::path(
-    post, path = "/events/batch", tag = "publish", request_body = NewEvents,
+    post, path = "/events/batch", operation_id = "publish_events", tag = "publish", request_body = NewEvents,
     params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 200, pattern = "^[ -~]+$",
         description = "Each event gets a key of its own from it.")),
     responses(

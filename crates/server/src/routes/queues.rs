@@ -141,7 +141,7 @@ pub(crate) struct QueueMetrics {
 
 /// Lists queues.
 #[utoipa::path(
-    get, path = "/queues", tag = "queues",
+    get, path = "/queues", operation_id = "list_queues", tag = "queues",
     responses((status = 200, description = "All queues.", body = QueuesAnswer)),
 )]
 pub(crate) async fn list(State(service): State<Arc<Service>>, Known(caller): Known) -> Result<Json<QueuesAnswer>> {
@@ -152,7 +152,7 @@ pub(crate) async fn list(State(service): State<Arc<Service>>, Known(caller): Kno
 
 /// One queue.
 #[utoipa::path(
-    get, path = "/queues/{name}", tag = "queues",
+    get, path = "/queues/{name}", operation_id = "show_queue", tag = "queues",
     params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
@@ -171,7 +171,7 @@ pub(crate) async fn show(
 
 /// Creates a queue, or changes what the body names.
 #[utoipa::path(
-    put, path = "/queues/{name}", tag = "queues",
+    put, path = "/queues/{name}", operation_id = "put_queue", tag = "queues",
     params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
     request_body = QueueBody,
     responses(
@@ -218,7 +218,7 @@ impl Service {
 
 /// Stops delivery; publishes are still accepted.
 #[utoipa::path(
-    post, path = "/queues/{name}/pause", tag = "queues",
+    post, path = "/queues/{name}/pause", operation_id = "pause_queue", tag = "queues",
     params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
@@ -235,7 +235,7 @@ pub(crate) async fn pause(
 
 /// Accepts and delivers again.
 #[utoipa::path(
-    post, path = "/queues/{name}/resume", tag = "queues",
+    post, path = "/queues/{name}/resume", operation_id = "resume_queue", tag = "queues",
     params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
@@ -252,7 +252,7 @@ pub(crate) async fn resume(
 
 /// Refuses new events and delivers the rest.
 #[utoipa::path(
-    post, path = "/queues/{name}/drain", tag = "queues",
+    post, path = "/queues/{name}/drain", operation_id = "drain_queue", tag = "queues",
     params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
@@ -269,7 +269,7 @@ pub(crate) async fn drain(
 
 /// What a queue holds.
 #[utoipa::path(
-    get, path = "/queues/{name}/metrics", tag = "queues",
+    get, path = "/queues/{name}/metrics", operation_id = "queue_metrics", tag = "queues",
     params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
     responses(
         (status = 200, description = "Counted in one snapshot.", body = QueueMetrics),

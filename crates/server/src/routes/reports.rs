@@ -126,7 +126,7 @@ fn answer(reported: Reported) -> Result<ReportAnswer> {
 
 /// Says that the event is done. A repeat gets the first answer.
 #[utoipa::path(
-    post, path = "/events/{id}/complete", tag = "work", request_body = ReportBody,
+    post, path = "/events/{id}/complete", operation_id = "complete_event", tag = "work", request_body = ReportBody,
     params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
     responses(
         (status = 200, description = "Recorded.", body = ReportAnswer),
@@ -149,7 +149,7 @@ pub(crate) async fn complete(
 
 /// Says that the attempt failed: the event is tried again later, or ends as FAILED when no retry is left.
 #[utoipa::path(
-    post, path = "/events/{id}/fail", tag = "work", request_body = ReportBody,
+    post, path = "/events/{id}/fail", operation_id = "fail_event", tag = "work", request_body = ReportBody,
     params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
     responses(
         (status = 200, description = "Recorded; a retry is scheduled.", body = ReportAnswer),
@@ -173,7 +173,7 @@ pub(crate) async fn fail(
 
 /// Says that work has begun.
 #[utoipa::path(
-    post, path = "/events/{id}/start", tag = "work", request_body = HolderBody,
+    post, path = "/events/{id}/start", operation_id = "start_event", tag = "work", request_body = HolderBody,
     params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
     responses(
         (status = 200, description = "Recorded.", body = LogRow),
@@ -220,7 +220,7 @@ pub(crate) struct HeartbeatAnswer {
 
 /// Keeps an event.
 #[utoipa::path(
-    post, path = "/events/{id}/heartbeat", tag = "work", request_body = HeartbeatBody,
+    post, path = "/events/{id}/heartbeat", operation_id = "heartbeat", tag = "work", request_body = HeartbeatBody,
     params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
     responses(
         (status = 200, description = "Kept.", body = HeartbeatAnswer),
@@ -304,7 +304,7 @@ impl From<Result<ReportAnswer>> for ItemAnswer {
 
 /// Says that events are done.
 #[utoipa::path(
-    post, path = "/events/complete", tag = "work", request_body = ReportItems,
+    post, path = "/events/complete", operation_id = "complete_events", tag = "work", request_body = ReportItems,
     responses(
         (status = 200, description = "An answer for each, in order.", body = ReportAnswers),
         (status = 413, description = "The body is too large.", body = ErrorBody),
@@ -321,7 +321,7 @@ pub(crate) async fn complete_many(
 
 /// Says that attempts failed.
 #[utoipa::path(
-    post, path = "/events/fail", tag = "work", request_body = ReportItems,
+    post, path = "/events/fail", operation_id = "fail_events", tag = "work", request_body = ReportItems,
     responses(
         (status = 200, description = "An answer for each, in order.", body = ReportAnswers),
         (status = 413, description = "The body is too large.", body = ErrorBody),

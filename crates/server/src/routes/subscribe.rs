@@ -52,7 +52,7 @@ pub(crate) struct SubscribeParams {
 
 /// Takes one event.
 #[utoipa::path(
-    get, path = "/events/subscribe", tag = "work", params(SubscribeParams),
+    get, path = "/events/subscribe", operation_id = "subscribe", tag = "work", params(SubscribeParams),
     responses(
         (status = 200, description = "An event, yours until `lease_until`.", body = Leased),
         (status = 204, description = "There is none."),
@@ -119,7 +119,7 @@ pub(crate) struct ClaimAnswer {
 
 /// Takes many events at once.
 #[utoipa::path(
-    post, path = "/events/claim", tag = "work", request_body = ClaimBody,
+    post, path = "/events/claim", operation_id = "claim_events", tag = "work", request_body = ClaimBody,
     responses(
         (status = 200, description = "Events, perhaps none.", body = ClaimAnswer),
         (status = 404, description = "There is no such queue.", body = ErrorBody),

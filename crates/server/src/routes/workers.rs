@@ -64,7 +64,7 @@ impl WorkerAnswer {
 
 /// Lists workers.
 #[utoipa::path(
-    get, path = "/workers", tag = "workers",
+    get, path = "/workers", operation_id = "list_workers", tag = "workers",
     responses((status = 200, description = "Everybody seen within a day or holding something.", body = WorkersAnswer)),
 )]
 pub(crate) async fn list(State(service): State<Arc<Service>>, Manager(caller): Manager) -> Result<Json<WorkersAnswer>> {

@@ -261,6 +261,18 @@ async fn the_committed_description_is_the_generated_one() {
     );
 }
 
+#[test]
+fn every_operation_has_a_name_of_its_own() {
+    let described: Value = serde_json::from_str(&tidegate_server::openapi()).unwrap();
+    let operations =
+        described["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap().values());
+    let mut names: Vec<&str> = operations.map(|operation| operation["operationId"].as_str().unwrap()).collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count, "clients are generated with these names: {names:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_description_and_its_pages_are_served_without_a_network() {
     let scene = Scene::sqlite().await;

@@ -12,7 +12,9 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use tidegate_core::{End, EntryId, LeaseToken, Verdict};
 use tidegate_store::{Claimed, ErrorKind, Extend, Finalize, HandlerHistory};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
@@ -25,7 +27,7 @@ use crate::error::{Error, Result};
 /// How long one chunk may poll before the rest of its events become tasks of their own.
 const CHUNK_BUDGET: Duration = Duration::from_millis(2);
 /// How many events one chunk polls.
-const CHUNK: usize = 128;
+const CHUNK: usize = 500;
 /// How long to wait for more room before a small claim.
 const GATHER: Duration = Duration::from_millis(2);
 /// How long a stop waits for a claim that was under way.
@@ -66,7 +68,8 @@ struct Held {
     settling: bool,
 }
 
-type Claiming = BoxFuture<'static, Result<Vec<QueuedEvent>>>;
+/// How many events were asked for, and what came of it.
+type Claiming = BoxFuture<'static, (usize, Result<Vec<QueuedEvent>>)>;
 
 pub(crate) struct Run {
     inner: Arc<Inner>,
@@ -78,8 +81,12 @@ pub(crate) struct Run {
     attempts: HashMap<EntryId, Held>,
     owners: HashMap<Id, EntryId>,
     in_hand: usize,
-    claiming: Option<Claiming>,
-    /// Whether nothing was in hand when it began.
+    claiming: FuturesUnordered<Claiming>,
+    /// How many events those claims asked for.
+    asked: usize,
+    /// The last claim got all it asked for: there is more, and a second claim may go beside the first.
+    backlog: bool,
+    /// Whether nothing was in hand when the last claim began.
     idle_claim: bool,
     /// Since when there is room, but little.
     gathering: Option<Instant>,
@@ -109,7 +116,9 @@ impl Run {
             attempts: HashMap::new(),
             owners: HashMap::new(),
             in_hand: 0,
-            claiming: None,
+            claiming: FuturesUnordered::new(),
+            asked: 0,
+            backlog: false,
             idle_claim: false,
             gathering: None,
             pause: FIRST_PAUSE,
@@ -134,7 +143,7 @@ impl Run {
                 biased;
                 () = &mut stopped => break,
                 done = self.tasks.join_next_with_id(), if !self.tasks.is_empty() => self.take_in(done),
-                claimed = next_claim(&mut self.claiming) => self.take_claimed(claimed)?,
+                Some((asked, claimed)) = self.claiming.next() => self.take_claimed(asked, claimed)?,
                 _ = heartbeat.tick() => self.beat(),
                 _ = cleanup.tick(), if self.mode == Mode::Forever => self.clean_up(),
                 () = sleep_until(alarm) => {}
@@ -147,8 +156,9 @@ impl Run {
     /// Starts a claim when there is room for one. Answers when to look again.
     fn plan_claim(&mut self) -> Option<Instant> {
         let options = &self.inner.options;
-        let room = options.concurrency.saturating_sub(self.in_hand);
-        if self.claiming.is_some() || self.drained || room == 0 {
+        let room = options.concurrency.saturating_sub(self.in_hand + self.asked);
+        let at_once = if self.backlog { self.inner.consumer.lane().at_once() } else { 1 };
+        if self.claiming.len() >= at_once || self.drained || room == 0 {
             return None;
         }
         let now = Instant::now();
@@ -165,18 +175,23 @@ impl Run {
         self.idle_claim = self.in_hand == 0;
         let consumer = self.inner.consumer.clone();
         let most = self.inner.around.queue.shared().options.limits.batch_items.max(1);
-        let (count, interval, mode) = (room.min(most), options.poll_interval, self.mode);
-        self.claiming = Some(Box::pin(async move {
-            match mode {
-                Mode::Drain => consumer.poll_many(count).await,
-                Mode::Forever => consumer.wait_looking(count, Duration::from_secs(3600), interval).await,
-            }
+        let (count, interval) = (room.min(most), options.poll_interval);
+        // Whoever goes beside another claim does not wait: one who waits is enough.
+        let waits = self.mode == Mode::Forever && self.claiming.is_empty();
+        self.asked += count;
+        self.claiming.push(Box::pin(async move {
+            let claimed = match waits {
+                true => consumer.wait_looking(count, Duration::from_secs(3600), interval).await,
+                false => consumer.poll_many(count).await,
+            };
+            (count, claimed)
         }));
         None
     }
 
-    fn take_claimed(&mut self, claimed: Result<Vec<QueuedEvent>>) -> Result<()> {
-        self.claiming = None;
+    fn take_claimed(&mut self, asked: usize, claimed: Result<Vec<QueuedEvent>>) -> Result<()> {
+        self.asked -= asked;
+        self.backlog = self.mode == Mode::Forever && claimed.as_ref().is_ok_and(|events| events.len() == asked);
         match claimed {
             Ok(events) => {
                 self.inner.note(None);
@@ -406,7 +421,7 @@ impl Run {
 
     /// Claims no more, waits for what runs up to the grace period, releases the rest.
     async fn stop(&mut self) {
-        self.claiming = None;
+        self.claiming.clear();
         let deadline = tokio::time::Instant::now() + self.inner.options.grace;
         let mut heartbeat = tokio::time::interval((self.lease / 3).max(Duration::from_millis(1)));
         while self.in_hand > 0 {
@@ -421,13 +436,6 @@ impl Run {
         // A claim under way may still bring events for nobody, which are released then. Others may use its lane, too.
         let _ = tokio::time::timeout(LAST_CLAIM, self.inner.consumer.lane().idle()).await;
         self.inner.around.queue.shared().flush_releases().await;
-    }
-}
-
-async fn next_claim(claiming: &mut Option<Claiming>) -> Result<Vec<QueuedEvent>> {
-    match claiming {
-        Some(claim) => claim.await,
-        None => std::future::pending().await,
     }
 }
 
