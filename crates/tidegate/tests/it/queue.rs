@@ -67,6 +67,32 @@ on_each_database! {
         queue.close().await;
     }
 
+    async fn who_goes_away_while_waiting_leaves_no_lease(place) {
+        let queue = place.open().await;
+        for round in 0..300 {
+            let waiting = tokio::spawn({
+                let queue = queue.clone();
+                async move { queue.wait_many(1, HOUR).await }
+            });
+            yields(20).await;
+            let publishing = tokio::spawn({
+                let queue = queue.clone();
+                async move { queue.publish(event(round)).await }
+            });
+            // Before, while or after the event is claimed for it.
+            yields(round % 60 * 5).await;
+            waiting.abort();
+            publishing.await.unwrap().unwrap();
+            drop(waiting.await);
+            eventually("the event is back", || async { queue.depth().await.unwrap().ready == 1 }).await;
+            // A claim that was under way may have it once more, for nobody.
+            let held = soon("it can be claimed", queue.next(HOUR)).await.unwrap().unwrap();
+            assert_eq!(held.attempts, 1, "nothing counted");
+            held.complete().await.unwrap();
+        }
+        queue.close().await;
+    }
+
     async fn a_drop_releases_and_does_not_count(place) {
         let queue = place.open().await;
         queue.publish(event(1).max_attempts(1)).await.unwrap();

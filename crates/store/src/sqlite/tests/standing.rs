@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::standing::Standing;
+use crate::store::{Clock, ManualClock};
 
 async fn answer(standing: &mut Standing) -> Vec<Claimed> {
     tokio::time::timeout(Duration::from_secs(20), standing.answer()).await.unwrap().unwrap().unwrap()
@@ -84,17 +85,19 @@ fn steps(round: u64) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_finds_what_others_wrote_and_what_became_due() {
     let scene = Scene::new();
-    let store = scene.open().await;
+    let clock = ManualClock::at(Timestamp::now());
+    let store = scene.open_with(StoreOptions { clock: Clock::Manual(clock.clone()), ..StoreOptions::default() }).await;
     let mut standing = store.stand(want(1)).unwrap();
     standing.look();
-    let elsewhere = scene.open().await;
+    let elsewhere =
+        scene.open_with(StoreOptions { clock: Clock::Manual(clock.clone()), ..StoreOptions::default() }).await;
     elsewhere.publish(vec![event()]).await.unwrap().remove(0).unwrap();
     standing.look();
     assert_eq!(answer(&mut standing).await.len(), 1);
 
     let mut standing = store.stand(want(1)).unwrap();
-    store.publish(vec![event().delay(Duration::from_millis(50))]).await.unwrap().remove(0).unwrap();
-    tokio::time::sleep(Duration::from_millis(60)).await;
+    store.publish(vec![event().delay(Duration::from_secs(50))]).await.unwrap().remove(0).unwrap();
+    clock.advance(Duration::from_secs(50));
     standing.look();
     assert_eq!(answer(&mut standing).await.len(), 1);
 }
