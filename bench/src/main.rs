@@ -58,6 +58,11 @@ struct Args {
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    // A warning of the library explains an odd number.
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .init();
     match run(Args::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

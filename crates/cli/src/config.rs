@@ -39,15 +39,28 @@ pub(crate) const SETTINGS: &[Setting] = &[
     plain("lease_seconds", "60", "How long a worker holds an event if it does not say."),
     plain("stale_seconds", "30", "A worker that holds something and is silent for this long looks stale."),
     plain("auth.required", "false", "Whether callers need a key or a token. Must be true to listen beyond loopback."),
+    text(
+        "auth.hosts",
+        "",
+        "Names beside loopback ones that callers may use in Host without keys, separated by commas.",
+    ),
     text("auth.oidc.issuer", "", "An OpenID Connect issuer whose tokens are accepted beside keys."),
     text("auth.oidc.audience", "", "The audience that such tokens must be meant for."),
+    plain(
+        "auth.oidc.allow_unscoped",
+        "false",
+        "Whether tokens that name no client are accepted; they see all clients.",
+    ),
     plain("limits.payload_bytes", "1048576", "The largest payload of one event."),
     plain("limits.batch_bytes", "33554432", "The largest body of a batch."),
     plain("limits.batch_items", "1000", "Items of one batch."),
     plain("limits.json_depth", "128", "How deeply JSON may be nested."),
     plain("limits.head_seconds", "30", "How long a request's head may take to arrive, and a kept connection be idle."),
     plain("limits.body_seconds", "30", "How long a body may take to arrive."),
+    plain("limits.bodies_bytes", "268435456", "Bytes of all request bodies together; beyond, the answer is 503."),
+    plain("limits.write_seconds", "30", "How long a caller may take to read an answer, plus a second per 16 KiB."),
     plain("limits.connections", "10000", "Connections at once."),
+    plain("limits.backlog", "4096", "Connections that wait to be accepted; the system may allow fewer."),
     plain("retention.audit_days", "0", "What workers did is forgotten after so many days; 0 keeps it for ever."),
     plain("retention.log_days", "0", "Ended events are forgotten after so many days; 0 keeps them for ever."),
     plain("retention.dead_letter_days", "0", "Dead letters are forgotten after so many days; 0 keeps them for ever."),
@@ -183,8 +196,14 @@ impl Values {
         options.lease = seconds("lease_seconds", 86_400)?;
         options.stale_after = seconds("stale_seconds", 86_400)?;
         options.auth.required = self.typed("auth.required", "true or false")?;
+        let hosts = self.get("auth.hosts").split(',').map(str::trim).filter(|host| !host.is_empty());
+        options.auth.hosts = hosts.map(Into::into).collect();
         options.auth.oidc = match (optional("auth.oidc.issuer"), optional("auth.oidc.audience")) {
-            (Some(issuer), Some(audience)) => Some(tidegate_server::OidcOptions { issuer, audience }),
+            (Some(issuer), Some(audience)) => {
+                let mut oidc = tidegate_server::OidcOptions::new(issuer, audience);
+                oidc.allow_unscoped = self.typed("auth.oidc.allow_unscoped", "true or false")?;
+                Some(oidc)
+            }
             (None, None) => None,
             _ => return Err(ConfigError("auth.oidc.issuer and auth.oidc.audience go together".into())),
         };
@@ -202,6 +221,9 @@ impl Values {
         limits.json_depth = self.within("limits.json_depth", 1, 1_000)? as usize;
         limits.head_time = seconds("limits.head_seconds", 3600)?;
         limits.body_time = seconds("limits.body_seconds", 3600)?;
+        limits.bodies_bytes = self.within("limits.bodies_bytes", 1 << 20, 1 << 40)? as usize;
+        limits.write_time = seconds("limits.write_seconds", 3600)?;
+        limits.backlog = self.within("limits.backlog", 1, 65_535)? as u32;
         limits.connections = self.within("limits.connections", 1, 1_000_000)? as usize;
         Ok(Config {
             listen: self.typed("listen", "an address and port such as 127.0.0.1:8080")?,
@@ -258,14 +280,36 @@ fn flatten(prefix: &str, table: toml::Table, flat: &mut Vec<(String, String)>) {
     }
 }
 
-/// A database's address without its password.
-fn without_password(value: &str) -> String {
-    let Some((scheme, rest)) = value.split_once("://") else { return value.into() };
-    let Some((user, host)) = rest.rsplit_once('@') else { return value.into() };
-    match user.split_once(':') {
-        Some((name, _)) => format!("{scheme}://{name}:***@{host}"),
-        None => value.into(),
+/// A value without its secrets: the password of an address, and what is called one in its query or in `key=value` pairs.
+pub(crate) fn without_password(value: &str) -> String {
+    let mut shown = value.to_owned();
+    if let Some((scheme, rest)) = value.split_once("://")
+        && let Some((user, host)) = rest.rsplit_once('@')
+        && let Some((name, _)) = user.split_once(':')
+    {
+        shown = format!("{scheme}://{name}:***@{host}");
     }
+    let mut from = 0;
+    while let Some((at, word)) = first_secret(&shown[from..]) {
+        let start = from + at + word.len();
+        let rest = &shown[start..];
+        let length = match rest.chars().next() {
+            Some(quote @ ('\'' | '"')) => rest[1..].find(quote).map_or(rest.len(), |end| end + 2),
+            _ => rest.find(|c: char| c == '&' || c.is_whitespace()).unwrap_or(rest.len()),
+        };
+        shown.replace_range(start..start + length, "***");
+        from = start + 3;
+    }
+    shown
+}
+
+/// The first name of a secret and where it stands. `sslpassword=` ends like `password=`.
+fn first_secret(text: &str) -> Option<(usize, &'static str)> {
+    let lower = text.to_ascii_lowercase();
+    ["password=", "passwd=", "secret=", "token=", "apikey=", "api_key="]
+        .into_iter()
+        .filter_map(|word| Some((lower.find(word)?, word)))
+        .min()
 }
 
 /// The default file with every setting commented out.
@@ -304,6 +348,9 @@ mod tests {
         assert_eq!(config.options.limits.payload_bytes, defaults.limits.payload_bytes);
         assert_eq!(config.options.limits.batch_bytes, defaults.limits.batch_bytes);
         assert_eq!(config.options.limits.head_time, defaults.limits.head_time);
+        assert_eq!(config.options.limits.bodies_bytes, defaults.limits.bodies_bytes);
+        assert_eq!(config.options.limits.write_time, defaults.limits.write_time);
+        assert_eq!(config.options.limits.backlog, defaults.limits.backlog);
     }
 
     #[test]
@@ -380,5 +427,27 @@ mod tests {
         let values = gather(None, &[("TIDEGATE_DATABASE_URL", "postgres://u:secret@h/d")]).unwrap();
         assert!(!format!("{:?}", values.rows()).contains("secret"));
         assert_eq!(values.database(), "postgres://u:secret@h/d");
+        for url in [
+            "postgres://h/d?user=u&password=secret",
+            "postgres://h/d?password=secret&sslmode=require",
+            "postgres://u@h/d?PassWord=secret",
+            "postgres://u:secret@h/d?sslpassword=secret",
+            "postgres://u:se?secret@h/d",
+            "postgres://u:secret@x@h/d?password=secret",
+            "host=h user=u password=secret dbname=d",
+            "host=h password='secret one' dbname=d",
+            "host=h password='secret",
+        ] {
+            let values = gather(None, &[("TIDEGATE_DATABASE_URL", url)]).unwrap();
+            let shown = format!("{:?}", values.rows());
+            assert!(!shown.contains("secret"), "{url}: {shown}");
+            assert!(shown.contains("***"), "{url}: {shown}");
+        }
+        let plain = "postgres://u@h:5432/d?sslmode=require";
+        assert_eq!(without_password(plain), plain);
+        assert_eq!(
+            without_password("postgres://h/d?password=x&sslmode=require"),
+            "postgres://h/d?password=***&sslmode=require"
+        );
     }
 }

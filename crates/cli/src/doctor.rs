@@ -183,8 +183,7 @@ fn look_at_sqlite(path: &Path) -> rusqlite::Result<Vec<Finding>> {
 }
 
 async fn look_at_postgres(url: &str) -> Result<Vec<Finding>, Failure> {
-    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
-    let driver = tokio::spawn(connection);
+    let (client, driver) = tidegate::postgres::PostgresStore::connect(url).await?;
     let mut findings = Vec::new();
     let row = client.query_one("SELECT current_setting('server_version_num')::int, version()", &[]).await?;
     let (number, version): (i32, String) = (row.get(0), row.get(1));

@@ -25,7 +25,7 @@ enum KeysCommand {
     Create {
         /// What people call it.
         name: String,
-        /// What it may do: publish, consume, manage, admin.
+        /// What it may do: publish, consume, read, manage (with read), admin (everything).
         #[arg(long, value_delimiter = ',', required = true, value_name = "SCOPE,…")]
         scopes: Vec<Scope>,
         /// The client it belongs to; all clients if absent.

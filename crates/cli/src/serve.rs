@@ -2,8 +2,7 @@
 
 use std::io::Write;
 
-use tidegate_server::{Metrics, Server};
-use tokio::net::TcpListener;
+use tidegate_server::{Hurry, Metrics, Server};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -20,13 +19,12 @@ pub(crate) async fn run(args: SettingsArgs) -> Result<(), Failure> {
     let mut options = config.options.clone();
     options.metrics = Metrics::install(); // before the queue is opened, or it would not be counted
     let queue = open(&config).await?;
-    let listener = TcpListener::bind(config.listen)
-        .await
+    let listener = tidegate_server::listen(config.listen, options.limits.backlog)
         .map_err(|error| format!("cannot listen on {}: {error}", config.listen))?;
     let address = listener.local_addr()?;
     let server = Server::new(queue.clone(), options)?;
     server.may_listen(&listener)?;
-    let stop = stop_signal()?;
+    let stop = stop_signal(server.hurry())?;
     say_ready(address)?;
     let served = server.run(listener, stop).await;
     queue.close().await;
@@ -45,15 +43,28 @@ fn say_ready(address: std::net::SocketAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Over when somebody asks the process to stop.
-fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
+/// Over when somebody asks the process to stop. Asked again, it hurries; a hang-up of the terminal is not asking.
+fn stop_signal(hurry: Hurry) -> Result<impl Future<Output = ()>, Failure> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    tokio::spawn(async move {
+        while hang_up.recv().await.is_some() {
+            tracing::info!("SIGHUP is ignored: settings are read at start only, restart to change them");
+        }
+    });
     Ok(async move {
         tokio::select! {
             _ = terminate.recv() => tracing::info!("asked to stop: running requests may end"),
             _ = interrupt.recv() => tracing::info!("interrupted: running requests may end"),
         }
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            hurry.now();
+        });
     })
 }
 

@@ -276,6 +276,12 @@ impl NewEvent {
         self
     }
 
+    /// Whose fact it is: the client's it names, else its queue's.
+    #[must_use]
+    pub fn owner(&self) -> Option<Tsid> {
+        self.client.or(self.queue.client())
+    }
+
     /// Whether the fact is only a type and a payload.
     #[must_use]
     pub fn is_bare_fact(&self) -> bool {
@@ -288,7 +294,10 @@ impl NewEvent {
             &self.causation_id,
             &self.attributes,
         ];
-        !self.is_for_workers() && self.client.is_none() && self.time.is_none() && texts.into_iter().all(Option::is_none)
+        !self.is_for_workers()
+            && self.owner().is_none()
+            && self.time.is_none()
+            && texts.into_iter().all(Option::is_none)
     }
 
     /// The bytes it will occupy, roughly; batches are bounded by this.
@@ -306,6 +315,9 @@ impl NewEvent {
     /// Names the first field that does not fit and what would.
     pub fn check(&self, limit: PayloadLimit) -> Result<(), InvalidEvent> {
         check_text("event type", &self.event_type)?;
+        if self.queue.client().is_some() && self.owner() != self.queue.client() {
+            return Err(InvalidEvent::OtherClient);
+        }
         if self.payload.len() > limit.0 {
             return Err(InvalidEvent::PayloadTooLarge { size: self.payload.len(), limit: limit.0 });
         }
@@ -345,7 +357,8 @@ impl NewEvent {
     }
 
     fn check_for_workers(&self) -> Result<(), InvalidEvent> {
-        if self.title.as_ref().is_some_and(|title| title.is_empty() || !is_readable(title, MAX_TITLE)) {
+        let fits = |title: &String| !title.is_empty() && !title.contains('\0') && title.chars().count() <= MAX_TITLE;
+        if !self.title.as_ref().is_none_or(fits) {
             return Err(InvalidEvent::BadTitle);
         }
         if self.description.as_ref().is_some_and(|description| !is_readable(description, MAX_DESCRIPTION)) {
@@ -392,6 +405,9 @@ pub enum InvalidEvent {
     /// A name or a text that breaks its rule.
     #[error(transparent)]
     Name(#[from] InvalidName),
+    /// An event of one client for a queue of another.
+    #[error("the event names another client than the queue's owner: leave the client out, it is the queue's")]
+    OtherClient,
     /// The payload is larger than the limit.
     #[error(
         "the payload has {size} bytes, above the limit of {limit}: store it elsewhere and publish a reference to it"
@@ -418,7 +434,7 @@ pub enum InvalidEvent {
     #[error("a moment must lie between 1970 and 9998, a delay be at most 100 years")]
     MomentOutOfRange,
     /// The title is empty, too long or holds a NUL.
-    #[error("the title must be 1 to {MAX_TITLE} bytes without NUL characters")]
+    #[error("the title must be 1 to {MAX_TITLE} characters without NUL characters")]
     BadTitle,
     /// The description is too long or holds a NUL.
     #[error("the description must be at most {MAX_DESCRIPTION} bytes without NUL characters")]
@@ -454,6 +470,7 @@ mod tests {
         assert_eq!(check(event.clone().priority(-100).group("g").deduplicate("k")), Ok(()));
         assert_eq!(check(event.delay(Duration::from_secs(3600))), Ok(()));
         assert_eq!(check(NewEvent::new("t", vec![0_u8; DEFAULT_PAYLOAD_LIMIT])), Ok(()));
+        assert_eq!(check(NewEvent::new("t", "{}").title("😀".repeat(1000))), Ok(()));
     }
 
     #[test]
@@ -481,6 +498,7 @@ mod tests {
             (bad_end, "COMPLETED"),
             (nul, "attributes"),
             (good.clone().title(""), "title"),
+            (good.clone().title("ä".repeat(1001)), "title"),
             (good.clone().description("\0"), "description"),
             (good.clone().tags((0..33).map(|n| n.to_string())), "33 tags"),
             (good.clone().tags(["a,b"]), "tag"),

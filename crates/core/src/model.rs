@@ -69,11 +69,16 @@ impl Model {
 
     /// Publishes one event.
     pub fn publish(&mut self, event: &NewEvent, now: Timestamp) -> PublishOutcome {
-        if self.state == QueueState::Draining {
-            return PublishOutcome::Draining;
-        }
-        if let Some(outcome) = self.repeat(event, now) {
+        // A repeat is answered whatever the queue accepts; new contents are not a repeat.
+        let draining = self.state == QueueState::Draining;
+        let replaces = event.deduplication.as_ref().is_some_and(|dedup| dedup.mode == DedupMode::ReplaceWaiting);
+        if !(draining && replaces)
+            && let Some(outcome) = self.repeat(event, now)
+        {
             return outcome;
+        }
+        if draining {
+            return PublishOutcome::Draining;
         }
         if self.depth_limit.is_some_and(|limit| self.depth(now).total() >= limit) {
             return PublishOutcome::Full;

@@ -4,22 +4,30 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::id::Tsid;
+
 /// Longest name, in bytes, of a queue, an event type, a group, a key or a worker.
 pub const MAX_NAME: usize = 255;
 
-/// The name of a queue: letters, digits and `. _ - : /`, at most 255 bytes.
+/// Which queue: a name of letters, digits and `. _ - : /`, at most 255 bytes, and the client that owns it.
+///
+/// A queue is (client, name): two clients' `mail` are two queues, and neither is the queue `mail` that belongs to no
+/// client. As text a client's queue is `name@CLIENT`; no name has an `@`, so that no two queues read alike.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct QueueName(Box<str>);
+#[serde(try_from = "StoredName", into = "StoredName")]
+pub struct QueueName {
+    client: Option<Tsid>,
+    name: Box<str>,
+}
 
 impl QueueName {
     /// The queue that every deployment has.
     pub const DEFAULT: &'static str = "default";
 
-    /// Checks a name.
+    /// A queue that belongs to no client.
     ///
     /// # Errors
-    /// When it is empty, too long, or has a character outside the allowed ones.
+    /// When the name is empty, too long, or has a character outside the allowed ones.
     pub fn new(name: impl Into<String>) -> Result<Self, InvalidName> {
         let name = name.into();
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '/');
@@ -30,25 +38,44 @@ impl QueueName {
                 given: clip(&name),
             });
         }
-        Ok(Self(name.into()))
+        Ok(Self { client: None, name: name.into() })
     }
 
-    /// The name as text.
+    /// A client's queue; without a client the same as [`QueueName::new`].
+    ///
+    /// # Errors
+    /// As for [`QueueName::new`]; when the client is number 0, which stands for no client in indexes.
+    pub fn of(client: impl Into<Option<Tsid>>, name: impl Into<String>) -> Result<Self, InvalidName> {
+        let client = client.into();
+        if let Some(client) = client.filter(|client| client.to_i64() == 0) {
+            return Err(InvalidName { what: "client", rule: "another id than zero", given: client.to_string() });
+        }
+        Ok(Self { client, ..Self::new(name)? })
+    }
+
+    /// Whose queue it is; `None` is the anchor level.
     #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
+    pub const fn client(&self) -> Option<Tsid> {
+        self.client
+    }
+
+    /// The name within its client. It says which queue only together with [`QueueName::client`].
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
     }
 }
 
 impl Default for QueueName {
     fn default() -> Self {
-        Self(Self::DEFAULT.into())
+        Self { client: None, name: Self::DEFAULT.into() }
     }
 }
 
 impl fmt::Display for QueueName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.name)?;
+        self.client.map_or(Ok(()), |client| write!(f, "@{client}"))
     }
 }
 
@@ -66,9 +93,23 @@ impl TryFrom<&str> for QueueName {
     }
 }
 
-impl From<QueueName> for String {
+/// A queue as it is written into stored JSON: its text. What users send is read by [`QueueName::new`] instead, so that
+/// nobody names a client's queue by accident.
+#[derive(Serialize, Deserialize)]
+struct StoredName(String);
+
+impl From<QueueName> for StoredName {
     fn from(name: QueueName) -> Self {
-        name.0.into()
+        Self(name.to_string())
+    }
+}
+
+impl TryFrom<StoredName> for QueueName {
+    type Error = InvalidName;
+    fn try_from(StoredName(text): StoredName) -> Result<Self, InvalidName> {
+        let Some((name, client)) = text.split_once('@') else { return Self::new(text) };
+        let bad = |_| InvalidName { what: "queue", rule: "a name, or name@CLIENT", given: clip(&text) };
+        Self::of(client.parse::<Tsid>().map_err(bad)?, name)
     }
 }
 
@@ -112,6 +153,21 @@ mod tests {
         for bad in ["", " ", "a b", "ü", "a\0", "a\n", "a'b", &"q".repeat(256)] {
             assert!(QueueName::new(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn no_two_queues_read_alike() {
+        let client = Tsid::from_i64(7);
+        let (own, anchor) = (QueueName::of(client, "mail").unwrap(), QueueName::new("mail").unwrap());
+        assert_ne!(own, anchor);
+        assert_eq!((own.client(), own.name()), (Some(client), "mail"));
+        assert_eq!((own.to_string(), anchor.to_string()), ("mail@0000000000007".into(), "mail".into()));
+        for queue in [own, anchor, QueueName::new("0000000000007/mail").unwrap()] {
+            let text = serde_json::to_string(&queue).unwrap();
+            assert_eq!(serde_json::from_str::<QueueName>(&text).unwrap(), queue, "{text}");
+        }
+        assert!(QueueName::new("mail@0000000000007").is_err(), "nobody names a client by accident");
+        assert!(serde_json::from_str::<QueueName>("\"mail@nobody\"").is_err());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::retry::RetryPolicy;
 
 /// Tags that one event has at most.
 pub const MAX_TAGS: usize = 32;
-/// The longest title, in bytes.
+/// The longest title, in characters.
 pub const MAX_TITLE: usize = 1000;
 /// The longest description, in bytes.
 pub const MAX_DESCRIPTION: usize = 64 << 10;

@@ -1,4 +1,4 @@
-//! Reading request bodies: bounded in size, time, depth and encoding. Knows bytes and JSON, no resource.
+//! Reading request bodies: bounded in size, alone and together, time, depth and encoding. Knows bytes and JSON, no resource.
 
 use std::time::Duration;
 
@@ -8,7 +8,9 @@ use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
+use crate::bodies::Share;
 use crate::error::{ApiError, Code, Result};
+use crate::unknown;
 
 /// What is still read of a body that is too large, so that its sender gets to read the answer.
 const DRAIN: usize = 4 << 20;
@@ -19,10 +21,12 @@ pub(crate) struct BodyLimits {
     pub(crate) bytes: usize,
     pub(crate) depth: usize,
     pub(crate) time: Duration,
+    /// What all bodies together may fill before this one is refused.
+    pub(crate) together: usize,
 }
 
 /// Reads a whole JSON body as text.
-pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: BodyLimits) -> Result<Bytes> {
+pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: BodyLimits, share: &Share) -> Result<Bytes> {
     check_encoding(headers)?;
     check_type(headers)?;
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -30,7 +34,7 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: BodyLimits) ->
         let seconds = limits.time.as_secs_f64();
         ApiError::new(Code::RequestTimeout, format!("the body did not arrive within {seconds} s"))
     };
-    let bytes = tokio::time::timeout(limits.time, collect(body, limits.bytes, announced)).await.map_err(late)??;
+    let bytes = tokio::time::timeout(limits.time, collect(body, limits, share, announced)).await.map_err(late)??;
     if let Err(error) = std::str::from_utf8(&bytes) {
         let at = error.valid_up_to();
         return Err(ApiError::new(Code::InvalidJson, format!("the body is not UTF-8 from byte {at} on")));
@@ -42,6 +46,9 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: BodyLimits) ->
 /// Reads a JSON object into a value.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let failed = |error: serde_json::Error| {
+        if let Some(refusal) = unknown::field(&error) {
+            return refusal;
+        }
         let code = if error.is_data() { Code::InvalidRequest } else { Code::InvalidJson };
         ApiError::new(code, format!("the body cannot be read: {error}"))
     };
@@ -53,7 +60,8 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     serde_json::from_slice(bytes).map_err(failed)
 }
 
-async fn collect(mut body: Body, limit: usize, announced: Option<u64>) -> Result<Bytes> {
+async fn collect(mut body: Body, limits: BodyLimits, share: &Share, announced: Option<u64>) -> Result<Bytes> {
+    let limit = limits.bytes;
     let too_large = || {
         let text = format!(
             "the body is above the limit of {limit} bytes: store large data elsewhere, for instance in an object \
@@ -61,23 +69,34 @@ async fn collect(mut body: Body, limit: usize, announced: Option<u64>) -> Result
         );
         ApiError::new(Code::PayloadTooLarge, text)
     };
-    if announced.is_some_and(|length| length > (limit + DRAIN) as u64) {
+    let too_much = || ApiError::new(Code::Busy, "the server holds as many bytes of requests as it may; try again");
+    let last = limit.saturating_add(DRAIN);
+    if announced.is_some_and(|length| length > last as u64) {
         return Err(too_large());
     }
     let mut read = BytesMut::new();
     let mut seen = 0_usize;
+    let mut refused = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| ApiError::invalid(format!("the body broke off: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         seen += data.len();
-        if seen > limit + DRAIN {
-            break;
+        if refused.is_none() && seen > limit {
+            refused = Some((too_large(), last));
+        } else if refused.is_none() && !share.take(data.len(), limits.together) {
+            refused = Some((too_much(), seen.saturating_add(DRAIN)));
         }
-        if seen <= limit {
-            read.extend_from_slice(&data);
+        match &refused {
+            None => read.extend_from_slice(&data),
+            Some((_, last)) if seen > *last => break,
+            Some(_) => {
+                // What was read is not needed any more; others may have the room.
+                read = BytesMut::new();
+                share.release();
+            }
         }
     }
-    if seen > limit { Err(too_large()) } else { Ok(read.freeze()) }
+    refused.map_or_else(|| Ok(read.freeze()), |(error, _)| Err(error))
 }
 
 /// Compressed bodies are refused: nothing has to be unpacked that could be a bomb.

@@ -2,11 +2,15 @@
 //!
 //! Owns the mapping from the library's error classes to statuses. Bad input is never a 5xx.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use tidegate::ErrorKind;
+use tidegate_core::event::InvalidEvent;
+use tidegate_core::{InvalidId, InvalidName};
 use utoipa::ToSchema;
 
 /// What handlers answer.
@@ -136,7 +140,11 @@ impl ApiError {
     /// A publish says `Conflict` when its key stands for another event.
     pub(crate) fn of_publish(error: tidegate::Error) -> Self {
         match error.kind() {
-            ErrorKind::Conflict => Self::new(Code::KeyReused, error.to_string()),
+            ErrorKind::Conflict => {
+                let mut told = Self::from(error);
+                told.body.code = Code::KeyReused;
+                told
+            }
             _ => error.into(),
         }
     }
@@ -160,14 +168,43 @@ impl From<tidegate::Error> for ApiError {
             ErrorKind::Indeterminate => Code::Indeterminate,
             _ => Code::Internal,
         };
+        let source = std::error::Error::source(&error);
         if code == Code::Internal {
-            tracing::error!(%error, source = ?std::error::Error::source(&error), "the store failed");
+            tracing::error!(%error, ?source, "the store failed");
             return Self::new(code, "the server failed; its log says why");
         }
         if code.status().is_server_error() {
-            tracing::warn!(%error, source = ?std::error::Error::source(&error), "the store did not answer");
+            tracing::warn!(%error, ?source, "the store did not answer");
         }
-        Self::new(code, error.to_string())
+        if source.is_none_or(is_about_the_request) {
+            return Self::new(code, error.to_string());
+        }
+        if !code.status().is_server_error() {
+            tracing::warn!(%error, ?source, "the database refused a request");
+        }
+        Self::new(code, what_may_be_told(code))
+    }
+}
+
+/// Whether an error was found in what the caller sent, by us. Anything else came from the database, whose words name users,
+/// hosts and tables.
+fn is_about_the_request(source: &(dyn std::error::Error + 'static)) -> bool {
+    // The library shares its sources.
+    let shared = source.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>();
+    let source = shared.map_or(source, |inner| &**inner);
+    source.is::<InvalidEvent>() || source.is::<InvalidName>() || source.is::<InvalidId>()
+}
+
+/// What a caller is told of an error of the database.
+fn what_may_be_told(code: Code) -> &'static str {
+    match code {
+        Code::Busy => "the database is busy; try again",
+        Code::Indeterminate => "the database's answer was lost: it may or may not have happened",
+        Code::InvalidRequest => "the database cannot store a value of this request; the server's log says why",
+        Code::Conflict => "this contradicts what is stored; the server's log says why",
+        Code::QueueFull => "the database is full; the server's log says why",
+        Code::NotFound => "there is no such thing",
+        _ => "the database does not answer; try again",
     }
 }
 
@@ -219,5 +256,13 @@ mod tests {
     fn what_is_inside_stays_inside() {
         let error = ApiError::from(tidegate::Error::new(ErrorKind::Corrupt, "page 7 of secret.db"));
         assert!(!error.body.error.contains("secret"));
+        for kind in [ErrorKind::Unavailable, ErrorKind::Busy, ErrorKind::Invalid, ErrorKind::Conflict, ErrorKind::Full]
+        {
+            let error = tidegate::Error::new(kind, "refused (user app)").with_source(std::io::Error::other("user app"));
+            let error = ApiError::from(error);
+            assert!(!error.body.error.contains("app"), "{kind:?}: {}", error.body.error);
+        }
+        let name = tidegate::QueueName::new("a b").map_err(tidegate::Error::from).unwrap_err();
+        assert!(ApiError::from(name).body.error.contains("a b"), "what is wrong with a request is told");
     }
 }

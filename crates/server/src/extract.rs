@@ -8,6 +8,7 @@ use http::request::Parts;
 use serde::de::DeserializeOwned;
 use tidegate::EntryId;
 
+use crate::bodies::Share;
 use crate::body::{self, BodyLimits};
 use crate::error::{ApiError, Code, Result};
 use crate::service::Service;
@@ -27,19 +28,30 @@ pub(crate) struct BatchBody<T>(pub(crate) T);
 #[derive(Debug)]
 pub(crate) struct OptionalBody<T>(pub(crate) T);
 
-async fn read(request: Request, service: &Service, bytes: usize) -> Result<bytes::Bytes> {
+/// How large a body may be.
+enum Size {
+    Single,
+    Batch,
+}
+
+async fn read(request: Request, service: &Service, size: Size) -> Result<bytes::Bytes> {
     let limits = &service.options.limits;
-    let limits = BodyLimits { bytes, depth: limits.json_depth, time: limits.body_time };
+    let (bytes, together) = match size {
+        Size::Single => (limits.body_bytes(), service.bodies.most()),
+        Size::Batch => (limits.batch_bytes, service.bodies.most_of_batches()),
+    };
+    let limits = BodyLimits { bytes, depth: limits.json_depth, time: limits.body_time, together };
     let (parts, body) = request.into_parts();
-    body::read(&parts.headers, body, limits).await
+    let share = parts.extensions.get::<Arc<Share>>().cloned();
+    let share = share.unwrap_or_else(|| Arc::new(Share::new(&service.bodies)));
+    body::read(&parts.headers, body, limits, &share).await
 }
 
 impl<T: DeserializeOwned> FromRequest<Arc<Service>> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self> {
-        let bytes = read(request, service, service.options.limits.body_bytes()).await?;
-        Ok(Self(body::parse(&bytes)?))
+        Ok(Self(body::parse(&read(request, service, Size::Single).await?)?))
     }
 }
 
@@ -47,8 +59,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Service>> for BatchBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self> {
-        let bytes = read(request, service, service.options.limits.batch_bytes).await?;
-        Ok(Self(body::parse(&bytes)?))
+        Ok(Self(body::parse(&read(request, service, Size::Batch).await?)?))
     }
 }
 
@@ -60,7 +71,7 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Service>> for OptionalBody<T
             // curl says application/x-www-form-urlencoded even when it sends nothing.
             request.headers_mut().remove(http::header::CONTENT_TYPE);
         }
-        let bytes = read(request, service, service.options.limits.body_bytes()).await?;
+        let bytes = read(request, service, Size::Single).await?;
         if bytes.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self(T::default()));
         }
@@ -97,7 +108,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
 }
 
 /// Percent-decodes one part of a query.
-fn decode(text: &str) -> Result<String> {
+pub(crate) fn decode(text: &str) -> Result<String> {
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut at = 0;

@@ -13,18 +13,44 @@ use http_body::{Body, Frame, SizeHint};
 use tidegate::QueuedEvent;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::peer::Peer;
+
 /// What a connection has written and not flushed yet.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Handover(Arc<Mutex<Vec<QueuedEvent>>>);
+pub(crate) struct Handover {
+    leases: Arc<Mutex<Vec<QueuedEvent>>>,
+    /// Who is to get them.
+    peer: Option<Peer>,
+}
 
 impl Handover {
+    pub(crate) fn new(peer: Peer) -> Self {
+        Self { leases: Arc::default(), peer: Some(peer) }
+    }
+
+    /// Waits until whoever asked is gone.
+    pub(crate) async fn gone(&self) {
+        match &self.peer {
+            Some(peer) => peer.closed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether whoever asked is gone.
+    pub(crate) async fn is_gone(&self) -> bool {
+        match &self.peer {
+            Some(peer) => peer.is_closed().await,
+            None => false,
+        }
+    }
+
     fn written(&self, leases: Vec<QueuedEvent>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(leases);
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner).extend(leases);
     }
 
     /// The answer is out: the leases are the worker's now.
     fn flushed(&self) {
-        let leases = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let leases = std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner));
         leases.into_iter().for_each(QueuedEvent::forget);
     }
 }
@@ -114,3 +140,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests;

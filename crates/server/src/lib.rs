@@ -8,6 +8,7 @@
 //! until it is told to stop. Two servers can live in one process.
 
 mod auth;
+mod bodies;
 mod body;
 mod error;
 mod extract;
@@ -15,11 +16,13 @@ mod handover;
 mod observe;
 mod openapi;
 mod options;
+mod peer;
 mod router;
 mod routes;
 mod server;
 mod service;
 mod tenant;
+mod unknown;
 mod waiting;
 mod wire;
 
@@ -27,5 +30,5 @@ pub use auth::{KeyInfo, Keyring, NewKey, Scope, Scopes};
 pub use error::{Code, ErrorBody};
 pub use openapi::document as openapi;
 pub use options::{AuthOptions, Limits, Metrics, OidcOptions, Options, RetentionOptions};
-pub use server::{Handle, Server, ServerError};
+pub use server::{Handle, Hurry, Server, ServerError, listen};
 pub use tidegate_store::SCHEMA_VERSION;

@@ -1,11 +1,16 @@
 //! The OpenAPI document, generated from the handlers. The committed copy is checked against it by a test.
 
+use std::collections::HashMap;
+
+use http::Method;
+use utoipa::openapi::path::ParameterIn;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Content, OpenApi as Document, RefOr, Response, Schema};
 use utoipa::{Modify, OpenApi};
 
 use crate::error::{Code, ErrorBody};
 use crate::routes::{events, health, list, projections, publish, queues, reports, subscribe, workers};
+use crate::unknown::Parameters;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -79,4 +84,25 @@ pub fn document() -> String {
     let mut text = Api::openapi().to_pretty_json().unwrap_or_default();
     text.push('\n');
     text
+}
+
+/// The parameters that each operation takes in its query.
+pub(crate) fn parameters() -> Parameters {
+    let mut known = HashMap::new();
+    for (path, item) in Api::openapi().paths.paths {
+        let operations = [
+            (Method::GET, item.get),
+            (Method::PUT, item.put),
+            (Method::POST, item.post),
+            (Method::DELETE, item.delete),
+            (Method::PATCH, item.patch),
+        ];
+        for (method, operation) in operations {
+            let Some(operation) = operation else { continue };
+            let all = operation.parameters.unwrap_or_default().into_iter();
+            let names = all.filter(|one| one.parameter_in == ParameterIn::Query).map(|one| one.name).collect();
+            known.insert((method, path.clone()), names);
+        }
+    }
+    Parameters(known)
 }

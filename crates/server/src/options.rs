@@ -91,17 +91,36 @@ impl std::fmt::Debug for Metrics {
 pub struct AuthOptions {
     /// Whether a key or token is needed. Without, the server listens on loopback addresses only.
     pub required: bool,
+    /// Names, beside loopback ones, that callers may reach a server without keys by.
+    pub hosts: Vec<String>,
     /// An issuer whose tokens are accepted beside keys.
     pub oidc: Option<OidcOptions>,
 }
 
 /// An OpenID Connect issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OidcOptions {
     /// Its address, as tokens name it.
     pub issuer: String,
     /// The audience tokens must be meant for.
     pub audience: String,
+    /// Whether a token that names no client is accepted; it then sees all of them. Refused by default.
+    pub allow_unscoped: bool,
+    /// Keys are fetched anew after this long; 5 minutes by default. The old ones serve until that is done.
+    pub refresh_after: Duration,
+}
+
+impl OidcOptions {
+    /// An issuer with everything else at its default.
+    pub fn new(issuer: impl Into<String>, audience: impl Into<String>) -> Self {
+        Self {
+            issuer: issuer.into(),
+            audience: audience.into(),
+            allow_unscoped: false,
+            refresh_after: Duration::from_secs(300),
+        }
+    }
 }
 
 /// Bounds of requests.
@@ -120,8 +139,15 @@ pub struct Limits {
     pub head_time: Duration,
     /// How long a body may take to arrive; 30 s by default.
     pub body_time: Duration,
+    /// All request bodies that are read or worked on together; 256 MiB by default. Beyond it the answer is 503. Batches
+    /// leave a quarter of it to single events.
+    pub bodies_bytes: usize,
+    /// How long a caller may take to read an answer, plus a second for every 16 KiB of it; 30 s by default.
+    pub write_time: Duration,
     /// Connections at once; 10,000 by default.
     pub connections: usize,
+    /// Connections that wait to be accepted; 4,096 by default. The system may allow fewer (`net.core.somaxconn`).
+    pub backlog: u32,
 }
 
 impl Default for Limits {
@@ -133,7 +159,10 @@ impl Default for Limits {
             json_depth: 128,
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(30),
+            bodies_bytes: 256 << 20,
+            write_time: Duration::from_secs(30),
             connections: 10_000,
+            backlog: 4_096,
         }
     }
 }

@@ -3,25 +3,29 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::{HeaderValue, header};
 use tower_http::catch_panic::CatchPanicLayer;
 
+use crate::bodies::hold;
 use crate::error::{ApiError, Code};
 use crate::observe::observe;
 use crate::routes::{docs, events, health, list, projections, publish, queues, reports, subscribe, workers};
 use crate::service::Service;
+use crate::unknown::refuse_parameters;
 
 /// Everything the server answers.
 pub(crate) fn router(service: &Arc<Service>) -> Router {
+    let parameters = Arc::new(crate::openapi::parameters());
+    let known_only = from_fn_with_state(parameters, refuse_parameters);
     Router::new()
-        .merge(work())
-        .merge(management())
+        .merge(work().merge(management()).route_layer(known_only))
         .merge(operations())
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(Arc::clone(service), hold))
         .layer(from_fn(observe))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(axum::middleware::map_response(nosniff))

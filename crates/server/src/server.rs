@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -11,7 +12,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tidegate::EventQueue;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use tower::ServiceExt;
@@ -19,6 +20,7 @@ use tower::ServiceExt;
 use crate::auth::Authenticator;
 use crate::handover::{Handover, Watched};
 use crate::options::Options;
+use crate::peer::PeerStream;
 use crate::router::router;
 use crate::service::Service;
 
@@ -61,6 +63,35 @@ pub enum ServerError {
 pub struct Server {
     service: Arc<Service>,
     stopping: watch::Sender<bool>,
+    hurry: Hurry,
+}
+
+/// Cuts the grace period of a server that stops.
+#[derive(Debug, Clone)]
+pub struct Hurry(watch::Sender<bool>);
+
+impl Hurry {
+    /// Running requests are given up, now or as soon as the server stops.
+    pub fn now(&self) {
+        self.0.send_replace(true);
+    }
+
+    async fn wanted(&self) {
+        // We hold the other end ourselves.
+        let _ = self.0.subscribe().wait_for(|hurry| *hurry).await;
+    }
+}
+
+/// A listener that keeps up to `backlog` connections waiting to be accepted, so that a crowd that comes at once is not
+/// turned away.
+///
+/// # Errors
+/// When the address cannot be listened on.
+pub fn listen(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(backlog)
 }
 
 impl Server {
@@ -72,7 +103,13 @@ impl Server {
         let auth = Authenticator::new(&options.auth, &queue).map_err(ServerError::Setting)?;
         let (stopping, stopped) = watch::channel(false);
         let service = Arc::new(Service::new(queue, options, auth, stopped));
-        Ok(Self { service, stopping })
+        Ok(Self { service, stopping, hurry: Hurry(watch::Sender::new(false)) })
+    }
+
+    /// What ends its grace period early.
+    #[must_use]
+    pub fn hurry(&self) -> Hurry {
+        self.hurry.clone()
     }
 
     /// Serves until `shutdown` is over: then it accepts nothing more, ends long polls, and lets running requests end
@@ -102,13 +139,13 @@ impl Server {
                 Err(error) => {
                     // Out of descriptors, most likely: others must end first.
                     tracing::warn!(%error, "a connection was not accepted");
-                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                    tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
         }
         drop(listener);
         let _ = self.stopping.send(true); // long polls end
-        connections.end(self.service.options.grace).await;
+        connections.end(self.service.options.grace, &self.hurry).await;
         upkeep.abort();
         Ok(())
     }
@@ -170,23 +207,39 @@ struct Connections {
     room: Arc<Semaphore>,
     protocol: http1::Builder,
     graceful: GracefulShutdown,
+    write_time: Duration,
 }
+
+/// The caller is gone, so that its request was given up.
+#[derive(Debug, thiserror::Error)]
+#[error("the caller hung up")]
+struct HungUp;
 
 impl Connections {
     fn new(options: &Options) -> Self {
         let mut protocol = http1::Builder::new();
-        protocol.timer(TokioTimer::new()).header_read_timeout(options.limits.head_time);
+        protocol.timer(TokioTimer::new()).header_read_timeout(options.limits.head_time).half_close(true);
         let room = Arc::new(Semaphore::new(options.limits.connections.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { room, protocol, graceful: GracefulShutdown::new() }
+        Self { room, protocol, graceful: GracefulShutdown::new(), write_time: options.limits.write_time }
     }
 
     fn serve(&self, stream: TcpStream, router: Router, permit: OwnedSemaphorePermit) {
         let _ = stream.set_nodelay(true); // a missing option costs time only
-        let handover = Handover::default();
+        let stream = PeerStream::new(stream, self.write_time);
+        let peer = stream.peer();
+        let handover = Handover::new(peer.clone());
         let io = TokioIo::new(Watched::new(stream, handover.clone()));
         let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(handover.clone());
-            router.clone().oneshot(request.map(Body::new))
+            let answer = router.clone().oneshot(request.map(Body::new));
+            let peer = peer.clone();
+            async move {
+                tokio::select! {
+                    biased;
+                    answer = answer => answer.map_err(|never| match never {}),
+                    () = peer.given_up() => Err(HungUp),
+                }
+            }
         });
         let connection = self.protocol.serve_connection(io, service);
         let watcher: Watcher = self.graceful.watcher();
@@ -198,9 +251,11 @@ impl Connections {
         });
     }
 
-    async fn end(self, grace: std::time::Duration) {
-        if tokio::time::timeout(grace, self.graceful.shutdown()).await.is_err() {
-            tracing::warn!("requests were still running at the end of the grace period");
+    async fn end(self, grace: Duration, hurry: &Hurry) {
+        tokio::select! {
+            () = self.graceful.shutdown() => {}
+            () = tokio::time::sleep(grace) => tracing::warn!("requests were still running at the end of the grace period"),
+            () = hurry.wanted() => tracing::warn!("asked to hurry: running requests were given up"),
         }
     }
 }

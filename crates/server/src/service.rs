@@ -11,9 +11,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::auth::Authenticator;
+use crate::bodies::Bodies;
 use crate::error::{ApiError, Code, Result};
 use crate::options::Options;
-use crate::tenant::Tenant;
 use crate::waiting::Rooms;
 
 /// A change of a queue's settings on another node is noticed after this long at the latest.
@@ -22,6 +22,8 @@ const NOTE_KEYS_EVERY: Duration = Duration::from_secs(10);
 /// Rows that one step of retention looks at, and the pause after it.
 const RETENTION_BATCH: usize = 500;
 const RETENTION_PAUSE: Duration = Duration::from_millis(50);
+/// A round of retention may take half of the time between two rounds, and at least half of this.
+const RETENTION_AT_LEAST: Duration = Duration::from_secs(10);
 
 /// The state of a server.
 #[derive(Debug)]
@@ -30,6 +32,7 @@ pub(crate) struct Service {
     pub(crate) options: Options,
     pub(crate) auth: Authenticator,
     pub(crate) rooms: Rooms,
+    pub(crate) bodies: Arc<Bodies>,
     stopping: watch::Receiver<bool>,
     settings: Mutex<HashMap<QueueName, (QueueSettings, Instant)>>,
     handles: Mutex<HashMap<QueueName, EventQueue>>,
@@ -43,7 +46,9 @@ impl Service {
         stopping: watch::Receiver<bool>,
     ) -> Self {
         let handles = Mutex::new(HashMap::from([(queue.name().clone(), queue.clone())]));
-        Self { queue, options, auth, rooms: Rooms::default(), stopping, settings: Mutex::default(), handles }
+        let bodies = Arc::new(Bodies::new(options.limits.bodies_bytes));
+        let (rooms, settings) = (Rooms::default(), Mutex::default());
+        Self { queue, options, auth, rooms, bodies, stopping, settings, handles }
     }
 
     /// Waits until the server stops.
@@ -57,24 +62,24 @@ impl Service {
     }
 
     /// What pull workers get in a queue. 404 when there is none.
-    pub(crate) async fn settings(&self, queue: &QueueName, tenant: Tenant) -> Result<QueueSettings> {
+    pub(crate) async fn settings(&self, queue: &QueueName) -> Result<QueueSettings> {
         let known = lock(&self.settings).get(queue).cloned();
         if let Some((settings, at)) = known
             && at.elapsed() < SETTINGS_LAST
         {
             return Ok(settings);
         }
-        Ok(self.config(queue, tenant).await?.settings)
+        Ok(self.config(queue).await?.settings)
     }
 
-    /// A queue's configuration, fresh. A client's own default queue is made when it is first named.
-    pub(crate) async fn config(&self, queue: &QueueName, tenant: Tenant) -> Result<QueueConfig> {
-        let mut found = self.queue.queues().await?.into_iter().find(|config| config.name == *queue);
-        if found.is_none() && tenant.0.is_some() && tenant.shown(queue) == QueueName::DEFAULT {
-            found = Some(self.queue.named(queue.as_str()).await?.config().await?);
+    /// A queue's configuration, fresh. A client's default queue is made when it is first named.
+    pub(crate) async fn config(&self, queue: &QueueName) -> Result<QueueConfig> {
+        let mut found = self.queue.config_of(queue).await?;
+        if found.is_none() && queue.client().is_some() && queue.name() == QueueName::DEFAULT {
+            found = Some(self.queue.of(queue.clone()).await?.config().await?);
         }
         let missing = || {
-            let text = format!("there is no queue {}: create it with PUT /queues/NAME", tenant.shown(queue));
+            let text = format!("there is no queue {}: create it with PUT /queues/NAME", queue.name());
             ApiError::new(Code::NotFound, text)
         };
         let config = found.ok_or_else(missing)?;
@@ -91,7 +96,7 @@ impl Service {
         if let Some(handle) = lock(&self.handles).get(queue) {
             return Ok(handle.clone());
         }
-        let handle = self.queue.named(queue.as_str()).await?;
+        let handle = self.queue.of(queue.clone()).await?;
         lock(&self.handles).insert(queue.clone(), handle.clone());
         Ok(handle)
     }
@@ -101,21 +106,24 @@ impl Service {
         let service = Arc::clone(self);
         let now_and_then = async move {
             let mut tick = tokio::time::interval(NOTE_KEYS_EVERY);
-            let mut due = Instant::now();
             loop {
                 tick.tick().await;
                 service.auth.keys().note_used().await;
                 if let Some(metrics) = &service.options.metrics {
                     metrics.0.run_upkeep();
                 }
-                if due.elapsed() >= service.options.retention.every {
-                    due = Instant::now();
-                    service.forget_what_is_old().await;
-                }
+            }
+        };
+        // Beside the rest, so that a long round holds nothing up.
+        let service = Arc::clone(self);
+        let retention = async move {
+            loop {
+                tokio::time::sleep(service.options.retention.every.max(Duration::from_secs(1))).await;
+                service.forget_what_is_old().await;
             }
         };
         let service = Arc::clone(self);
-        tokio::spawn(async move { tokio::join!(now_and_then, service.rooms.look(&service.queue)).0 })
+        tokio::spawn(async move { tokio::join!(now_and_then, retention, service.rooms.look(&service.queue)).0 })
     }
 
     /// Removes what is older than the settings say, in small steps that let others go first.
@@ -131,12 +139,14 @@ impl Service {
         if (kept.audit, kept.log, kept.dead_letters) == (None, None, None) {
             return;
         }
-        match self.queue.retain_all(retention, RETENTION_PAUSE).await {
-            Ok(done) if done.audit + done.entries > 0 => {
-                tracing::info!(audit = done.audit, entries = done.entries, "forgot what was old");
+        let budget = kept.every.max(RETENTION_AT_LEAST) / 2;
+        match self.queue.retain_for_all(retention, RETENTION_PAUSE, budget).await {
+            Ok(Some(done)) if done.audit + done.entries > 0 => {
+                tracing::info!(audit = done.audit, entries = done.entries, "retention removed what was old");
             }
+            // Nothing was old, or another node does it.
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "what is old was not forgotten"),
+            Err(error) => tracing::warn!(%error, "retention failed: old rows stay until the next round"),
         }
     }
 }

@@ -3,14 +3,13 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tidegate::{Claimed, EntryPhase, EntryView, Fact, Published, RetryPolicy, Timestamp};
+use tidegate::{Claimed, EntryPhase, EntryView, Fact, Published, QueueName, RetryPolicy, Timestamp};
 use tidegate_core::work::{MAX_TAGS, check_tag};
 use tidegate_core::{Action, Status};
 use tidegate_store::{AuditRow, EntrySummary};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, Result};
-use crate::tenant::Tenant;
 
 /// Tags as one comma-separated text, or as a list.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -55,7 +54,7 @@ pub(crate) fn read_tags<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Vec<
 
 /// When a failed attempt is tried again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Retry {
     /// The same delay each time.
     Fixed {
@@ -166,6 +165,9 @@ pub(crate) struct EventBasics {
     /// Its queue.
     #[schema(example = "default")]
     queue: String,
+    /// The client that its queue belongs to, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client: Option<String>,
     /// Its type.
     #[serde(rename = "type")]
     event_type: String,
@@ -235,11 +237,16 @@ pub(crate) struct PayloadSchema {
     payload_base64: Option<String>,
 }
 
+/// A queue's client as it is shown.
+pub(crate) fn client(queue: &QueueName) -> Option<String> {
+    queue.client().map(|client| client.to_string())
+}
+
 /// What a publisher asked for, as far as the answer repeats it.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) fact: Fact,
-    pub(crate) queue: String,
+    pub(crate) queue: QueueName,
     pub(crate) max_attempts: u32,
     pub(crate) priority: i16,
     pub(crate) group: Option<String>,
@@ -258,7 +265,8 @@ impl Event {
                 tags: asked.fact.tags.join(","),
                 status: Status::Pending,
                 retry_count: 0,
-                queue: asked.queue,
+                client: client(&asked.queue),
+                queue: asked.queue.name().to_owned(),
                 event_type: asked.fact.event_type.clone(),
                 created_at: published.created_at,
             },
@@ -281,7 +289,7 @@ impl Event {
     }
 
     /// As it is.
-    pub(crate) fn of(view: EntryView, tenant: &Tenant) -> Self {
+    pub(crate) fn of(view: EntryView) -> Self {
         let (status, retry_count, next_retry_at) = (view.status(), view.retry_count(), view.next_retry_at());
         let max_retries = view.max_retries();
         let available_at = match view.phase {
@@ -302,7 +310,8 @@ impl Event {
                 tags: fact.tags.join(","),
                 status,
                 retry_count,
-                queue: tenant.shown(&view.queue),
+                client: client(&view.queue),
+                queue: view.queue.name().to_owned(),
                 event_type: fact.event_type.clone(),
                 created_at: fact.created_at,
             },
@@ -358,7 +367,7 @@ pub(crate) struct Leased {
 }
 
 impl Leased {
-    pub(crate) fn of(claimed: &Claimed, queue: String) -> Self {
+    pub(crate) fn of(claimed: &Claimed, queue: &QueueName) -> Self {
         let fact = &claimed.fact;
         Self {
             basics: EventBasics {
@@ -368,7 +377,8 @@ impl Leased {
                 tags: fact.tags.join(","),
                 status: Status::Processing,
                 retry_count: tidegate_core::work::retry_count(claimed.attempts, false),
-                queue,
+                client: client(queue),
+                queue: queue.name().to_owned(),
                 event_type: fact.event_type.clone(),
                 created_at: fact.created_at,
             },
@@ -410,7 +420,7 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    pub(crate) fn of(entry: EntrySummary, tenant: &Tenant) -> Self {
+    pub(crate) fn of(entry: EntrySummary) -> Self {
         let retry_count = entry.retry_count();
         Self {
             basics: EventBasics {
@@ -420,7 +430,8 @@ impl Listed {
                 tags: entry.tags.join(","),
                 status: entry.status,
                 retry_count,
-                queue: tenant.shown(&entry.queue),
+                client: client(&entry.queue),
+                queue: entry.queue.name().to_owned(),
                 event_type: entry.event_type,
                 created_at: entry.created_at,
             },

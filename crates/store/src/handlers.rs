@@ -1,5 +1,7 @@
 //! What handlers answered while their entry is still live: the verbs and their values.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use tidegate_core::{EntryId, LeaseToken};
 
@@ -40,4 +42,20 @@ pub struct HandlerHistory {
     pub states: Vec<(String, String)>,
     /// The results of the generation before this one, JSON text by handler, if the entry was redriven.
     pub previous: Option<String>,
+}
+
+impl HandlerHistory {
+    /// Everything that is known, JSON text by handler, as a log row has it; a later answer counts. `None` when nothing
+    /// is.
+    #[must_use]
+    pub fn results(&self) -> Option<String> {
+        let previous = self.previous.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        let mut all: BTreeMap<String, serde_json::Value> = previous.unwrap_or_default();
+        for (handler, text) in &self.states {
+            if let Ok(result) = serde_json::from_str(text) {
+                all.insert(handler.clone(), result);
+            }
+        }
+        if all.is_empty() { None } else { serde_json::to_string(&all).ok() }
+    }
 }

@@ -1,5 +1,7 @@
 //! API keys as a store keeps them: only their hashes. Knows nothing of requests.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use async_trait::async_trait;
 use tidegate_core::{Timestamp, Tsid};
 
@@ -17,8 +19,12 @@ pub trait KeyStore: Send + Sync {
     /// Revokes a key, by its number. A repeat is fine; `NotFound` when there is none.
     async fn revoke_key(&self, id: i64) -> Result<KeyView>;
 
-    /// The key with this hash, also a revoked one.
-    async fn key_by_hash(&self, hash: &[u8]) -> Result<Option<KeyView>>;
+    /// The keys with these hashes, also revoked ones, in the order asked.
+    async fn keys_by_hash(&self, hashes: Vec<Vec<u8>>) -> Result<Vec<Option<KeyView>>>;
+
+    /// How often keys were made or revoked, as far as this process knows. What was looked up before the last change may be
+    /// old.
+    fn key_changes(&self) -> u64;
 
     /// Notes that keys were used. Called now and then, not with every request.
     async fn keys_used(&self, ids: Vec<i64>) -> Result<()>;
@@ -73,4 +79,18 @@ impl NewKey {
 /// No such key.
 pub(crate) fn no_key(id: i64) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no key {id}"))
+}
+
+/// Counts changes of keys in this process.
+#[derive(Debug, Default)]
+pub(crate) struct KeyChanges(AtomicU64);
+
+impl KeyChanges {
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
 }

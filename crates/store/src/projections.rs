@@ -57,6 +57,11 @@ pub trait Projections: fmt::Debug + Send + Sync {
     /// Makes a version active and retires all below it. `Fenced` unless the token is the reader's.
     async fn activate(&self, id: &ProjectionId, token: i64) -> Result<()>;
 
+    /// Retires all versions of a projection and fences their readers: it holds no row of the log back any more. False when there
+    /// is none of that name. What it kept is removed by [`sweep`](Self::sweep). A process that registers it again starts it
+    /// anew, from the oldest row of the log.
+    async fn remove(&self, name: &str) -> Result<bool>;
+
     /// Removes some documents of retired versions, and such versions once they have none; whether there are more.
     async fn sweep(&self, name: &str) -> Result<bool>;
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::oneshot;
 
@@ -19,7 +20,15 @@ pub(crate) trait StandingClaims: Send + Sync {
 pub struct Standing {
     number: u64,
     claims: Arc<dyn StandingClaims>,
-    answer: oneshot::Receiver<Result<Vec<Claimed>>>,
+    answer: oneshot::Receiver<Result<Taken>>,
+    taken_at: Instant,
+}
+
+/// What a standing claim took, and a moment before it did.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) at: Instant,
+    pub(crate) claimed: Vec<Claimed>,
 }
 
 impl fmt::Debug for Standing {
@@ -30,12 +39,8 @@ impl fmt::Debug for Standing {
 
 impl Standing {
     #[cfg(feature = "sqlite")]
-    pub(crate) fn new(
-        number: u64,
-        claims: Arc<dyn StandingClaims>,
-        answer: oneshot::Receiver<Result<Vec<Claimed>>>,
-    ) -> Self {
-        Self { number, claims, answer }
+    pub(crate) fn new(number: u64, claims: Arc<dyn StandingClaims>, answer: oneshot::Receiver<Result<Taken>>) -> Self {
+        Self { number, claims, answer, taken_at: Instant::now() }
     }
 
     /// Has the store look now: something became due, or somebody else may have written.
@@ -45,7 +50,17 @@ impl Standing {
 
     /// Waits for entries. `None`: the store gave the claim up. Dropping this future loses nothing.
     pub async fn answer(&mut self) -> Option<Result<Vec<Claimed>>> {
-        (&mut self.answer).await.ok()
+        let answer = (&mut self.answer).await.ok()?;
+        Some(answer.map(|Taken { at, claimed }| {
+            self.taken_at = at;
+            claimed
+        }))
+    }
+
+    /// A moment before its leases began, by this process's own clock; before the answer, when the claim began to stand.
+    #[must_use]
+    pub fn taken_at(&self) -> Instant {
+        self.taken_at
     }
 
     /// Takes the claim back, so that it gets nothing any more. `false`: too late, and [`answer`](Self::answer) soon

@@ -25,7 +25,7 @@ use crate::work::WorkStore;
 pub type Batch<T> = Vec<Result<T>>;
 
 /// The version of the schema that this program writes.
-pub const SCHEMA_VERSION: i32 = 5;
+pub const SCHEMA_VERSION: i32 = 10;
 
 /// A database that keeps events.
 ///
@@ -40,8 +40,9 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// Writes events and their entries. The ids of one call rise in the order of its items.
     async fn publish(&self, events: Vec<NewEvent>) -> Result<Batch<Published>>;
 
-    /// Leases up to `claim.max` eligible entries, first by priority, then in order. Entries whose attempts are used up
-    /// end here instead. Nothing to claim is an empty answer.
+    /// Leases up to `claim.max` eligible entries, first by priority, then in order, with payloads of at most
+    /// [`MAX_CLAIM_BYTES`] together: fewer than asked for does not mean that there are no more. Entries whose attempts are
+    /// used up end here instead. Nothing to claim is an empty answer.
     async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>>;
 
     /// Moves entries to the log. Under a token: `Fenced` unless it is held; a repeat under the token that ended it is
@@ -81,15 +82,47 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// All queues.
     async fn queues(&self) -> Result<Vec<QueueConfig>>;
 
-    /// Creates a queue, or changes what the change names.
+    /// One queue as it stands now; `None` when there is none. Costs a look at the catalogue's version, however many queues
+    /// there are, and never writes.
+    async fn queue(&self, name: &QueueName) -> Result<Option<QueueConfig>> {
+        Ok(self.queues().await?.into_iter().find(|queue| queue.name == *name))
+    }
+
+    /// Creates a queue, or changes what the change names. One that changes nothing writes nothing.
     async fn put_queue(&self, name: &QueueName, change: QueueChange) -> Result<QueueConfig>;
 
     /// Says that these consumers are alive; `why` and the worker list use it. No two are of one worker and queue.
     async fn consumers_seen(&self, consumers: Vec<Consumer>) -> Result<Batch<()>>;
 
+    /// Keeps the store's heartbeat, without which no lease expires, and does nothing else. Answers how long the store had
+    /// been down, when that was found out now; all leases were moved by it. To be called several times within
+    /// [`outage_after`](StoreOptions::outage_after), and not behind anything that may take long.
+    async fn beat(&self) -> Result<Option<Duration>> {
+        Ok(self.maintain().await?.outage)
+    }
+
+    /// Makes this process the one that does a task for all, or keeps it so, for as long as `lease`; false when another one is.
+    async fn elect(&self, _task: &'static str, _lease: Duration) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// For how long the first entry of each queue could have been claimed; `None` where there is none to claim.
+    async fn oldest(&self) -> Result<Vec<(QueueName, Option<Duration>)>> {
+        Ok(Vec::new())
+    }
+
     /// Regular upkeep: the store's heartbeat (leases do not expire while the store was down), due promotions of groups
     /// and arrivals, expired keys, partitions to come. Cheap when there is nothing to do; called about once a second.
     async fn maintain(&self) -> Result<Upkeep>;
+
+    /// Tries whether a write and a claim would succeed now, with as little as possible and changing nothing. Called about
+    /// once a second; a caller that does not wait for the answer loses nothing.
+    ///
+    /// # Errors
+    /// What a write or a claim would meet.
+    async fn probe(&self) -> Result<Probe> {
+        Ok(Probe::default())
+    }
 
     /// What handlers answered, where this store keeps it.
     fn handler_states(&self) -> Option<&dyn HandlerStates> {
@@ -120,6 +153,15 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
 
     /// Gives up all claims that stand.
     fn dismiss(&self) {}
+
+    /// Refuses a caller that could never be answered: one that holds a transaction which everything else of this store
+    /// waits for. To be asked in the caller's own task, before the call is handed to another.
+    ///
+    /// # Errors
+    /// `Invalid`, with what to do instead.
+    fn check_caller(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Hints that something became claimable. Missing one costs time, never an event.
     fn wakeups(&self) -> broadcast::Receiver<Wake>;
@@ -208,6 +250,8 @@ pub struct StoreOptions {
     pub lock_timeout: Duration,
     /// How long a gap in the store's heartbeat counts as an outage during which no lease expired.
     pub outage_after: Duration,
+    /// Lanes that one queue has at most: pairs of an event type and a priority. One more is refused.
+    pub max_lanes: usize,
 }
 
 impl Default for StoreOptions {
@@ -220,6 +264,7 @@ impl Default for StoreOptions {
             clock: Clock::Database,
             lock_timeout: Duration::from_secs(5),
             outage_after: Duration::from_secs(5),
+            max_lanes: 4096,
         }
     }
 }
@@ -270,6 +315,9 @@ pub enum PublishOutcome {
     Replaced,
 }
 
+/// Bytes of payloads that one claim takes at most; an event that alone has more goes alone.
+pub const MAX_CLAIM_BYTES: usize = 8 << 20;
+
 /// A request for work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
@@ -314,6 +362,8 @@ pub struct Claimed {
     pub last_error: Option<String>,
     /// Its FIFO group.
     pub group: Option<String>,
+    /// When a failed attempt of an event without a policy of its own is tried again, where the queue says so.
+    pub queue_retry: Option<Arc<RetryPolicy>>,
     /// The fact.
     pub fact: Fact,
 }
@@ -514,8 +564,53 @@ pub struct QueueChange {
     pub state: Option<QueueState>,
     /// Entries it holds at most (`Some(None)` lifts the limit).
     pub depth_limit: Option<Option<u64>>,
-    /// What pull workers get, all of it.
-    pub settings: Option<QueueSettings>,
+    /// What pull workers get.
+    pub settings: SettingsChange,
+}
+
+/// What to change of what pull workers get; `None` leaves a setting as it is, `Some(None)` takes it back to its default.
+///
+/// Stores merge it into what stands, in the transaction that writes it: two changes at once both count.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SettingsChange {
+    /// Seconds that a lease lasts when its claimer names none.
+    pub lease_seconds: Option<Option<u32>>,
+    /// Retries of an event that names none.
+    pub max_retries: Option<Option<u32>>,
+    /// When a failed attempt of an event without a policy of its own is tried again.
+    pub retry: Option<Option<RetryPolicy>>,
+    /// Whether workers must name their lease when they report.
+    pub require_lease: Option<bool>,
+}
+
+impl From<QueueSettings> for SettingsChange {
+    fn from(all: QueueSettings) -> Self {
+        Self {
+            lease_seconds: Some(all.lease_seconds),
+            max_retries: Some(all.max_retries),
+            retry: Some(all.retry),
+            require_lease: Some(all.require_lease),
+        }
+    }
+}
+
+impl QueueChange {
+    /// The queue as the change leaves it.
+    pub(crate) fn apply(self, to: &mut QueueConfig) -> Result<()> {
+        if self.depth_limit.flatten().is_some_and(|limit| i64::try_from(limit).is_err()) {
+            return Err(Error::invalid("a depth limit must be below 2^63"));
+        }
+        to.state = self.state.unwrap_or(to.state);
+        to.depth_limit = self.depth_limit.unwrap_or(to.depth_limit);
+        let (settings, change) = (&mut to.settings, self.settings);
+        settings.lease_seconds = change.lease_seconds.unwrap_or(settings.lease_seconds);
+        settings.max_retries = change.max_retries.unwrap_or(settings.max_retries);
+        settings.require_lease = change.require_lease.unwrap_or(settings.require_lease);
+        if let Some(retry) = change.retry {
+            settings.retry = retry;
+        }
+        Ok(())
+    }
 }
 
 /// A consumer that is alive.
@@ -549,6 +644,17 @@ pub struct Upkeep {
     pub keys_expired: u64,
     /// How long the store had been down, when that was found out now; all leases were moved by it.
     pub outage: Option<Duration>,
+    /// Groups that had waiting entries and none to claim, and whose first is claimable now. That never happens by itself:
+    /// rows were removed by hand, or by a fault.
+    pub groups_mended: u64,
+}
+
+/// What a store that can be written to says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Probe {
+    /// The length of SQLite's write-ahead log, where there is one.
+    pub wal_bytes: Option<u64>,
 }
 
 /// A hint that something became claimable.
@@ -558,6 +664,22 @@ pub enum Wake {
     Queues(BTreeSet<QueueName>),
     /// Perhaps anywhere (another process wrote, or hints were lost).
     Any,
+}
+
+/// A queue has as many lanes as it may.
+pub(crate) fn too_many_lanes(queue: &QueueName, lanes: usize) -> Error {
+    Error::new(
+        crate::error::ErrorKind::Full,
+        format!(
+            "queue {queue} has {lanes} lanes (pairs of an event type and a priority), its limit (max_lanes): publish with \
+             fewer types or priorities, wait until unused lanes are removed, or raise the limit"
+        ),
+    )
+}
+
+/// The queue takes nothing new.
+pub(crate) fn draining(queue: &QueueName) -> Error {
+    Error::new(crate::error::ErrorKind::Full, format!("queue {} is draining", queue.name()))
 }
 
 /// The key of a request was used for another one.
@@ -573,4 +695,14 @@ pub(crate) fn exhausted_errors(max_attempts: u32, last_error: Option<&str>) -> S
     let abandoned = format!("abandoned: all {max_attempts} attempts were used up without a verdict");
     let errors: Vec<&str> = last_error.into_iter().chain([abandoned.as_str()]).collect();
     serde_json::to_string(&errors).unwrap_or(abandoned)
+}
+
+/// The errors an entry ends with when a claim finds that its event is missing.
+pub(crate) fn missing_fact_errors(event_id: i64, last_error: Option<&str>) -> String {
+    let missing = format!(
+        "the event of this entry (id {event_id}) is missing from the table of events, so nobody can be given it: \
+         restore that row from a backup and redrive the entry, or discard it"
+    );
+    let errors: Vec<&str> = last_error.into_iter().chain([missing.as_str()]).collect();
+    serde_json::to_string(&errors).unwrap_or(missing)
 }

@@ -31,6 +31,9 @@ pub trait WorkStore: Send + Sync {
     /// count stays as it was.
     async fn reset(&self, items: Vec<Reset>) -> Result<Batch<()>>;
 
+    /// The queues of entries, live or ended; `None` where there is none. Reads no facts: payloads may be large.
+    async fn queues_of(&self, ids: Vec<EntryId>) -> Result<Vec<Option<QueueName>>>;
+
     /// What happened to an entry, in order.
     async fn audit(&self, id: EntryId) -> Result<Vec<AuditRow>>;
 
@@ -110,7 +113,36 @@ pub struct Heartbeat {
     /// Whose.
     pub holder: Holder,
     /// For how long from now.
-    pub lease: Duration,
+    pub lease: HeartbeatLease,
+}
+
+/// For how long a sign of life keeps an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeartbeatLease {
+    /// For this long.
+    For(Duration),
+    /// As the claim asked, where the audit knows it, else as the queue says.
+    AsClaimed {
+        /// Where the queue does not say.
+        otherwise: Duration,
+    },
+}
+
+impl HeartbeatLease {
+    /// How long that is, by what the claim asked and what the queue says.
+    pub(crate) fn length(self, claimed_ms: Option<i64>, settings: &QueueSettings) -> Duration {
+        let Self::AsClaimed { otherwise } = self else { return self.otherwise() };
+        let claimed = claimed_ms.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0).map(Duration::from_millis);
+        claimed.or(settings.lease_seconds.map(|seconds| Duration::from_secs(seconds.into()))).unwrap_or(otherwise)
+    }
+
+    /// What it is when nothing is known of the claim or the queue.
+    #[must_use]
+    pub fn otherwise(self) -> Duration {
+        match self {
+            Self::For(lease) | Self::AsClaimed { otherwise: lease } => lease,
+        }
+    }
 }
 
 /// A lease as it stands.
@@ -179,7 +211,7 @@ pub struct ListQuery {
     pub event_type: Option<String>,
     /// Held or ended by this worker.
     pub worker: Option<String>,
-    /// Owned by this tenant.
+    /// In this client's queues.
     pub client: Option<Tsid>,
     /// Published at this moment or later.
     pub from: Option<Timestamp>,
@@ -221,7 +253,7 @@ pub struct EntrySummary {
     pub title: Option<String>,
     /// Its tags.
     pub tags: Vec<String>,
-    /// The tenant that owns it.
+    /// Whose it is: its queue's client.
     pub client: Option<Tsid>,
     /// Where it is in its life.
     pub status: Status,
@@ -294,6 +326,8 @@ pub(crate) fn next_retry_at(due: Option<Timestamp>, attempts: u32, updated_at: T
 pub struct WorkerView {
     /// Its name.
     pub worker: String,
+    /// The client in whose queues it works: the same name in two clients' queues is two workers.
+    pub client: Option<Tsid>,
     /// When it was last heard of.
     pub seen_at: Timestamp,
     /// The queues it was seen in.
@@ -378,15 +412,15 @@ pub(crate) fn replay(row: AuditRow) -> Result<Reported> {
     Ok(Reported { row, verdict, repeated: true })
 }
 
+/// Workers by client and name.
+pub(crate) type Workers = BTreeMap<(Option<Tsid>, String), WorkerView>;
+
 /// Notes that a worker was heard of.
-pub(crate) fn seen(
-    known: &mut BTreeMap<String, WorkerView>,
-    worker: String,
-    queue: QueueName,
-    at: Timestamp,
-) -> &mut WorkerView {
-    let view = known.entry(worker.clone()).or_insert_with(|| WorkerView {
+pub(crate) fn seen(known: &mut Workers, worker: String, queue: QueueName, at: Timestamp) -> &mut WorkerView {
+    let client = queue.client();
+    let view = known.entry((client, worker.clone())).or_insert_with(|| WorkerView {
         worker,
+        client,
         seen_at: at,
         queues: Vec::new(),
         holds: Vec::new(),
@@ -401,11 +435,7 @@ pub(crate) fn seen(
 }
 
 /// Who is stale: holds something and was silent for too long.
-pub(crate) fn judge_workers(
-    known: BTreeMap<String, WorkerView>,
-    now: Timestamp,
-    stale_after: Duration,
-) -> Vec<WorkerView> {
+pub(crate) fn judge_workers(known: Workers, now: Timestamp, stale_after: Duration) -> Vec<WorkerView> {
     let limit = jiff::SignedDuration::try_from(stale_after).unwrap_or(jiff::SignedDuration::MAX);
     let judge = |mut view: WorkerView| {
         view.stale = view.held > 0 && now.duration_since(view.seen_at) > limit;

@@ -146,6 +146,29 @@ impl PgServer {
         wait_until("the end of the server's processes", PATIENCE, || Ok(backends.iter().all(|pid| is_gone(*pid))))
     }
 
+    /// Stops all its processes without ending them: connections stay, nothing is answered.
+    ///
+    /// # Errors
+    /// When a process cannot be signalled.
+    pub fn pause(&self) -> io::Result<()> {
+        self.signal_all(libc::SIGSTOP)
+    }
+
+    /// Lets its processes go on.
+    ///
+    /// # Errors
+    /// When a process cannot be signalled.
+    pub fn resume(&self) -> io::Result<()> {
+        self.signal_all(libc::SIGCONT)
+    }
+
+    fn signal_all(&self, number: i32) -> io::Result<()> {
+        let Some(pid) = self.pid() else { return Ok(()) };
+        // The postmaster first: stopped, it does not fork while its children are listed.
+        signal(pid, number)?;
+        children(pid)?.into_iter().try_for_each(|child| signal(child, number))
+    }
+
     /// Starts it again, on the same port and data, and waits until it answers. A running server is killed first.
     ///
     /// # Errors
@@ -234,6 +257,8 @@ impl PgServer {
 
 impl Drop for PgServer {
     fn drop(&mut self) {
+        // One that is paused would not hear that it is to end.
+        let _ = self.resume();
         if let Some(mut postmaster) = self.postmaster.take() {
             let _ = signal(postmaster.id(), libc::SIGQUIT);
             let stopped = wait_until("the server's stop", PATIENCE, || Ok(postmaster.try_wait()?.is_some()));

@@ -47,7 +47,7 @@ async fn place_orders_on_sqlite(queue: &EventQueue, file: &str) -> Result<()> {
         }
     }
     // Other languages do the same with plain SQL.
-    own.execute("INSERT INTO tidegate_publish (event_type, payload) VALUES ('order.created', 'order 4')", [])?;
+    own.execute("INSERT INTO tidegate_publish (event_type, payload, content_type) VALUES ('order.created', 'order 4', 'text/plain')", [])?;
     Ok(())
 }
 
@@ -67,6 +67,7 @@ async fn place_orders_on_postgres(queue: &EventQueue, address: &str) -> Result<(
             receipt.wake();
         }
     }
-    own.execute("SELECT tidegate.publish('order.created', 'order 4', wake => true)", &[]).await?;
+    own.execute("SELECT tidegate.publish('order.created', 'order 4', content_type => 'text/plain', wake => true)", &[])
+        .await?;
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Depth, EntryId, Generation, QueueConfig, QueueState, Why};
-use tidegate_store::{DeadLetters, EntryView, QueueChange};
+use tidegate_core::{Depth, EntryId, Generation, QueueConfig, QueueName, QueueState, Why};
+use tidegate_store::{DeadLetters, EntryView, ErrorKind, QueueChange};
 
 use crate::error::{Error, Result};
 use crate::queue::EventQueue;
@@ -161,9 +161,18 @@ impl EventQueue {
     /// The queue's settings.
     ///
     /// # Errors
-    /// The store's.
+    /// `NotFound` when the queue was removed, else the store's.
     pub async fn config(&self) -> Result<QueueConfig> {
-        self.change(QueueChange::default()).await
+        let found = self.config_of(self.name()).await?;
+        found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no queue {}", self.name())))
+    }
+
+    /// The settings of any queue of the database; `None` when there is no such queue.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn config_of(&self, queue: &QueueName) -> Result<Option<QueueConfig>> {
+        self.shared().store.queue(queue).await
     }
 
     /// All queues of the database.
@@ -172,6 +181,20 @@ impl EventQueue {
     /// The store's.
     pub async fn queues(&self) -> Result<Vec<QueueConfig>> {
         self.shared().store.queues().await
+    }
+
+    /// Removes a projection that is no longer wanted, with all its versions and documents, whichever process made it: it holds
+    /// no row of the log back any more. False when there is none of that name. A process that still reads for it is fenced;
+    /// one that starts it again starts it anew, from the oldest row of the log.
+    ///
+    /// # Errors
+    /// `Invalid` when this store keeps no projections, else the store's.
+    pub async fn remove_projection(&self, name: &str) -> Result<bool> {
+        let projections = self.shared().store.projections();
+        let projections = projections.ok_or_else(|| Error::invalid("this store keeps no projections"))?;
+        let removed = projections.remove(name).await?;
+        while projections.sweep(name).await? {}
+        Ok(removed)
     }
 
     /// Ends an entry as CANCELLED, whoever holds it.

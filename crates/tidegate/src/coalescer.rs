@@ -2,8 +2,9 @@
 //!
 //! A [`Coalescer`] is one lane. It flushes at once when idle, else as soon as a flush returns; a flush is bounded by
 //! count and weight, and callers wait for its answer. Waiting calls are bounded too: past a deadline the answer is
-//! [`ErrorKind::Busy`]. Flushes run in tasks of their own, so a caller that goes away cancels nothing. It knows nothing
-//! about events or databases: urgency comes from giving each verb its own lane.
+//! [`ErrorKind::Busy`]. Flushes run in tasks of their own, so a caller that goes away cancels nothing; they run on the
+//! runtime the lane was made on, and when that is gone every call is told so. It knows nothing about events or databases:
+//! urgency comes from giving each verb its own lane.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,7 +18,7 @@ use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
-use crate::error::{Error, ErrorKind, Result, closed, lost};
+use crate::error::{Error, ErrorKind, Result, closed, lost, stranded};
 
 /// What a flush returns: one answer per item in order, or one error for all.
 pub type Flushed<A> = Pin<Box<dyn Future<Output = Result<Vec<Result<A>>>> + Send>>;
@@ -39,6 +40,31 @@ pub struct LaneLimits {
     pub deadline: Duration,
     /// Whether calls whose caller is gone before their flush are left out.
     pub skip_gone: bool,
+    /// Who may call at all.
+    pub admit: Admit,
+}
+
+/// Asked in the caller's own task before a call is let in; its error is the call's. Lets everybody in by default.
+#[derive(Clone)]
+pub struct Admit(Arc<dyn Fn() -> Result<()> + Send + Sync>);
+
+impl Admit {
+    /// Asks this closure.
+    pub fn new(check: impl Fn() -> Result<()> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(check))
+    }
+}
+
+impl Default for Admit {
+    fn default() -> Self {
+        Self::new(|| Ok(()))
+    }
+}
+
+impl fmt::Debug for Admit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Admit")
+    }
 }
 
 impl Default for LaneLimits {
@@ -51,6 +77,7 @@ impl Default for LaneLimits {
             room_weight: 32 << 20,
             deadline: Duration::from_secs(30),
             skip_gone: false,
+            admit: Admit::default(),
         }
     }
 }
@@ -90,6 +117,8 @@ struct State<I, A> {
     waiting: VecDeque<Job<I, A>>,
     drivers: usize,
     closed: bool,
+    /// The runtime it flushed on is gone.
+    stranded: bool,
 }
 
 /// One call: one item, or many that stay together.
@@ -160,7 +189,7 @@ where
             flush: Box::new(move |items| Box::pin(flush(items))),
             items: Semaphore::new(limits.room_items),
             weight: Semaphore::new(limits.room_weight),
-            state: Mutex::new(State { waiting: VecDeque::new(), drivers: 0, closed: false }),
+            state: Mutex::new(State { waiting: VecDeque::new(), drivers: 0, closed: false, stranded: false }),
             idle: Notify::new(),
             runtime: Handle::current(),
             batch_size: metrics::histogram!("tidegate_batch_size", "lane" => name),
@@ -182,6 +211,10 @@ where
     /// Once begun it goes on even if the caller goes away.
     pub async fn call_many(&self, items: Vec<I>) -> Vec<Result<A>> {
         let total = items.len();
+        // Several chunks go on in a task of their own, which nobody could be asked about.
+        if let Err(error) = (self.core.limits.admit.0)() {
+            return (0..total).map(|_| Err(error.clone())).collect();
+        }
         let mut chunks = self.split(items);
         if chunks.len() <= 1 {
             let Some(chunk) = chunks.pop_front() else { return Vec::new() };
@@ -195,7 +228,10 @@ where
             }
             answers
         });
-        all.await.unwrap_or_else(|_| (0..total).map(|_| Err(lost())).collect())
+        all.await.unwrap_or_else(|_| {
+            let error = if self.core.lock().stranded { stranded() } else { lost() };
+            (0..total).map(|_| Err(error.clone())).collect()
+        })
     }
 
     async fn call_chunk(&self, chunk: Vec<I>) -> Vec<Result<A>> {
@@ -212,6 +248,7 @@ where
     /// # Errors
     /// `Busy` when there was no room in time, `Unavailable` when the lane is closed.
     pub async fn submit(&self, item: I) -> Result<Ticket<Result<A>>> {
+        (self.core.limits.admit.0)()?;
         let weight = self.core.admitted_weight((self.core.weigh)(&item));
         self.core.admit(1, weight).await?;
         let (reply, ticket) = oneshot::channel();
@@ -224,6 +261,7 @@ where
     /// # Errors
     /// `Busy` when there was no room in time, `Unavailable` when the lane is closed.
     pub async fn submit_many(&self, items: Vec<I>) -> Result<Ticket<Vec<Result<A>>>> {
+        (self.core.limits.admit.0)()?;
         let weight = self.core.admitted_weight(items.iter().map(self.core.weigh).sum());
         self.core.admit(items.len(), weight).await?;
         let (reply, ticket) = oneshot::channel();
@@ -297,10 +335,6 @@ where
     I: Clone + Send + 'static,
     A: Send + 'static,
 {
-    fn lock(&self) -> MutexGuard<'_, State<I, A>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A call that is heavier than the whole room is let in alone.
     fn admitted_weight(&self, weight: usize) -> usize {
         weight.clamp(1, self.limits.room_weight)
@@ -317,8 +351,8 @@ where
             return Ok(());
         }
         let both = async {
-            let room = self.items.acquire_many(items).await.map_err(|_| closed())?;
-            let weight_room = self.weight.acquire_many(weight).await.map_err(|_| closed())?;
+            let room = self.items.acquire_many(items).await.map_err(|_| self.refusal())?;
+            let weight_room = self.weight.acquire_many(weight).await.map_err(|_| self.refusal())?;
             room.forget();
             weight_room.forget();
             Ok(())
@@ -340,7 +374,8 @@ where
         let start = {
             let mut state = self.lock();
             if state.closed {
-                return Err(closed());
+                drop(state);
+                return Err(self.refusal());
             }
             state.waiting.push_back(job);
             let start = state.drivers < self.limits.in_flight;
@@ -348,18 +383,10 @@ where
             start
         };
         if start {
-            self.runtime.spawn(Arc::clone(self).drive());
+            let driver = Driver { core: Arc::clone(self), done: false };
+            self.runtime.spawn(driver.drive());
         }
         Ok(())
-    }
-
-    /// Flushes until nothing waits. A driver is counted from before it is spawned until `take` finds nothing.
-    async fn drive(self: Arc<Self>) {
-        while let Some(jobs) = self.take() {
-            self.flush_jobs(jobs).await;
-            // Callers that were just answered often come back at once: let them, so that one flush serves them all.
-            tokio::task::yield_now().await;
-        }
     }
 
     fn take(&self) -> Option<Vec<Job<I, A>>> {
@@ -469,6 +496,73 @@ where
                 tracing::error!(lane = self.name, "a flush panicked");
                 Err(lost())
             }
+        }
+    }
+}
+
+impl<I, A> Core<I, A> {
+    fn lock(&self) -> MutexGuard<'_, State<I, A>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why further calls are refused.
+    fn refusal(&self) -> Error {
+        if self.lock().stranded { stranded() } else { closed() }
+    }
+
+    /// Nobody will flush any more: tells those who wait, and refuses whoever comes.
+    fn strand(&self) {
+        let jobs = {
+            let mut state = self.lock();
+            state.drivers -= 1;
+            (state.closed, state.stranded) = (true, true);
+            std::mem::take(&mut state.waiting)
+        };
+        self.items.close();
+        self.weight.close();
+        for job in jobs {
+            job.refuse(&stranded());
+        }
+        self.idle.notify_waiters();
+    }
+}
+
+/// One of those who flush. Dropped before it is done, its runtime is gone.
+struct Driver<I, A> {
+    core: Arc<Core<I, A>>,
+    done: bool,
+}
+
+impl<I, A> Driver<I, A>
+where
+    I: Clone + Send + 'static,
+    A: Send + 'static,
+{
+    /// Flushes until nothing waits. A driver is counted from before it is spawned until `take` finds nothing.
+    async fn drive(mut self) {
+        while let Some(jobs) = self.core.take() {
+            self.core.flush_jobs(jobs).await;
+            // Callers that were just answered often come back at once: let them, so that one flush serves them all.
+            tokio::task::yield_now().await;
+        }
+        self.done = true;
+    }
+}
+
+impl<I, A> Drop for Driver<I, A> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.core.strand();
+        }
+    }
+}
+
+impl<I, A> Job<I, A> {
+    fn refuse(self, error: &Error) {
+        // Whoever is gone needs no answer.
+        match self.reply {
+            Reply::One(reply) => drop(reply.send(Err(error.clone()))),
+            Reply::Many(reply) => drop(reply.send((0..self.load.len()).map(|_| Err(error.clone())).collect())),
         }
     }
 }

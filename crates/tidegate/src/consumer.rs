@@ -1,22 +1,26 @@
 //! Claiming: polls that merge, and waiting for work.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tidegate_core::QueueName;
 use tidegate_core::name::check_text;
-use tidegate_store::{Claim, Claimed, Standing};
+use tidegate_store::{Claim, Claimed, ErrorKind, Standing};
 use tokio::sync::watch;
 
 use crate::coalescer::{Coalescer, LaneLimits};
 use crate::delivery::QueuedEvent;
 use crate::error::{Error, Result};
+use crate::moments::after;
 use crate::options::check_lease;
 use crate::release::Late;
 use crate::shared::Shared;
 use crate::wake::Bell;
+
+/// How long the last claim of a wait may take.
+const LAST_CLAIM: Duration = Duration::from_secs(5);
 
 /// Concurrent polls merge when all of this is equal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -48,8 +52,6 @@ impl ClaimKey {
 pub(crate) struct Origin {
     pub(crate) shared: Arc<Shared>,
     pub(crate) key: ClaimKey,
-    /// How long the oldest entry of the last claim had waited, in microseconds.
-    pub(crate) oldest_age: AtomicI64,
 }
 
 /// The polls of one key.
@@ -117,7 +119,7 @@ impl ClaimLane {
             ..base
         };
         let bell = shared.bells.of(&key.queue);
-        let origin = Arc::new(Origin { shared: Arc::clone(shared), key, oldest_age: AtomicI64::new(0) });
+        let origin = Arc::new(Origin { shared: Arc::clone(shared), key });
         let lane = {
             let origin = Arc::clone(&origin);
             Coalescer::new("claim", limits, |wanted| *wanted, move |wanted| claim(Arc::clone(&origin), wanted))
@@ -141,16 +143,18 @@ impl ClaimLane {
 
 /// One claim for all who wait: the first comes first.
 async fn claim(origin: Arc<Origin>, wanted: Vec<usize>) -> Result<Vec<Result<Vec<QueuedEvent>>>> {
+    // The lease began at some moment of this call: its holder counts from before.
+    let from = Instant::now();
     let claimed = origin.shared.store.claim(origin.key.claim(wanted.iter().sum())).await?;
-    let mut rest = delivered(&origin, claimed);
+    let mut rest = delivered(&origin, claimed, from);
     let share = |count: usize| Ok(rest.by_ref().take(count).collect());
     Ok(wanted.into_iter().map(share).collect())
 }
 
-fn delivered(origin: &Arc<Origin>, claimed: Vec<Claimed>) -> impl Iterator<Item = QueuedEvent> {
-    let at = Instant::now();
+fn delivered(origin: &Arc<Origin>, claimed: Vec<Claimed>, from: Instant) -> impl Iterator<Item = QueuedEvent> {
+    let now = Instant::now();
     meter(origin, &claimed);
-    claimed.into_iter().map(move |data| QueuedEvent::new(data, Arc::clone(origin), at))
+    claimed.into_iter().map(move |data| QueuedEvent::new(data, Arc::clone(origin), from, now))
 }
 
 /// A lane's claim that stands in the store. Dropped, it is taken back, and what it gets too late is released.
@@ -184,7 +188,10 @@ impl<'a> Stand<'a> {
         tokio::select! {
             // What was claimed is answered before anybody rings for it.
             biased;
-            answer = claim.answer() => self.answered(answer),
+            answer = claim.answer() => {
+                let from = claim.taken_at();
+                self.answered(answer, from)
+            }
             _ = tokio::time::timeout_at(alarm, rung.changed()) => None,
         }
     }
@@ -204,12 +211,13 @@ impl<'a> Stand<'a> {
             return None;
         }
         let answer = claim.answer().await;
-        self.answered(answer)
+        let from = claim.taken_at();
+        self.answered(answer, from)
     }
 
-    fn answered(&mut self, answer: Option<Result<Vec<Claimed>>>) -> Option<Result<Vec<QueuedEvent>>> {
+    fn answered(&mut self, answer: Option<Result<Vec<Claimed>>>, from: Instant) -> Option<Result<Vec<QueuedEvent>>> {
         self.claim = None;
-        Some(answer?.map(|claimed| delivered(&self.lane.origin, claimed).collect()))
+        Some(answer?.map(|claimed| delivered(&self.lane.origin, claimed, from).collect()))
     }
 
     /// Whether it stands no more, though nobody took it back.
@@ -224,7 +232,7 @@ impl Drop for Stand<'_> {
         if let Some(claim) = self.claim.take()
             && !claim.withdraw()
         {
-            let Origin { shared, key, .. } = &*self.lane.origin;
+            let Origin { shared, key } = &*self.lane.origin;
             shared.release_late(Late { claim, queue: key.queue.clone(), lease: key.lease });
         }
     }
@@ -233,13 +241,15 @@ impl Drop for Stand<'_> {
 fn meter(origin: &Origin, claimed: &[Claimed]) {
     let meters = &origin.shared.meters;
     meters.claimed.increment(claimed.len() as u64);
-    let mut oldest = 0;
     for entry in claimed {
         let waited = (entry.claimed_at.as_microsecond() - entry.fact.created_at.as_microsecond()).max(0);
-        oldest = oldest.max(waited);
         meters.publish_to_claim.record(waited as f64 / 1e6);
     }
-    origin.oldest_age.store(oldest, Ordering::Relaxed);
+}
+
+/// The moment so long from now, by the runtime's clock.
+pub(crate) fn distant(by: Duration) -> tokio::time::Instant {
+    after(tokio::time::Instant::now().into_std(), by).into()
 }
 
 /// A handle that claims, perhaps only some types, perhaps under another lease or name.
@@ -394,10 +404,15 @@ impl Consumer {
         interval: Duration,
     ) -> Result<Vec<QueuedEvent>> {
         let mut rung = self.lane().bell.listen();
-        let now = tokio::time::Instant::now();
-        let deadline = now.checked_add(timeout).unwrap_or(now + Duration::from_secs(366 * 24 * 3600));
+        let deadline = distant(timeout);
         loop {
-            let events = self.poll_many(count).await?;
+            // A claim that is under way at the end may finish, but a store that does not answer must not prolong the
+            // wait: what it claims too late is released.
+            let last = deadline.max(tokio::time::Instant::now()) + LAST_CLAIM;
+            let Ok(polled) = tokio::time::timeout_at(last, self.poll_many(count)).await else {
+                return Err(Error::new(ErrorKind::Unavailable, "the database did not answer within the wait"));
+            };
+            let events = polled?;
             if !events.is_empty() || count == 0 {
                 return Ok(events);
             }
@@ -440,7 +455,7 @@ impl Consumer {
 
     /// When to look again without being roused.
     fn alarm(&self, deadline: tokio::time::Instant, interval: Duration) -> tokio::time::Instant {
-        let alarm = deadline.min(tokio::time::Instant::now() + interval);
+        let alarm = deadline.min(distant(interval));
         self.lane().bell.next_moment().map_or(alarm, |moment| alarm.min(moment.into()))
     }
 }

@@ -7,18 +7,12 @@ use std::sync::{Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
 use tidegate_core::{NewEvent, QueueName};
-#[cfg(feature = "postgres")]
-use tidegate_store::postgres::PostgresConnection;
 use tidegate_store::{Finalize, Finalized, ProjectionId, Published, Step};
 
 use crate::error::{Error, Result};
 use crate::queue::EventQueue;
 use crate::shared::{Native, wake};
 pub use crate::sql_value::SqlValue;
-
-/// How long a transaction on SQLite may stand still: all other writers wait for it.
-#[cfg(feature = "sqlite")]
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// An open transaction.
 ///
@@ -56,19 +50,23 @@ impl<'a> DbTx<'a> {
         Self { inner, queue, touched: Mutex::default() }
     }
 
-    /// Runs a statement and answers how many rows it changed. Parameters are `$1`, `$2` … on both databases, in the
-    /// order of their first use.
+    /// Runs a statement and answers how many rows it changed. Parameters are `$1`, `$2` … on both databases: `$n` is the
+    /// n-th value, wherever and however often it stands.
     ///
     /// # Errors
-    /// What the database says. On PostgreSQL the transaction can then only be rolled back.
+    /// What the database says, and `Invalid` when values and parameters do not match. On PostgreSQL the transaction can
+    /// then only be rolled back.
     pub async fn execute(&self, sql: &str, params: &[SqlValue]) -> Result<u64> {
         match &self.inner {
             #[cfg(feature = "sqlite")]
             Inner::Sqlite(_, tx) => {
                 let (sql, params) = (sql.to_owned(), params.to_vec());
                 let step = move |conn: &rusqlite::Connection| {
-                    let changed = conn.prepare_cached(&sql)?.execute(rusqlite::params_from_iter(params))?;
-                    Ok(changed as u64)
+                    let mut statement = conn.prepare_cached(&sql)?;
+                    bind(&mut statement, &params)?;
+                    let changed = statement.raw_execute();
+                    statement.clear_bindings();
+                    Ok(changed? as u64)
                 };
                 tx.run(step).await
             }
@@ -90,12 +88,10 @@ impl<'a> DbTx<'a> {
                 let (sql, params) = (sql.to_owned(), params.to_vec());
                 let step = move |conn: &rusqlite::Connection| {
                     let mut statement = conn.prepare_cached(&sql)?;
-                    let mut rows = statement.query(rusqlite::params_from_iter(params))?;
-                    let mut answer = Vec::new();
-                    while let Some(row) = rows.next()? {
-                        answer.push(SqlValue::read_sqlite(row)?);
-                    }
-                    Ok(answer)
+                    bind(&mut statement, &params)?;
+                    let answer = read(statement.raw_query());
+                    statement.clear_bindings();
+                    answer
                 };
                 tx.run(step).await
             }
@@ -208,18 +204,67 @@ impl<'a> DbTx<'a> {
         }
     }
 
+    /// Says why the transaction is over, where the database has ended it already: nothing of it is kept then.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.inner {
+            #[cfg(feature = "sqlite")]
+            Inner::Sqlite(_, tx) => tx.check(),
+            #[allow(unreachable_patterns)] // without another database there is no other
+            _ => Ok(()),
+        }
+    }
+
     fn touch(&self, queue: QueueName) {
         self.touched.lock().unwrap_or_else(PoisonError::into_inner).insert(queue);
     }
 }
 
-/// A table that the application lacks is no fault of our own schema.
+/// Binds values by the number in a parameter's name. SQLite itself takes `$2` for a mere name and counts parameters in the
+/// order of their first use.
+#[cfg(feature = "sqlite")]
+fn bind(statement: &mut rusqlite::CachedStatement<'_>, params: &[SqlValue]) -> Result<()> {
+    let mut highest = 0;
+    for index in 1..=statement.parameter_count() {
+        let number = match statement.parameter_name(index) {
+            // A plain `?`.
+            None => index,
+            Some(name) => name
+                .strip_prefix(['$', '?'])
+                .and_then(|digits| digits.parse().ok())
+                .filter(|number| *number > 0)
+                .ok_or_else(|| Error::invalid(format!("parameter {name} has no number: use $1, $2 …")))?,
+        };
+        let value = params.get(number - 1).ok_or_else(|| {
+            Error::invalid(format!("the statement uses parameter ${number}, but {} values were given", params.len()))
+        })?;
+        statement.raw_bind_parameter(index, value)?;
+        highest = highest.max(number);
+    }
+    if highest < params.len() {
+        let given = params.len();
+        return Err(Error::invalid(format!("{given} values were given, but the statement uses only {highest}")));
+    }
+    Ok(())
+}
+
+#[cfg(feature = "sqlite")]
+fn read(mut rows: rusqlite::Rows<'_>) -> Result<Vec<Vec<SqlValue>>> {
+    let mut answer = Vec::new();
+    while let Some(row) = rows.next()? {
+        answer.push(SqlValue::read_sqlite(row)?);
+    }
+    Ok(answer)
+}
+
+/// A table or a right that the application lacks is no fault of our own schema, and no trouble that passes.
 #[cfg(feature = "postgres")]
 fn refused(error: tokio_postgres::Error) -> Error {
+    use tokio_postgres::error::SqlState;
     let said = error.as_db_error().map(|said| said.message().to_owned());
+    let is_right = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
     let error = Error::from(error);
     match said {
-        Some(said) if error.kind() == crate::ErrorKind::Schema => {
+        Some(said) if is_right || error.kind() == crate::ErrorKind::Schema => {
             Error::invalid(format!("the statement was refused: {said}")).with_source(error)
         }
         _ => error,
@@ -234,7 +279,8 @@ fn no_database(_: &str, _: &[SqlValue]) -> Error {
 impl EventQueue {
     /// Runs async work in one transaction of the queue's database, whichever it is: the application's statements and
     /// the events it publishes commit together, or not at all when it answers an error. On SQLite other writers wait
-    /// meanwhile, so it must be short and must not wait for this queue.
+    /// meanwhile, so it must be short: one that stands still for 10 s (`Options::transaction_patience`) is rolled back, and
+    /// calls of the queue itself from within are refused, for they would wait for this transaction.
     ///
     /// ```
     /// # async fn example(queue: tidegate::EventQueue) -> tidegate::Result<()> {
@@ -251,7 +297,8 @@ impl EventQueue {
     /// ```
     ///
     /// # Errors
-    /// The work's own, or the store's; `Indeterminate` when the answer to the commit was lost.
+    /// The work's own, or the store's; `Conflict` when the database rolled it back meanwhile, `Indeterminate` when the
+    /// answer to the commit was lost.
     pub async fn in_transaction<T, F>(&self, work: F) -> Result<T>
     where
         T: Send,
@@ -260,9 +307,9 @@ impl EventQueue {
         let (value, touched) = match &self.shared().native.0 {
             #[cfg(feature = "sqlite")]
             Native::Sqlite(store) => {
-                let held = store.begin(PATIENCE)?;
+                let held = store.begin(self.shared().options.transaction_patience)?;
                 let tx = DbTx::new(Inner::Sqlite(store, &held), self);
-                let value = work(&tx).await?;
+                let value = held.scope(work(&tx)).await?;
                 let touched = tx.touched.into_inner().unwrap_or_else(PoisonError::into_inner);
                 held.commit().await?;
                 (value, touched)
@@ -271,11 +318,19 @@ impl EventQueue {
             Native::Postgres(store) => {
                 let mut connection = store.connection().await?;
                 let begun = connection.begin().await?;
-                let tx = DbTx::new(Inner::Postgres(store, &begun), self);
-                let value = work(&tx).await?;
+                let tx = DbTx::new(Inner::Postgres(store, begun.transaction()), self);
+                let worked = work(&tx).await;
                 let touched = tx.touched.into_inner().unwrap_or_else(PoisonError::into_inner);
-                PostgresConnection::commit(begun).await?;
-                (value, touched)
+                match worked {
+                    Ok(value) => {
+                        begun.commit().await?;
+                        (value, touched)
+                    }
+                    Err(error) => {
+                        begun.rollback().await;
+                        return Err(error);
+                    }
+                }
             }
             Native::Other => {
                 drop(work);

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
-use tidegate_core::{End, EntryId, LeaseToken, Timestamp};
+use tidegate_core::{End, RetryPolicy, Timestamp};
 use tidegate_store::{Claimed, Extend, Finalize, Finalized, Requeue, RequeueAt};
 
 use crate::consumer::Origin;
 use crate::error::{Error, ErrorKind, Result, is_transient};
+use crate::lease::Lease;
+use crate::moments::after;
 use crate::options::check_lease;
 use crate::release::Release;
 use crate::wake::delay_of;
@@ -31,7 +33,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 pub struct QueuedEvent {
     /// Shared with the handlers that work on it.
     data: Arc<Claimed>,
-    lease: HeldLease,
+    held: HeldLease,
     claimed: Instant,
 }
 
@@ -39,9 +41,7 @@ pub struct QueuedEvent {
 struct HeldLease {
     /// Present while the lease is ours to give back.
     origin: Option<Arc<Origin>>,
-    id: EntryId,
-    token: LeaseToken,
-    until: Instant,
+    lease: Arc<Lease>,
 }
 
 /// What became of a failed attempt.
@@ -72,23 +72,21 @@ impl Deref for QueuedEvent {
 
 impl Drop for HeldLease {
     fn drop(&mut self) {
+        self.lease.end();
         if let Some(origin) = self.origin.take() {
-            origin.shared.release_later(Release {
-                id: self.id,
-                token: self.token,
-                queue: origin.key.queue.clone(),
-                until: self.until,
-            });
+            let Lease { id, token, .. } = *self.lease;
+            let (queue, until) = (origin.key.queue.clone(), self.lease.until());
+            origin.shared.release_later(Release { id, token, queue, until });
         }
     }
 }
 
 impl QueuedEvent {
-    pub(crate) fn new(data: Claimed, origin: Arc<Origin>, claimed: Instant) -> Self {
+    /// An entry that was claimed by now, by a call that began at `from`.
+    pub(crate) fn new(data: Claimed, origin: Arc<Origin>, from: Instant, now: Instant) -> Self {
         let length = Duration::try_from(data.lease_until.duration_since(data.claimed_at)).unwrap_or_default();
-        let until = claimed.checked_add(length).unwrap_or(claimed);
-        let lease = HeldLease { origin: Some(origin), id: data.id, token: data.token, until };
-        Self { data: Arc::new(data), lease, claimed }
+        let lease = Arc::new(Lease::new(data.id, data.token, from, length));
+        Self { data: Arc::new(data), held: HeldLease { origin: Some(origin), lease }, claimed: now }
     }
 
     /// The event's type.
@@ -144,18 +142,19 @@ impl QueuedEvent {
         let item = Finalize { id: self.data.id, token: Some(self.data.token), end, errors, results };
         let mut pause = self.patience();
         loop {
-            let Some(origin) = self.lease.origin.clone() else { return Err(Error::fenced()) };
-            let ticket = match origin.shared.lanes.finish.submit(item.clone()).await {
+            let Some(origin) = self.held.origin.clone() else { return Err(Error::fenced()) };
+            let lane = &origin.shared.lanes.finish;
+            let ticket = match lane.submit(item.clone()).await {
                 Ok(ticket) => ticket,
-                Err(error) if is_transient(&error) && !origin.shared.is_closed() && pause.again().await => continue,
+                Err(error) if is_transient(&error) && !lane.is_closed() && pause.again().await => continue,
                 Err(error) => return Err(error),
             };
-            self.lease.origin = None; // the flush decides from here, whether or not anybody waits for it
+            self.held.origin = None; // the flush decides from here, whether or not anybody waits for it
             let answer = ticket.answer().await;
             match answer {
                 Err(error) if may_end_later(&error) => {
-                    let closed = origin.shared.is_closed();
-                    self.lease.origin = Some(origin);
+                    let closed = lane.is_closed();
+                    self.held.origin = Some(origin);
                     if closed || !pause.again().await {
                         return Err(error);
                     }
@@ -170,8 +169,9 @@ impl QueuedEvent {
         }
     }
 
-    /// Says that the attempt failed: it is tried again by the queue's retry policy, or, when this was the last attempt,
-    /// ends with the error as its publisher chose (COMPLETED_WITH_ERRORS, or FAILED).
+    /// Says that the attempt failed: it is tried again by the retry policy of the event, else of its queue, else of this
+    /// handle; or, when this was the last attempt, ends with the error as its publisher chose (COMPLETED_WITH_ERRORS, or
+    /// FAILED).
     ///
     /// # Errors
     /// `Fenced` when the lease was lost.
@@ -182,8 +182,7 @@ impl QueuedEvent {
             let finalized = self.end_as(end, Some(json_list([error])), None).await?;
             return Ok(Failure::Ended(finalized.end));
         }
-        let Some(origin) = &self.lease.origin else { return Err(Error::fenced()) };
-        let after = origin.shared.options.retry.delay(self.data.attempts, rand::random());
+        let after = self.retry_delay(None);
         self.requeue(RequeueAt::After(after), true, Some(error)).await?;
         Ok(Failure::Retry { after })
     }
@@ -226,24 +225,25 @@ impl QueuedEvent {
     /// `Fenced` when the lease was lost: stop working on it.
     pub async fn extend(&mut self, lease: Duration) -> Result<Timestamp> {
         check_lease(lease)?;
-        let Some(origin) = self.lease.origin.clone() else { return Err(Error::fenced()) };
+        let Some(origin) = self.held.origin.clone() else { return Err(Error::fenced()) };
         let item = Extend { id: self.data.id, token: self.data.token, lease };
+        let sent = Instant::now();
         let until = origin.shared.lanes.extend.call(item).await?;
         Arc::make_mut(&mut self.data).lease_until = until;
-        self.lease.until = Instant::now() + lease;
+        self.held.lease.extended(sent, lease);
         Ok(until)
     }
 
     /// Takes the data out and leaves the lease to the caller, who ends it by id and token, or to its end.
     #[must_use]
     pub fn into_parts(mut self) -> Claimed {
-        self.lease.origin = None;
+        self.held.origin = None;
         Arc::unwrap_or_clone(self.data)
     }
 
     /// Leaves the lease to run out, for instance after the entry was ended in a transaction of the caller.
     pub fn forget(mut self) {
-        self.lease.origin = None;
+        self.held.origin = None;
     }
 
     /// Hands the lease over to whoever is told of it, such as a worker in another process: it is no longer given back when
@@ -256,11 +256,25 @@ impl QueuedEvent {
 
     /// The lease is now somebody else's business: a batch that ends it, or nobody's.
     pub(crate) fn disarm(&mut self) -> Option<Arc<Origin>> {
-        self.lease.origin.take()
+        self.held.origin.take()
     }
 
     pub(crate) fn arm(&mut self, origin: Option<Arc<Origin>>) {
-        self.lease.origin = origin;
+        self.held.origin = origin;
+    }
+
+    /// The lease, shared with whoever keeps it.
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.held.lease
+    }
+
+    /// How long to wait before the next attempt: by the event's policy, else its queue's, else one of the caller's, else
+    /// the one this handle was opened with.
+    pub(crate) fn retry_delay(&self, otherwise: Option<&RetryPolicy>) -> Duration {
+        let own = self.data.fact.retry.as_ref().or(self.data.queue_retry.as_deref()).or(otherwise);
+        let default = || self.held.origin.as_ref().map(|origin| &origin.shared.options.retry);
+        let random = rand::random();
+        own.or_else(default).map_or(Duration::ZERO, |policy| policy.delay(self.data.attempts, random))
     }
 
     /// The data, shared.
@@ -276,17 +290,18 @@ impl QueuedEvent {
         let item = Requeue { id: self.data.id, token: self.data.token, when, counts, error };
         let mut pause = self.patience();
         loop {
-            let Some(origin) = self.lease.origin.clone() else { return Err(Error::fenced()) };
-            let ticket = match origin.shared.lanes.requeue.submit(item.clone()).await {
+            let Some(origin) = self.held.origin.clone() else { return Err(Error::fenced()) };
+            let lane = &origin.shared.lanes.requeue;
+            let ticket = match lane.submit(item.clone()).await {
                 Ok(ticket) => ticket,
-                Err(error) if is_transient(&error) && !origin.shared.is_closed() && pause.again().await => continue,
+                Err(error) if is_transient(&error) && !lane.is_closed() && pause.again().await => continue,
                 Err(error) => return Err(error),
             };
-            self.lease.origin = None;
+            self.held.origin = None;
             match ticket.answer().await {
                 Err(error) if is_transient(&error) => {
-                    let closed = origin.shared.is_closed();
-                    self.lease.origin = Some(origin);
+                    let closed = lane.is_closed();
+                    self.held.origin = Some(origin);
                     if closed || !pause.again().await {
                         return Err(error);
                     }
@@ -318,13 +333,15 @@ impl QueuedEvent {
 
     /// Tries go on while the lease lasts, but not for long.
     pub(crate) fn patience(&self) -> Patience {
-        let longest = self.lease.origin.as_ref().map_or(Duration::ZERO, |origin| origin.shared.options.limits.deadline);
-        let until = self.lease.until.min(Instant::now() + longest);
-        Patience { until, pause: FIRST_PAUSE }
+        let longest = self.held.origin.as_ref().map_or(Duration::ZERO, |origin| origin.shared.options.limits.deadline);
+        let until = after(Instant::now(), longest);
+        Patience { lease: Arc::clone(&self.held.lease), until, pause: FIRST_PAUSE }
     }
 }
 
 pub(crate) struct Patience {
+    /// May be extended meanwhile.
+    lease: Arc<Lease>,
     until: Instant,
     pause: Duration,
 }
@@ -332,7 +349,7 @@ pub(crate) struct Patience {
 impl Patience {
     /// Waits a little and says whether another try is worth it.
     pub(crate) async fn again(&mut self) -> bool {
-        if Instant::now() + self.pause >= self.until {
+        if Instant::now() + self.pause >= self.until.min(self.lease.until()) {
             return false;
         }
         tokio::time::sleep(self.pause).await;

@@ -7,6 +7,12 @@ pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the queue is closed")
 }
 
+/// The answer of a queue whose runtime is gone.
+pub(crate) fn stranded() -> Error {
+    let message = "the runtime that this queue was opened on is gone: open the queue on the runtime that uses it";
+    Error::new(ErrorKind::Unavailable, message)
+}
+
 /// A flush whose task ended before it could answer.
 pub(crate) fn lost() -> Error {
     Error::new(ErrorKind::Indeterminate, "the answer was lost inside this process: it may or may not have happened")

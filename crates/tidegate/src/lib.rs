@@ -41,6 +41,7 @@
 //! | `tidegate_retried_total` | counter | | attempts that failed and are tried again |
 //! | `tidegate_released_total` | counter | | leases given back without a verdict |
 //! | `tidegate_leases_lost_total` | counter | | verdicts that came too late |
+//! | `tidegate_groups_mended_total` | counter | | groups that had lost their head (rows removed by hand) and go on |
 //! | `tidegate_batch_size` | histogram | `lane` | items per transaction |
 //! | `tidegate_flush_seconds` | histogram | `lane` | time per transaction |
 //! | `tidegate_publish_to_claim_seconds` | histogram | | from publish to claim, in database time |
@@ -52,7 +53,8 @@
 //! | `tidegate_projection_failures_total` | counter | `projection` | events that failed, each time |
 //! | `tidegate_projection_lag_events` | gauge | `projection` | rows of the log not read yet, up to 10,000 |
 //! | `tidegate_projection_lag_seconds` | gauge | `projection` | age of the oldest of them |
-//! | `tidegate_oldest_age_seconds` | gauge | `queue` | how long the oldest entry of the last claim had waited |
+//! | `tidegate_sqlite_wal_bytes` | gauge | | length of SQLite's write-ahead log |
+//! | `tidegate_oldest_age_seconds` | gauge | `queue` | for how long the first claimable entry could have been claimed; 0 when there is none |
 
 mod admin;
 mod bus;
@@ -61,9 +63,13 @@ mod consumer;
 mod db_tx;
 mod delivery;
 mod error;
+mod keeper;
+mod lease;
 mod manager;
 mod metrics;
+mod moments;
 mod options;
+mod probe;
 pub mod projection;
 mod queue;
 mod receipt;
@@ -98,10 +104,13 @@ pub use tidegate_core::{
     Status, Timestamp, Tsid, Why,
 };
 pub use tidegate_core::{Cron, MissedTicks};
+#[cfg(feature = "postgres")]
+pub use tidegate_store::postgres;
 pub use tidegate_store::{
-    AuditRow, Backend, Claimed, Clock, EntryPhase, EntrySummary, EntryView, Fact, Finalize, Finalized, Heartbeat, Held,
-    Holder, KeyStore, KeyView, ListQuery, ManualClock, NewKey, Page, PublishOutcome, Published, QueueChange, Report,
-    Reported, Requeue, RequeueAt, Retained, Retention, Store, StoreOptions, Verdict, WorkerView,
+    AuditRow, Backend, Claimed, Clock, EntryPhase, EntrySummary, EntryView, Fact, Finalize, Finalized, Heartbeat,
+    HeartbeatLease, Held, Holder, KeyStore, KeyView, ListQuery, ManualClock, NewKey, Page, PublishOutcome, Published,
+    QueueChange, Report, Reported, Requeue, RequeueAt, Retained, Retention, SettingsChange, Store, StoreOptions,
+    Verdict, WorkerView,
 };
 pub use tidegate_store::{ScheduleSpec, ScheduleView};
 pub use transaction::CallerTx;

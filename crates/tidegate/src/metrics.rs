@@ -68,7 +68,7 @@ fn depth_gauge(queue: &QueueName, state: &'static str) -> Gauge {
     gauge!("tidegate_depth", "queue" => queue.to_string(), "state" => state)
 }
 
-/// Shows how long the oldest claimable entry waited, as the last claim saw it.
+/// Shows how long the first claimable entry of a queue has been waiting.
 pub(crate) fn show_oldest_age(queue: &QueueName, seconds: f64) {
     gauge!("tidegate_oldest_age_seconds", "queue" => queue.to_string()).set(seconds);
 }

@@ -27,8 +27,11 @@ pub struct Options {
     pub retry: RetryPolicy,
     /// How often a waiting consumer looks by itself, should a wake-up be lost; 500 ms by default.
     pub poll_interval: Duration,
-    /// How often upkeep runs; 1 s by default.
+    /// How often upkeep runs; 1 s by default, at most half of the store's `outage_after`.
     pub upkeep_interval: Duration,
+    /// How long a transaction on SQLite may stand still before it is rolled back, for all other writers wait for it; 10 s
+    /// by default.
+    pub transaction_patience: Duration,
     /// Bounds of batches and of waiting calls.
     pub limits: Limits,
     /// Settings of the store.
@@ -76,6 +79,7 @@ impl Default for Options {
             retry: RetryPolicy::default(),
             poll_interval: Duration::from_millis(500),
             upkeep_interval: Duration::from_secs(1),
+            transaction_patience: Duration::from_secs(10),
             limits: Limits::default(),
             store: StoreOptions::default(),
         }
@@ -88,6 +92,16 @@ impl Options {
         check_lease(self.lease)?;
         if self.poll_interval.is_zero() || self.upkeep_interval.is_zero() {
             return Err(Error::invalid("the poll interval and the upkeep interval must be above zero"));
+        }
+        if self.upkeep_interval > self.store.outage_after / 2 {
+            return Err(Error::invalid(format!(
+                "upkeep_interval ({:?}) must be at most half of store.outage_after ({:?}): a longer gap between \
+                 heartbeats counts as an outage, in which no lease expires",
+                self.upkeep_interval, self.store.outage_after
+            )));
+        }
+        if self.transaction_patience.is_zero() {
+            return Err(Error::invalid("the patience with a transaction that stands still must be above zero"));
         }
         self.store.check()
     }
@@ -363,5 +377,9 @@ mod tests {
         assert!(zero.check().unwrap_err().to_string().contains("lease"));
         let nobody = Options { worker: String::new(), ..Options::default() };
         assert!(nobody.check().unwrap_err().to_string().contains("worker"));
+        let mut slow = Options { upkeep_interval: Duration::from_secs(6), ..Options::default() };
+        assert!(slow.check().unwrap_err().to_string().contains("outage_after"));
+        slow.store.outage_after = Duration::from_secs(12);
+        slow.check().unwrap();
     }
 }

@@ -46,7 +46,7 @@ impl EventQueue {
     }
 
     pub(crate) async fn start(options: Options, store: Arc<dyn Store>, native: Native) -> Result<Self> {
-        store.put_queue(&options.queue, QueueChange::default()).await?;
+        make_queue(&*store, &options.queue).await?;
         let key = ClaimKey {
             queue: options.queue.clone(),
             types: None,
@@ -71,9 +71,16 @@ impl EventQueue {
     /// # Errors
     /// `Invalid` when the name is not one, else the store's.
     pub async fn named(&self, queue: impl Into<String>) -> Result<Self> {
-        let queue = QueueName::new(queue)?;
+        self.of(QueueName::new(queue)?).await
+    }
+
+    /// The same for a queue that may be a client's.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn of(&self, queue: QueueName) -> Result<Self> {
         let shared = self.shared();
-        shared.store.put_queue(&queue, QueueChange::default()).await?;
+        make_queue(&*shared.store, &queue).await?;
         let key = ClaimKey { queue, ..self.consumer.key.clone() };
         Ok(Self::over(shared, key))
     }
@@ -102,7 +109,7 @@ impl EventQueue {
 
     /// An event that names no queue of its own goes into this one.
     pub(crate) fn address(&self, event: &mut NewEvent) {
-        if event.queue.as_str() == QueueName::DEFAULT && self.name().as_str() != QueueName::DEFAULT {
+        if event.queue == QueueName::default() && self.name() != &event.queue {
             event.queue = self.name().clone();
         }
     }
@@ -309,6 +316,14 @@ impl EventQueue {
             tracing::error!(error = %lost(), "closing the queue did not come to its end");
         }
     }
+}
+
+/// Makes a queue unless it exists; then nothing is written.
+async fn make_queue(store: &dyn Store, queue: &QueueName) -> Result<()> {
+    if store.queue(queue).await?.is_none() {
+        store.put_queue(queue, QueueChange::default()).await?;
+    }
+    Ok(())
 }
 
 fn completed(event: &QueuedEvent) -> Finalize {

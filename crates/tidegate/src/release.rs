@@ -40,7 +40,7 @@ impl Late {
     /// What it got. The answer is there, or on its way.
     async fn releases(mut self) -> Vec<Release> {
         let claimed = self.claim.answer().await.and_then(Result::ok).unwrap_or_default();
-        let until = Instant::now() + self.lease;
+        let until = self.claim.taken_at() + self.lease;
         let release = |id, token| Release { id, token, queue: self.queue.clone(), until };
         claimed.iter().map(|entry| release(entry.id, entry.token)).collect()
     }
@@ -66,14 +66,17 @@ pub(crate) async fn run(
     let mut inbox = Vec::new();
     let mut held: Vec<Release> = Vec::new();
     let mut pause = FIRST_PAUSE;
+    // Every handle is gone: nobody asks for anything any more.
+    let mut over = false;
     loop {
-        let open = if held.is_empty() {
-            errands.recv_many(&mut inbox, BATCH).await > 0
+        if held.is_empty() {
+            if over || errands.recv_many(&mut inbox, BATCH).await == 0 {
+                break;
+            }
+        } else if over {
+            tokio::time::sleep(pause).await;
         } else {
-            tokio::time::timeout(pause, errands.recv_many(&mut inbox, BATCH)).await.is_ok_and(|count| count > 0)
-        };
-        if !open && inbox.is_empty() && held.is_empty() {
-            break;
+            over = tokio::time::timeout(pause, errands.recv_many(&mut inbox, BATCH)).await == Ok(0);
         }
         let mut flushed = Vec::new();
         for errand in inbox.drain(..) {

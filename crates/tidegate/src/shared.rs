@@ -13,10 +13,11 @@ use tidegate_store::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::coalescer::{Coalescer, LaneLimits};
+use crate::coalescer::{Admit, Coalescer, LaneLimits};
 use crate::consumer::{Activity, ClaimKey, ClaimLane};
 use crate::metrics::Meters;
 use crate::options::Options;
+use crate::probe::{self, Probed};
 use crate::release::{self, Errand, Late, Release};
 use crate::transaction::sealed::NativeRef;
 use crate::upkeep::{self, ACTIVE_WITHIN, Notes};
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) meters: Arc<Meters>,
     pub(crate) bells: Arc<Bells>,
     pub(crate) lanes: Lanes,
+    pub(crate) probed: Probed,
     pub(crate) notes: Arc<Mutex<Notes>>,
     claims: Mutex<ClaimLanes>,
     errands: mpsc::UnboundedSender<Errand>,
@@ -103,6 +105,7 @@ impl Shared {
             bells: Arc::clone(&bells),
             lanes: lanes.clone(),
             notes: Arc::default(),
+            probed: Probed::default(),
             claims: Mutex::default(),
             errands,
             stop,
@@ -111,8 +114,12 @@ impl Shared {
             options,
         });
         tokio::spawn(wake::forward(Arc::clone(&bells), store.wakeups(), stopped.clone()));
+        let every = upkeep::heartbeat_interval(&shared.options);
+        tokio::spawn(upkeep::keep_beating(Arc::clone(&store), Arc::clone(&shared.notes), every, stopped.clone()));
         tokio::spawn(release::run(store, lanes, meters, bells, errands_in));
-        tokio::spawn(upkeep::run(Arc::downgrade(&shared), shared.options.upkeep_interval, stopped));
+        tokio::spawn(probe::run(Arc::downgrade(&shared), shared.options.upkeep_interval, stopped.clone()));
+        tokio::spawn(upkeep::run(Arc::downgrade(&shared), shared.options.upkeep_interval, stopped.clone()));
+        tokio::spawn(upkeep::show_gauges(Arc::downgrade(&shared), stopped));
         shared
     }
 
@@ -150,7 +157,7 @@ impl Shared {
 
     /// Bounds of a lane by backend.
     pub(crate) fn lane_limits(&self, on_postgres: usize) -> LaneLimits {
-        lane_limits(&self.options, self.store.backend(), on_postgres)
+        lane_limits(&self.options, &self.store, on_postgres)
     }
 
     /// Gives a lease back in the background, without using up the attempt.
@@ -202,9 +209,10 @@ impl Shared {
     }
 }
 
-fn lane_limits(options: &Options, backend: Backend, on_postgres: usize) -> LaneLimits {
+fn lane_limits(options: &Options, store: &Arc<dyn Store>, on_postgres: usize) -> LaneLimits {
     let limits = &options.limits;
-    let in_flight = match backend {
+    let asked = Arc::downgrade(store);
+    let in_flight = match store.backend() {
         Backend::Sqlite => 1,
         Backend::Postgres => on_postgres,
     };
@@ -217,12 +225,13 @@ fn lane_limits(options: &Options, backend: Backend, on_postgres: usize) -> LaneL
         room_weight: limits.waiting_bytes,
         deadline: limits.deadline,
         skip_gone: false,
+        admit: Admit::new(move || asked.upgrade().map_or(Ok(()), |store| store.check_caller())),
     }
 }
 
 impl Lanes {
     fn new(options: &Options, store: &Arc<dyn Store>, meters: &Arc<Meters>, bells: &Arc<Bells>) -> Self {
-        let limits = |on_postgres| lane_limits(options, store.backend(), on_postgres);
+        let limits = |on_postgres| lane_limits(options, store, on_postgres);
         let publish = |name, on_postgres| {
             let (store, meters, bells) = (Arc::clone(store), Arc::clone(meters), Arc::clone(bells));
             Coalescer::new(name, limits(on_postgres), NewEvent::weight, move |events| {

@@ -1,16 +1,18 @@
-//! The store's regular upkeep, liveness of consumers, and gauges; and what `health` says about it.
+//! The store's regular upkeep, liveness of consumers, and gauges; and what `health` says about it. The heartbeat, the
+//! upkeep and the gauges are tasks of their own: however long one takes, or fails, the others go on.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tidegate_core::QueueName;
-use tidegate_store::{Consumer as Seen, ErrorKind, ProjectionView};
+use tidegate_store::{Consumer as Seen, ErrorKind, ProjectionView, Store};
 use tokio::sync::watch;
 
 use crate::consumer::Activity;
 use crate::error::{Error, Result, closed};
 use crate::metrics::{show_depth, show_oldest_age};
+use crate::options::Options;
 use crate::queue::EventQueue;
 use crate::shared::Shared;
 
@@ -28,6 +30,8 @@ const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
 /// What upkeep noted last.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
+    last_heartbeat: Option<Instant>,
+    heartbeat_error: Option<(Instant, Error)>,
     last_upkeep: Option<Instant>,
     last_error: Option<(Instant, Error)>,
 }
@@ -40,19 +44,26 @@ pub struct Health {
     pub store: Result<()>,
     /// How long it took.
     pub answered_in: Duration,
+    /// How long ago this process last kept the store's heartbeat, without which no lease expires; `None` if it never did.
+    pub last_heartbeat: Option<Duration>,
     /// How long ago upkeep last succeeded; `None` if it never did.
     pub last_upkeep: Option<Duration>,
-    /// The last error of upkeep and how long ago it was, since upkeep last succeeded.
+    /// The last error of the heartbeat or of upkeep and how long ago it was, since it last succeeded.
     pub last_error: Option<(Duration, Error)>,
+    /// Whether a write and a claim would succeed, as tried lately, or what they would meet (no space left, a lock that
+    /// somebody else holds, a database file that is gone).
+    pub writes: Result<()>,
+    /// The length of SQLite's write-ahead log, as seen lately; `None` on another database.
+    pub wal_bytes: Option<u64>,
     /// Projections that stand still at an event which fails, whichever process reads for them.
     pub stopped_projections: Vec<ProjectionView>,
 }
 
 impl Health {
-    /// Whether the store answers, upkeep goes on and no projection stands still.
+    /// Whether the store answers and can be written to, upkeep goes on and no projection stands still.
     #[must_use]
     pub fn is_good(&self) -> bool {
-        self.store.is_ok() && self.last_error.is_none() && self.stopped_projections.is_empty()
+        self.store.is_ok() && self.writes.is_ok() && self.last_error.is_none() && self.stopped_projections.is_empty()
     }
 }
 
@@ -64,7 +75,7 @@ impl EventQueue {
         let store = if shared.is_closed() {
             Err(closed())
         } else {
-            match tokio::time::timeout(HEALTH_PATIENCE, shared.store.queues()).await {
+            match tokio::time::timeout(HEALTH_PATIENCE, shared.store.queue(self.name())).await {
                 Ok(answer) => answer.map(drop),
                 Err(_) => Err(Error::new(ErrorKind::Unavailable, "the store did not answer within 5 s")),
             }
@@ -75,28 +86,82 @@ impl EventQueue {
         };
         let mut stopped_projections = known.unwrap_or_else(|_| Ok(Vec::new())).unwrap_or_default();
         stopped_projections.retain(|projection| projection.failure.is_some());
-        let notes = notes(shared);
+        let probed = if shared.is_closed() { Err(closed()) } else { shared.probed.last() };
+        let notes = lock(&shared.notes);
         Health {
+            wal_bytes: probed.as_ref().ok().and_then(|probe| probe.wal_bytes),
+            writes: probed.map(drop),
             store,
             answered_in: started.elapsed(),
+            last_heartbeat: notes.last_heartbeat.map(|at| at.elapsed()),
             last_upkeep: notes.last_upkeep.map(|at| at.elapsed()),
-            last_error: notes.last_error.as_ref().map(|(at, error)| (at.elapsed(), error.clone())),
+            last_error: notes
+                .heartbeat_error
+                .as_ref()
+                .or(notes.last_error.as_ref())
+                .map(|(at, error)| (at.elapsed(), error.clone())),
             stopped_projections,
         }
     }
 }
 
-fn notes(shared: &Shared) -> MutexGuard<'_, Notes> {
-    shared.notes.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
+    notes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs until the queue is closed or its last handle is gone.
+/// Waits; false when told to stop, or when the last handle is gone.
+async fn rest(pause: Duration, stop: &mut watch::Receiver<bool>) -> bool {
+    tokio::select! {
+        () = tokio::time::sleep(pause) => true,
+        _ = stop.changed() => false,
+    }
+}
+
+/// How often the heartbeat is kept: several times within the gap that would count as an outage.
+pub(crate) fn heartbeat_interval(options: &Options) -> Duration {
+    options.upkeep_interval.min(options.store.outage_after / 4).max(Duration::from_millis(10))
+}
+
+/// Keeps the store's heartbeat, and nothing else, until the queue is closed or its last handle is gone.
+pub(crate) async fn keep_beating(
+    store: Arc<dyn Store>,
+    notes: Arc<Mutex<Notes>>,
+    every: Duration,
+    mut stop: watch::Receiver<bool>,
+) {
+    loop {
+        match store.beat().await {
+            Ok(outage) => {
+                if let Some(outage) = outage {
+                    tracing::warn!(?outage, "the store was down or blocked: leases were moved by as much");
+                }
+                let mut notes = lock(&notes);
+                notes.last_heartbeat = Some(Instant::now());
+                notes.heartbeat_error = None;
+            }
+            Err(error) if *stop.borrow() => {
+                tracing::debug!(%error, "the heartbeat ends");
+                return;
+            }
+            Err(error) => {
+                let first = lock(&notes).heartbeat_error.replace((Instant::now(), error.clone())).is_none();
+                if first {
+                    tracing::warn!(%error, "the heartbeat failed: no lease expires until it succeeds; trying again");
+                }
+            }
+        }
+        if !rest(every, &mut stop).await {
+            return;
+        }
+    }
+}
+
+/// Runs upkeep until the queue is closed or its last handle is gone.
 pub(crate) async fn run(shared: Weak<Shared>, every: Duration, mut stop: watch::Receiver<bool>) {
     let mut pause = every;
-    let mut gauges_due = Instant::now() + Duration::from_secs(1);
     loop {
         let Some(strong) = shared.upgrade() else { return };
-        match round(&strong, &mut gauges_due).await {
+        match round(&strong).await {
             Ok(()) => pause = every,
             Err(error) if strong.is_closed() => {
                 tracing::debug!(%error, "upkeep ends");
@@ -105,36 +170,44 @@ pub(crate) async fn run(shared: Weak<Shared>, every: Duration, mut stop: watch::
             Err(error) => {
                 pause = (pause * 2).min(LONGEST_PAUSE.max(every));
                 tracing::warn!(%error, retry_in = ?pause, "upkeep failed");
-                notes(&strong).last_error = Some((Instant::now(), error));
+                lock(&strong.notes).last_error = Some((Instant::now(), error));
             }
         }
         drop(strong);
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            // Either told to stop, or the last handle is gone.
-            _ = stop.changed() => return,
+        if !rest(pause, &mut stop).await {
+            return;
         }
     }
 }
 
-async fn round(shared: &Shared, gauges_due: &mut Instant) -> Result<()> {
+async fn round(shared: &Shared) -> Result<()> {
     let done = shared.store.maintain().await?;
-    if let Some(outage) = done.outage {
-        tracing::warn!(?outage, "the store was down: leases were moved by as much");
-    }
     if done.promoted > 0 {
         shared.bells.ring_all();
     }
-    announce(shared).await?;
-    if Instant::now() >= *gauges_due {
-        let started = Instant::now();
-        refresh_gauges(shared).await?;
-        *gauges_due = Instant::now() + GAUGES_EVERY.max(started.elapsed() * GAUGES_SHARE);
+    if done.groups_mended > 0 {
+        metrics::counter!("tidegate_groups_mended_total").increment(done.groups_mended);
     }
-    let mut notes = notes(shared);
+    announce(shared).await?;
+    let mut notes = lock(&shared.notes);
     notes.last_upkeep = Some(Instant::now());
     notes.last_error = None;
     Ok(())
+}
+
+/// Shows what the queues hold until the queue is closed or its last handle is gone.
+pub(crate) async fn show_gauges(shared: Weak<Shared>, mut stop: watch::Receiver<bool>) {
+    let mut pause = Duration::from_secs(1);
+    while rest(pause, &mut stop).await {
+        let Some(strong) = shared.upgrade() else { return };
+        let started = Instant::now();
+        if let Err(error) = refresh_gauges(&strong).await
+            && !strong.is_closed()
+        {
+            tracing::warn!(%error, "the gauges of depth and age could not be refreshed: they show old values");
+        }
+        pause = GAUGES_EVERY.max(started.elapsed() * GAUGES_SHARE);
+    }
 }
 
 /// Says which consumers of this process are alive. The store knows one set of types per worker and queue, so those of
@@ -175,6 +248,9 @@ struct Announcement {
 }
 
 async fn refresh_gauges(shared: &Shared) -> Result<()> {
+    for (queue, age) in shared.store.oldest().await? {
+        show_oldest_age(&queue, age.unwrap_or_default().as_secs_f64());
+    }
     let mut shown: Vec<QueueName> = Vec::new();
     for lane in shared.claim_lanes() {
         let queue = &lane.origin.key.queue;
@@ -182,8 +258,6 @@ async fn refresh_gauges(shared: &Shared) -> Result<()> {
             show_depth(queue, &shared.store.depth(queue).await?);
             shown.push(queue.clone());
         }
-        let age = lane.origin.oldest_age.load(std::sync::atomic::Ordering::Relaxed);
-        show_oldest_age(queue, age as f64 / 1e6);
     }
     Ok(())
 }

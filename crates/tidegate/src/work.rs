@@ -2,7 +2,7 @@
 //! merges concurrent reports; it knows no wire.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate_core::{EntryId, QueueName};
 use tidegate_store::{
@@ -14,6 +14,10 @@ use crate::coalescer::{Coalescer, LaneLimits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::Meters;
 use crate::queue::EventQueue;
+
+/// The task of retention, for which one process of many is elected; and how long it stays so without a sign of life.
+const RETENTION: &str = "retention";
+const RETENTION_LEASE: Duration = Duration::from_secs(60);
 
 /// What a store without pull workers answers.
 fn unsupported() -> Error {
@@ -127,7 +131,7 @@ impl EventQueue {
     /// # Errors
     /// `Fenced`, `NotFound`, or the store's.
     pub async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<Held> {
-        crate::options::check_lease(heartbeat.lease)?;
+        crate::options::check_lease(heartbeat.lease.otherwise())?;
         self.shared().lanes.heartbeat.call(heartbeat).await
     }
 
@@ -139,6 +143,14 @@ impl EventQueue {
         one(work(self.store())?.reset(vec![Reset { id, reason }]).await?, id)?;
         self.shared().bells.ring_all();
         Ok(())
+    }
+
+    /// The queues of entries, live or ended, without reading the entries.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn queues_of(&self, ids: Vec<EntryId>) -> Result<Vec<Option<QueueName>>> {
+        work(self.store())?.queues_of(ids).await
     }
 
     /// What happened to an entry, in order.
@@ -180,20 +192,49 @@ impl EventQueue {
     pub async fn retain_all(&self, retention: Retention, pause: Duration) -> Result<Retained> {
         let mut all = Retained::default();
         let mut step = retention;
-        loop {
-            let done = self.retain(step).await?;
-            all.audit += done.audit;
-            all.entries += done.entries;
-            let more_audit = step.audit.is_some() && done.audit >= step.batch.max(1) as u64;
-            if done.next.is_none() {
-                (step.log, step.dead_letters) = (None, None);
-            }
-            if done.next.is_none() && !more_audit || self.shared().is_closed() {
-                return Ok(all);
-            }
-            step.from = done.next;
+        while self.retain_step(&mut step, &mut all).await? && !self.shared().is_closed() {
             tokio::time::sleep(pause).await;
         }
+        Ok(all)
+    }
+
+    /// As [`retain_all`](Self::retain_all), where many processes share one database: one of them is elected, the others do
+    /// nothing and get `None`. It stops after `budget`, and goes on from the start the next time.
+    ///
+    /// # Errors
+    /// The store's; what was forgotten before it stays forgotten.
+    pub async fn retain_for_all(
+        &self,
+        retention: Retention,
+        pause: Duration,
+        budget: Duration,
+    ) -> Result<Option<Retained>> {
+        let began = Instant::now();
+        let mut all = Retained::default();
+        let mut step = retention;
+        loop {
+            if !self.store().elect(RETENTION, RETENTION_LEASE).await? {
+                return Ok(None);
+            }
+            let more = self.retain_step(&mut step, &mut all).await?;
+            if !more || self.shared().is_closed() || began.elapsed() >= budget {
+                return Ok(Some(all));
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// One batch; whether there may be more.
+    async fn retain_step(&self, step: &mut Retention, all: &mut Retained) -> Result<bool> {
+        let done = self.retain(*step).await?;
+        all.audit += done.audit;
+        all.entries += done.entries;
+        let more_audit = step.audit.is_some() && done.audit >= step.batch.max(1) as u64;
+        if done.next.is_none() {
+            (step.log, step.dead_letters) = (None, None);
+        }
+        step.from = done.next;
+        Ok(done.next.is_some() || more_audit)
     }
 
     /// API keys, where the store keeps them.

@@ -188,7 +188,7 @@ async fn call_function(tx: &tokio_postgres::Transaction<'_>, event: &NewEvent) -
     let max_attempts = i32::try_from(event.max_attempts).unwrap_or(i32::MAX);
     let row = tx
         .query_one(
-            "SELECT tidegate.publish(event_type => $1, payload => $2, priority => $3, delay => $4 * interval '1 second',
+            "SELECT tidegate.publish(event_type => $1, payload => $2::bytea, priority => $3::smallint, delay => $4 * interval '1 second',
                                      message_group => $5, deduplication_id => $6, max_attempts => $7)",
             &[&event.event_type, &event.payload.as_ref(), &event.priority, &delay, &event.group, &key, &max_attempts],
         )

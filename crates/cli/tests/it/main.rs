@@ -152,6 +152,39 @@ fn a_stop_ends_waiting_workers_polls_and_the_server() {
     worker.wait().unwrap();
 }
 
+/// A request that never ends holds a stop up for the grace period; a second signal cuts it short. A hang-up is no signal to
+/// stop at all.
+#[test]
+fn a_second_signal_hurries_and_a_hang_up_is_ignored() {
+    use std::io::Write;
+    let mut server = Server::start(&["--set", "grace_seconds=600", "--set", "limits.body_seconds=600"]);
+    let signal = |name: &str, server: &Server| {
+        assert!(Command::new("kill").args([name, &server.child.id().to_string()]).status().unwrap().success());
+    };
+    for _ in 0..3 {
+        signal("-HUP", &server);
+        server.run(&["publish", "Still here", "--tags", "a"]);
+    }
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let mut endless = std::net::TcpStream::connect(&address).unwrap();
+    let head =
+        "POST /events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
+    endless.write_all(head.as_bytes()).unwrap();
+    server.run(&["publish", "It was heard", "--tags", "a"]);
+    signal("-TERM", &server);
+    let started = Instant::now();
+    while std::net::TcpStream::connect(&address).is_ok() {
+        assert!(started.elapsed() < PATIENCE, "it still listens");
+    }
+    assert!(server.child.try_wait().unwrap().is_none(), "a running request has its grace period");
+    signal("-TERM", &server);
+    let started = Instant::now();
+    while server.child.try_wait().unwrap().is_none() {
+        assert!(started.elapsed() < PATIENCE, "it does not hurry");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn keys_are_made_shown_once_and_revoked() {
     let server = Server::start(&["--require-auth"]);

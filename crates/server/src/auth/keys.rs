@@ -1,9 +1,12 @@
 //! API keys: made, shown once, kept as hashes, remembered for a few seconds.
 //!
+//! Keys that are not remembered are looked up together, one statement at a time, so that a flood of made-up keys costs the
+//! database a few statements a second. What such a flood can make this remember is bounded.
+//!
 //! A key is `tg_` and 43 characters that hold 256 random bits, so that a plain SHA-256 is as good as any slow hash.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rand::TryRngCore;
@@ -11,6 +14,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tidegate::{Error, ErrorKind, EventQueue, Timestamp, Tsid};
 use tidegate_store::{KeyStore, KeyView};
+use tokio::sync::oneshot;
 
 use super::{Caller, Scope, Scopes};
 use crate::error::{ApiError, Code, Result};
@@ -22,6 +26,16 @@ const LENGTH: usize = 43;
 const REMEMBERED: Duration = Duration::from_secs(2);
 /// So many keys are remembered at most; beyond, the database is asked each time.
 const MOST: usize = 10_000;
+/// A key that there is none of is refused without a look for this long.
+const UNKNOWN_FOR: Duration = Duration::from_secs(1);
+/// Places for such keys. Each has one place, so that made-up ones only push out each other.
+const UNKNOWN: usize = 1_024;
+/// Keys looked up by one statement,
+const LOOKED_UP: usize = 500;
+/// the pause after one that found none,
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+/// and keys that may wait for it.
+const MAX_WAITING: usize = 10_000;
 
 type Hash = [u8; 32];
 
@@ -69,29 +83,58 @@ impl From<KeyView> for KeyInfo {
 
 /// Makes, lists, revokes and checks keys.
 #[derive(Debug)]
-pub struct Keyring {
+pub struct Keyring(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
     queue: EventQueue,
     known: Mutex<HashMap<Hash, Known>>,
+    unknown: Mutex<Vec<Option<Unknown>>>,
+    looking: Mutex<Looking>,
     used: Mutex<HashSet<i64>>,
 }
 
+/// A key that was found.
 #[derive(Debug, Clone)]
 struct Known {
     hash: Hash,
-    /// `None`: there is no such key, or it is revoked.
-    caller: Option<(i64, Caller)>,
+    id: i64,
+    caller: Caller,
     until: Instant,
+    /// Changes of keys in this process when it was looked up.
+    changes: u64,
+}
+
+/// A key that was not found, or is revoked.
+#[derive(Debug, Clone, Copy)]
+struct Unknown {
+    hash: Hash,
+    until: Instant,
+    changes: u64,
+}
+
+/// Keys that wait to be looked up.
+#[derive(Debug, Default)]
+struct Looking {
+    waiting: VecDeque<(Hash, oneshot::Sender<tidegate::Result<Option<Known>>>)>,
+    is_running: bool,
 }
 
 impl Keyring {
     /// The keys of a database.
     #[must_use]
     pub fn new(queue: EventQueue) -> Self {
-        Self { queue, known: Mutex::default(), used: Mutex::default() }
+        Self(Arc::new(Inner {
+            queue,
+            known: Mutex::default(),
+            unknown: Mutex::new(vec![None; UNKNOWN]),
+            looking: Mutex::default(),
+            used: Mutex::default(),
+        }))
     }
 
     fn store(&self) -> tidegate::Result<&dyn KeyStore> {
-        self.queue.keys()
+        self.0.queue.keys()
     }
 
     /// Makes a key. The secret is in the answer and nowhere else.
@@ -101,7 +144,7 @@ impl Keyring {
     pub async fn create(&self, name: &str, scopes: &[Scope], client: Option<Tsid>) -> tidegate::Result<NewKey> {
         if scopes.is_empty() {
             return Err(Error::invalid(
-                "a key without a scope could do nothing: name publish, consume, manage or admin",
+                "a key without a scope could do nothing: name publish, consume, read, manage or admin",
             ));
         }
         tidegate_core::name::check_text("key name", name)?;
@@ -124,56 +167,66 @@ impl Keyring {
         Ok(self.store()?.keys().await?.into_iter().map(Into::into).collect())
     }
 
-    /// Revokes a key: at once here, within seconds on other nodes.
+    /// Revokes a key: at once for everybody who shares this queue's handle, within seconds on other nodes.
     ///
     /// # Errors
     /// `NotFound` when there is none.
     pub async fn revoke(&self, id: i64) -> tidegate::Result<KeyInfo> {
-        let key = self.store()?.revoke_key(id).await?;
-        self.known().clear();
-        Ok(key.into())
+        Ok(self.store()?.revoke_key(id).await?.into())
     }
 
     /// Who a key stands for.
     pub(crate) async fn check(&self, secret: &str) -> Result<Caller> {
-        let unknown = || ApiError::new(Code::Unauthorized, "the key is not known, or was revoked");
         let hash = hash(secret);
-        let remembered = self.known().get(&hash).filter(|known| known.until > Instant::now()).cloned();
-        let known = match remembered {
-            Some(known) => known,
-            None => self.look_up(hash).await?,
+        let known = match self.remembered(&hash)? {
+            Remembered::Known(known) => Some(known),
+            Remembered::Unknown => None,
+            Remembered::Not { was_known } => self.look_up(hash, was_known).await?,
         };
         // The table is found by hash; that it is the same hash is decided in constant time.
-        if !bool::from(known.hash.ct_eq(&hash)) {
-            return Err(unknown());
-        }
-        let (id, caller) = known.caller.ok_or_else(unknown)?;
-        self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
-        Ok(caller)
+        let known = known.filter(|known| bool::from(known.hash.ct_eq(&hash)));
+        let known = known.ok_or_else(|| ApiError::new(Code::Unauthorized, "the key is not known, or was revoked"))?;
+        lock(&self.0.used).insert(known.id);
+        Ok(known.caller)
     }
 
-    async fn look_up(&self, hash: Hash) -> Result<Known> {
-        let found = self.store()?.key_by_hash(&hash).await?.filter(|key| key.revoked_at.is_none());
-        let caller = found.map(|key| {
-            let mut scopes = Scopes::default();
-            key.scopes.iter().for_each(|scope| scopes.add(scope));
-            (key.id, Caller { name: key.name, client: key.client, scopes })
-        });
-        let known = Known { hash, caller, until: Instant::now() + REMEMBERED };
-        let mut all = self.known();
-        if all.len() >= MOST {
-            let now = Instant::now();
-            all.retain(|_, known| known.until > now);
+    fn remembered(&self, hash: &Hash) -> Result<Remembered> {
+        let (now, changes) = (Instant::now(), self.store()?.key_changes());
+        let known = lock(&self.0.known).get(hash).cloned();
+        if let Some(known) = known {
+            let stands = known.until > now && known.changes == changes;
+            return Ok(if stands { Remembered::Known(known) } else { Remembered::Not { was_known: true } });
         }
-        if all.len() < MOST {
-            all.insert(hash, known.clone());
+        let unknown = lock(&self.0.unknown)[place(hash)];
+        let stands = |unknown: Unknown| unknown.hash == *hash && unknown.until > now && unknown.changes == changes;
+        Ok(if unknown.is_some_and(stands) { Remembered::Unknown } else { Remembered::Not { was_known: false } })
+    }
+
+    /// Waits for the look that finds this key. One that was good a moment ago goes first: made-up keys do not hold it up.
+    async fn look_up(&self, hash: Hash, was_known: bool) -> Result<Option<Known>> {
+        let (answer, found) = oneshot::channel();
+        {
+            let mut looking = lock(&self.0.looking);
+            if looking.waiting.len() >= MAX_WAITING && !was_known {
+                return Err(ApiError::new(Code::Busy, "too many unknown keys at once; try again"));
+            }
+            if was_known {
+                looking.waiting.push_front((hash, answer));
+            } else {
+                looking.waiting.push_back((hash, answer));
+            }
+            if !looking.is_running {
+                looking.is_running = true;
+                tokio::spawn(look(Arc::clone(&self.0)));
+            }
         }
-        Ok(known)
+        let lost = |_| ApiError::new(Code::Unavailable, "the key could not be looked up; try again");
+        Ok(found.await.map_err(lost)??)
     }
 
     /// Writes down which keys were used since the last time.
     pub(crate) async fn note_used(&self) {
-        let used = std::mem::take(&mut *self.used.lock().unwrap_or_else(PoisonError::into_inner));
+        let used = std::mem::take(&mut *lock(&self.0.used));
         if used.is_empty() {
             return;
         }
@@ -185,10 +238,98 @@ impl Keyring {
             tracing::debug!(%error, "the use of keys was not noted");
         }
     }
+}
 
-    fn known(&self) -> MutexGuard<'_, HashMap<Hash, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+/// What is remembered of a key.
+enum Remembered {
+    Known(Known),
+    Unknown,
+    Not { was_known: bool },
+}
+
+/// Lets the next key start a new look, should this one panic.
+struct Running(Arc<Inner>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            lock(&self.0.looking).is_running = false;
+        }
     }
+}
+
+/// Looks keys up until none waits.
+async fn look(ring: Arc<Inner>) {
+    let running = Running(ring);
+    let ring = &running.0;
+    loop {
+        let batch: Vec<_> = {
+            let mut looking = lock(&ring.looking);
+            let count = looking.waiting.len().min(LOOKED_UP);
+            looking.is_running = count > 0;
+            looking.waiting.drain(..count).collect()
+        };
+        if batch.is_empty() {
+            return;
+        }
+        let (hashes, answers): (Vec<Hash>, Vec<_>) = batch.into_iter().unzip();
+        let found = ring.find(&hashes).await;
+        let any = found.as_ref().is_ok_and(|found| found.iter().any(Option::is_some));
+        for (index, answer) in answers.into_iter().enumerate() {
+            let found = found.as_ref().map(|found| found.get(index).cloned().flatten()).map_err(Clone::clone);
+            let _ = answer.send(found); // whoever asked may be gone
+        }
+        if !any {
+            tokio::time::sleep(LOOK_PAUSE).await;
+        }
+    }
+}
+
+impl Inner {
+    async fn find(&self, hashes: &[Hash]) -> tidegate::Result<Vec<Option<Known>>> {
+        let store = self.queue.keys()?;
+        // Asked before the look: a change meanwhile makes what is found old.
+        let changes = store.key_changes();
+        let views = store.keys_by_hash(hashes.iter().map(|hash| hash.to_vec()).collect()).await?;
+        let now = Instant::now();
+        let read = |(hash, view): (&Hash, Option<KeyView>)| {
+            let key = view.filter(|key| key.revoked_at.is_none())?;
+            let mut scopes = Scopes::default();
+            key.scopes.iter().for_each(|scope| scopes.add(scope));
+            let caller = Caller { name: key.name, client: key.client, scopes };
+            Some(Known { hash: *hash, id: key.id, caller, until: now + REMEMBERED, changes })
+        };
+        let found: Vec<Option<Known>> = hashes.iter().zip(views).map(read).collect();
+        self.remember(hashes, &found, now, changes);
+        Ok(found)
+    }
+
+    fn remember(&self, hashes: &[Hash], found: &[Option<Known>], now: Instant, changes: u64) {
+        let mut known = lock(&self.known);
+        let mut unknown = lock(&self.unknown);
+        if known.len() >= MOST {
+            known.retain(|_, known| known.until > now);
+        }
+        for (hash, found) in hashes.iter().zip(found) {
+            match found {
+                Some(found) if known.len() < MOST => drop(known.insert(*hash, found.clone())),
+                Some(_) => {}
+                None => {
+                    known.remove(hash);
+                    unknown[place(hash)] = Some(Unknown { hash: *hash, until: now + UNKNOWN_FOR, changes });
+                }
+            }
+        }
+    }
+}
+
+/// Where a key that is not known is remembered.
+fn place(hash: &Hash) -> usize {
+    usize::from(u16::from_le_bytes([hash[0], hash[1]])) % UNKNOWN
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether a bearer token is one of our keys.

@@ -4,6 +4,7 @@
 
 mod keys;
 mod oidc;
+mod open;
 
 use std::sync::Arc;
 
@@ -20,8 +21,10 @@ use crate::error::{ApiError, Code, Result};
 use crate::options::AuthOptions;
 use crate::service::Service;
 use oidc::Issuer;
+use open::OpenHosts;
 
-/// What a caller may do. `admin` may do everything.
+/// What a caller may do. `manage` includes `read`, `admin` everything; `publish` and `consume` read nothing but what they
+/// publish and claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -29,6 +32,8 @@ pub enum Scope {
     Publish,
     /// Claim events and report on them.
     Consume,
+    /// Look at events, lists, queues and projections.
+    Read,
     /// Look after queues, workers and dead letters.
     Manage,
     /// Everything, resets and keys included.
@@ -37,7 +42,7 @@ pub enum Scope {
 
 impl Scope {
     /// All scopes.
-    pub const ALL: [Self; 4] = [Self::Publish, Self::Consume, Self::Manage, Self::Admin];
+    pub const ALL: [Self; 5] = [Self::Publish, Self::Consume, Self::Read, Self::Manage, Self::Admin];
 
     /// Its name.
     #[must_use]
@@ -45,6 +50,7 @@ impl Scope {
         match self {
             Self::Publish => "publish",
             Self::Consume => "consume",
+            Self::Read => "read",
             Self::Manage => "manage",
             Self::Admin => "admin",
         }
@@ -56,7 +62,7 @@ impl std::str::FromStr for Scope {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|scope| scope.as_str() == text);
-        found.ok_or_else(|| format!("{text:?} is not a scope: use publish, consume, manage or admin"))
+        found.ok_or_else(|| format!("{text:?} is not a scope: use publish, consume, read, manage or admin"))
     }
 }
 
@@ -78,10 +84,11 @@ impl Scopes {
         }
     }
 
-    /// Whether the scope is in it, or `admin` is.
+    /// Whether the scope is in it, or one that includes it.
     #[must_use]
     pub fn allow(self, scope: Scope) -> bool {
-        self.0 & ((1 << scope as u8) | (1 << Scope::Admin as u8)) != 0
+        let includes = |other: Scope| self.0 & (1 << other as u8) != 0;
+        includes(scope) || includes(Scope::Admin) || (scope == Scope::Read && includes(Scope::Manage))
     }
 
     /// Those in it.
@@ -135,6 +142,7 @@ impl Caller {
 #[derive(Debug)]
 pub(crate) struct Authenticator {
     required: bool,
+    open: OpenHosts,
     keys: Arc<Keyring>,
     issuer: Option<Issuer>,
 }
@@ -142,7 +150,8 @@ pub(crate) struct Authenticator {
 impl Authenticator {
     pub(crate) fn new(options: &AuthOptions, queue: &EventQueue) -> Result<Self, String> {
         let issuer = options.oidc.clone().map(Issuer::new).transpose()?;
-        Ok(Self { required: options.required, keys: Arc::new(Keyring::new(queue.clone())), issuer })
+        let open = OpenHosts::new(&options.hosts)?;
+        Ok(Self { required: options.required, open, keys: Arc::new(Keyring::new(queue.clone())), issuer })
     }
 
     pub(crate) fn keys(&self) -> &Arc<Keyring> {
@@ -151,7 +160,7 @@ impl Authenticator {
 
     async fn caller(&self, parts: &Parts) -> Result<Caller> {
         if !self.required {
-            return open(parts);
+            return self.open.check(parts).map(|()| Caller::anybody());
         }
         let missing = || ApiError::new(Code::Unauthorized, "send Authorization: Bearer with an API key or a token");
         let header = parts.headers.get(header::AUTHORIZATION).ok_or_else(missing)?;
@@ -169,15 +178,6 @@ impl Authenticator {
             None => Err(ApiError::new(Code::Unauthorized, "the key is not known")),
         }
     }
-}
-
-/// Without keys everybody on this machine may do everything, except web pages of other sites in somebody's browser.
-fn open(parts: &Parts) -> Result<Caller> {
-    let site = parts.headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
-    if matches!(site, Some("cross-site" | "same-site")) {
-        return Err(ApiError::new(Code::Forbidden, "pages of other sites may not call a server without keys"));
-    }
-    Ok(Caller::anybody())
 }
 
 macro_rules! callers {
@@ -203,6 +203,8 @@ callers! {
     Publisher needs Some(Scope::Publish);
     /// Somebody who may claim.
     Worker needs Some(Scope::Consume);
+    /// Somebody who may look at events and lists.
+    Reader needs Some(Scope::Read);
     /// Somebody who may look after queues.
     Manager needs Some(Scope::Manage);
     /// Somebody who may do everything.
@@ -214,12 +216,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn admin_allows_everything_and_others_only_themselves() {
+    fn scopes_include_what_they_say_and_no_more() {
         let admin: Scopes = [Scope::Admin].into_iter().collect();
         let publish: Scopes = [Scope::Publish].into_iter().collect();
+        let manage: Scopes = [Scope::Manage].into_iter().collect();
         for scope in Scope::ALL {
             assert!(admin.allow(scope));
             assert_eq!(publish.allow(scope), scope == Scope::Publish);
+            assert_eq!(manage.allow(scope), matches!(scope, Scope::Manage | Scope::Read));
         }
         assert_eq!(Scopes::all().list(), Scope::ALL);
     }

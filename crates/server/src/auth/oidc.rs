@@ -1,41 +1,91 @@
 //! Bearer tokens of an OpenID Connect issuer: its keys are fetched and kept, tokens are checked here.
 //!
-//! Knows signatures and claims; which scope a route needs is not its business.
+//! Knows signatures and claims; which scope a route needs is not its business. No request waits for the issuer while a key
+//! for its token is known: keys are fetched by a task of their own, and the old ones serve meanwhile.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jsonwebtoken::jwk::JwkSet;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde::Deserialize;
 use tidegate::Tsid;
-use tokio::sync::Mutex;
+use tokio::sync::watch;
 
 use super::{Caller, Scopes};
 use crate::error::{ApiError, Code, Result};
 use crate::options::OidcOptions;
 
-/// Keys are fetched anew after this long,
-const KEYS_LAST: Duration = Duration::from_secs(300);
-/// and for a key that is not known, but not more often than this.
+/// Keys that could not be fetched anew serve at most this long.
+const KEYS_SERVE: Duration = Duration::from_secs(24 * 3600);
+/// Keys are not fetched more often than this, whatever tokens name.
 const FETCH_PAUSE: Duration = Duration::from_secs(5);
+/// How long the fetch of the keys may take, and a request wait for it.
 const FETCH_TIME: Duration = Duration::from_secs(5);
+/// A key id that the issuer did not show is refused without a fetch for this long.
+const UNKNOWN_FOR: Duration = Duration::from_secs(30);
+/// Unknown key ids that are remembered, and the longest that is looked at.
+const MAX_UNKNOWN: usize = 1_000;
+const MAX_KEY_ID: usize = 256;
 const MAX_DOCUMENT: usize = 1 << 20;
 const ALGORITHMS: [Algorithm; 2] = [Algorithm::RS256, Algorithm::ES256];
+/// What a scope of ours begins with in a token, so that another application's `admin` is not ours.
+const SCOPE_PREFIX: &str = "tidegate:";
 
 /// An issuer and what is known of its keys.
 #[derive(Debug)]
-pub(crate) struct Issuer {
+pub(crate) struct Issuer(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
     options: OidcOptions,
     http: reqwest::Client,
     keys: Mutex<Keys>,
+    /// Changes with every fetch that ended.
+    fetches: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Keys {
-    set: Option<Arc<JwkSet>>,
-    fetched: Option<Instant>,
+    set: Option<(Arc<JwkSet>, Instant)>,
+    /// When the last fetch began.
     tried: Option<Instant>,
+    fetching: bool,
+    /// Key ids that the issuer did not show, and since when that is known.
+    unknown: HashMap<String, Instant>,
+}
+
+/// What the keys say about a token's key.
+enum Found {
+    Key(Box<DecodingKey>),
+    /// It is not among those that were fetched.
+    Missing,
+    /// None were fetched, or too long ago.
+    NoKeys,
+}
+
+impl Keys {
+    fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Found {
+        match self.set.as_ref().filter(|(_, at)| at.elapsed() < KEYS_SERVE) {
+            Some((set, _)) => find(set, id, algorithm).map_or(Found::Missing, |key| Found::Key(Box::new(key))),
+            None => Found::NoKeys,
+        }
+    }
+
+    fn is_known_to_be_unknown(&self, id: Option<&str>) -> bool {
+        id.and_then(|id| self.unknown.get(id)).is_some_and(|since| since.elapsed() < UNKNOWN_FOR)
+    }
+
+    /// Remembers that the issuer does not show a key.
+    fn is_unknown(&mut self, id: &str) {
+        if self.unknown.len() >= MAX_UNKNOWN {
+            self.unknown.retain(|_, since| since.elapsed() < UNKNOWN_FOR);
+        }
+        if self.unknown.len() < MAX_UNKNOWN {
+            self.unknown.insert(id.to_owned(), Instant::now());
+        }
+    }
 }
 
 /// The claims that matter here. Issuer, audience and times are checked by the decoder.
@@ -46,7 +96,7 @@ struct Claims {
     scope: Option<OneOrMany>,
     /// … or as a list.
     scp: Option<OneOrMany>,
-    /// The tenant; without it the token is of the anchor level.
+    /// The tenant. Without it the token is of no client and sees all of them, where that is allowed.
     tidegate_client: Option<String>,
 }
 
@@ -83,56 +133,127 @@ impl Issuer {
             .no_proxy()
             .build()
             .map_err(|error| format!("the HTTP client for the OIDC issuer cannot be made: {error}"))?;
-        Ok(Self { options, http, keys: Mutex::default() })
+        Ok(Self(Arc::new(Inner { options, http, keys: Mutex::default(), fetches: watch::Sender::new(0) })))
     }
 
     /// Who a token stands for.
     pub(crate) async fn check(&self, token: &str) -> Result<Caller> {
-        let refuse = |why: &str| ApiError::new(Code::Unauthorized, format!("the token is not accepted: {why}"));
+        let options = &self.0.options;
         let header = decode_header(token).map_err(|_| refuse("it is not a JSON web token"))?;
         if !ALGORITHMS.contains(&header.alg) {
             return Err(refuse("it must be signed with RS256 or ES256"));
         }
         let key = self.key(header.kid.as_deref(), header.alg).await?;
         let mut validation = Validation::new(header.alg);
-        validation.set_issuer(&[&self.options.issuer]);
-        validation.set_audience(&[&self.options.audience]);
+        validation.set_issuer(&[&options.issuer]);
+        validation.set_audience(&[&options.audience]);
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         validation.validate_nbf = true;
         let claims = decode::<Claims>(token, &key, &validation).map_err(|error| refuse(&error.to_string()))?.claims;
         let mut scopes = Scopes::default();
         for list in [&claims.scope, &claims.scp].into_iter().flatten() {
-            for word in list.words() {
-                scopes.add(word.strip_prefix("tidegate:").unwrap_or(word));
-            }
+            list.words()
+                .into_iter()
+                .filter_map(|word| word.strip_prefix(SCOPE_PREFIX))
+                .for_each(|word| scopes.add(word));
         }
         let client = claims.tidegate_client.as_deref().map(str::parse::<Tsid>).transpose();
         let client = client.map_err(|_| refuse("tidegate_client is not a client id"))?;
+        if client.is_none() && !options.allow_unscoped {
+            return Err(refuse(
+                "it names no client: have the issuer add the claim tidegate_client, or set auth.oidc.allow_unscoped",
+            ));
+        }
         Ok(Caller { name: claims.sub.unwrap_or_else(|| "token".into()), client, scopes })
     }
 
+    /// The key of a token. Waits for the issuer only where no known key fits.
     async fn key(&self, id: Option<&str>, algorithm: Algorithm) -> Result<DecodingKey> {
-        let mut keys = self.keys.lock().await;
-        let fresh = keys.fetched.is_some_and(|at| at.elapsed() < KEYS_LAST);
-        let known = keys.set.as_ref().and_then(|set| find(set, id, algorithm));
-        if let (Some(key), true) = (&known, fresh) {
-            return Ok(key.clone());
+        let unknown = || ApiError::new(Code::Unauthorized, "the token is signed with a key the issuer does not show");
+        if id.is_some_and(|id| id.len() > MAX_KEY_ID) {
+            return Err(unknown());
         }
-        if keys.tried.is_none_or(|at| at.elapsed() >= FETCH_PAUSE) {
-            keys.tried = Some(Instant::now());
-            match self.fetch().await {
-                Ok(set) => {
-                    keys.set = Some(Arc::new(set));
-                    keys.fetched = Some(Instant::now());
+        let mut fetched = self.0.fetches.subscribe();
+        {
+            let mut keys = self.0.keys();
+            let found = keys.find(id, algorithm);
+            let is_stale = keys.set.as_ref().is_none_or(|(_, at)| at.elapsed() >= self.0.options.refresh_after);
+            match found {
+                Found::Key(key) => {
+                    if is_stale {
+                        self.start_fetch(&mut keys);
+                    }
+                    return Ok(*key);
                 }
-                Err(error) => tracing::warn!(issuer = self.options.issuer, error, "the issuer's keys were not fetched"),
+                Found::Missing if keys.is_known_to_be_unknown(id) => return Err(unknown()),
+                Found::Missing | Found::NoKeys => self.start_fetch(&mut keys),
+            }
+            if !keys.fetching {
+                return Err(if matches!(found, Found::NoKeys) { no_keys() } else { unknown() });
             }
         }
-        let Some(set) = &keys.set else {
-            return Err(ApiError::new(Code::Unavailable, "the OIDC issuer's keys cannot be fetched; try again"));
-        };
-        find(set, id, algorithm)
-            .ok_or_else(|| ApiError::new(Code::Unauthorized, "the token is signed with a key the issuer does not show"))
+        // The fetch ends by itself within this time; its task may be slow to say so.
+        let _ = tokio::time::timeout(FETCH_TIME, fetched.changed()).await;
+        let mut keys = self.0.keys();
+        match keys.find(id, algorithm) {
+            Found::Key(key) => Ok(*key),
+            Found::NoKeys => Err(no_keys()),
+            Found::Missing => {
+                if let Some(id) = id.filter(|_| !keys.fetching) {
+                    keys.is_unknown(id);
+                }
+                Err(unknown())
+            }
+        }
+    }
+
+    /// Has the keys fetched, unless that is under way or was tried a moment ago.
+    fn start_fetch(&self, keys: &mut Keys) {
+        if keys.fetching || keys.tried.is_some_and(|at| at.elapsed() < FETCH_PAUSE) {
+            return;
+        }
+        (keys.fetching, keys.tried) = (true, Some(Instant::now()));
+        let fetching = Fetching(Arc::clone(&self.0));
+        tokio::spawn(async move {
+            let issuer = &fetching.0;
+            let late = |_| Err(format!("it did not answer within {} s", FETCH_TIME.as_secs()));
+            match tokio::time::timeout(FETCH_TIME, issuer.fetch()).await.unwrap_or_else(late) {
+                Ok(set) => {
+                    let mut keys = issuer.keys();
+                    keys.set = Some((Arc::new(set), Instant::now()));
+                    keys.unknown.clear();
+                }
+                Err(error) => tracing::warn!(
+                    issuer = issuer.options.issuer,
+                    error,
+                    "the issuer's keys were not fetched: the ones known serve for up to 24 hours"
+                ),
+            }
+        });
+    }
+}
+
+/// A fetch under way; however it ends, those who wait for it are told.
+struct Fetching(Arc<Inner>);
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        self.0.keys().fetching = false;
+        self.0.fetches.send_modify(|count| *count += 1);
+    }
+}
+
+fn refuse(why: &str) -> ApiError {
+    ApiError::new(Code::Unauthorized, format!("the token is not accepted: {why}"))
+}
+
+fn no_keys() -> ApiError {
+    ApiError::new(Code::Unavailable, "the OIDC issuer's keys cannot be fetched; try again")
+}
+
+impl Inner {
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn fetch(&self) -> Result<JwkSet, String> {

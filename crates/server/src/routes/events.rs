@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::{DeadLetterFilter, EntryId, Why};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::auth::{Admin, Known, Manager};
+use crate::auth::{Admin, Manager, Reader};
 use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::{EventId, OptionalBody, Query, flag};
 use crate::service::Service;
@@ -38,7 +38,7 @@ pub(crate) struct ShowParams {
 )]
 pub(crate) async fn show(
     State(service): State<Arc<Service>>,
-    Known(caller): Known,
+    Reader(caller): Reader,
     EventId(id): EventId,
     Query(params): Query<ShowParams>,
 ) -> Result<Json<Event>> {
@@ -48,7 +48,7 @@ pub(crate) async fn show(
 
 impl Service {
     async fn event(&self, tenant: Tenant, id: EntryId, with_logs: bool) -> Result<Event> {
-        let mut event = Event::of(tenant.own(self.queue.entry(id).await?, id)?, &tenant);
+        let mut event = Event::of(tenant.own(self.queue.entry(id).await?, id)?);
         if with_logs {
             event.logs = Some(self.queue.audit(id).await?.into_iter().map(Into::into).collect());
         }
@@ -99,13 +99,11 @@ pub(crate) struct WhySchema {
 )]
 pub(crate) async fn why(
     State(service): State<Arc<Service>>,
-    Known(caller): Known,
+    Reader(caller): Reader,
     EventId(id): EventId,
 ) -> Result<Json<WhyAnswer>> {
     let tenant = Tenant::from(&caller);
-    if tenant.0.is_some() {
-        tenant.own(service.queue.entry(id).await?, id)?;
-    }
+    service.need_own(tenant, id).await?;
     Ok(Json(WhyAnswer { event_id: id.get(), why: service.queue.why(id).await? }))
 }
 
@@ -182,18 +180,21 @@ pub(crate) async fn cancel(
     EventId(id): EventId,
 ) -> Result<Json<Event>> {
     let tenant = Tenant::from(&caller);
-    tenant.own(service.queue.entry(id).await?, id)?;
+    service.need_own(tenant, id).await?;
     service.queue.cancel(id).await?;
     service.event(tenant, id, false).await.map(Json)
 }
 
 /// Which dead letters to start over.
 #[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct RedriveBody {
     /// Of which queue; `default` if absent.
     #[schema(min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")]
     queue: Option<String>,
+    /// The client whose queue it is, for keys that belong to no client.
+    #[schema(min_length = 13, max_length = 13)]
+    client: Option<String>,
     /// Only of this type.
     #[serde(rename = "type")]
     event_type: Option<String>,
@@ -234,8 +235,8 @@ pub(crate) async fn redrive_many(
     if !(1..=MAX_REDRIVE).contains(&limit) || !(1..=100_000).contains(&per_second) {
         return Err(ApiError::invalid("limit must be 1 to 10000, per_second 1 to 100000"));
     }
-    let queue = tenant.queue(body.queue.as_deref())?;
-    service.config(&queue, tenant).await?;
+    let queue = tenant.queue(body.client.as_deref(), body.queue.as_deref())?;
+    service.config(&queue).await?;
     let mut filter = DeadLetterFilter::new().limit(limit).per_second(per_second);
     filter.event_type = body.event_type;
     filter.error_contains = body.error_contains;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
-use tidegate_core::Status;
+use tidegate_core::{QueueName, Status};
 use tidegate_store::ListQuery;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::auth::Known;
+use crate::auth::Reader;
 use crate::error::{ApiError, Result};
 use crate::extract::{MAX_LIMIT, Query, entry_id, moment, number};
 use crate::service::Service;
@@ -32,6 +32,9 @@ pub(crate) struct ListParams {
     tags: Option<String>,
     /// Of this queue.
     queue: Option<String>,
+    /// In the queues of this client, for keys that belong to no client.
+    #[param(min_length = 13, max_length = 13)]
+    client: Option<String>,
     /// Of this type.
     #[serde(rename = "type")]
     #[param(rename = "type")]
@@ -79,7 +82,7 @@ pub(crate) struct ListAnswer {
 )]
 pub(crate) async fn list(
     State(service): State<Arc<Service>>,
-    Known(caller): Known,
+    Reader(caller): Reader,
     Query(params): Query<ListParams>,
 ) -> Result<Json<ListAnswer>> {
     let tenant = Tenant::from(&caller);
@@ -87,7 +90,7 @@ pub(crate) async fn list(
     let offset = number("offset", params.offset.as_deref(), 0, MAX_OFFSET)?.unwrap_or(0);
     let page = service.queue.list(query(params, tenant, limit, offset)?).await?;
     Ok(Json(ListAnswer {
-        events: page.items.into_iter().map(|entry| Listed::of(entry, &tenant)).collect(),
+        events: page.items.into_iter().map(Listed::of).collect(),
         total: page.total,
         total_capped: page.total_capped,
         limit,
@@ -103,14 +106,16 @@ fn query(params: ListParams, tenant: Tenant, limit: u64, offset: u64) -> Result<
             tidegate_core::name::check_text(name, text).map_err(tidegate::Error::from)?;
         }
     }
+    let client = tenant.client(params.client.as_deref())?;
+    let of_client = |name: &str| QueueName::of(client, name).map_err(tidegate::Error::from);
     let before = params.cursor.as_deref().map(entry_id).transpose();
     Ok(ListQuery {
         status,
         tags: params.tags.as_deref().map_or(Ok(Vec::new()), |tags| read_tags(tags.split(',')))?,
-        queue: params.queue.as_deref().map(|queue| tenant.queue(Some(queue))).transpose()?,
+        queue: params.queue.as_deref().map(of_client).transpose()?,
         event_type: params.event_type,
         worker: params.worker_id,
-        client: tenant.0,
+        client,
         from: moment("from", params.from.as_deref())?,
         to: moment("to", params.to.as_deref())?,
         before: before.map_err(|_| ApiError::invalid("cursor does not fit: use next_cursor of the page before"))?,

@@ -17,7 +17,7 @@ use tidegate::projection::{
 };
 use utoipa::{IntoParams, ToSchema};
 
-use crate::auth::Known;
+use crate::auth::Reader;
 use crate::error::{ApiError, Code, ErrorBody, Result};
 use crate::extract::{PathText, PathTexts, Query, number};
 use crate::service::Service;
@@ -228,12 +228,15 @@ fn json(key: &str, document: Bytes) -> Result<Box<RawValue>> {
 
 /// Lists projections.
 ///
-/// Any scope may read. Projections are made from the events of all clients: credentials that belong to one get 403.
+/// It needs the scope `read`. Projections are made from the events of all clients: credentials that belong to one get 403.
 #[utoipa::path(
     get, path = "/projections", tag = "projections", operation_id = "list_projections",
     responses((status = 200, description = "All projections, by name.", body = ProjectionsAnswer)),
 )]
-pub(crate) async fn list(State(service): State<Arc<Service>>, Known(caller): Known) -> Result<Json<ProjectionsAnswer>> {
+pub(crate) async fn list(
+    State(service): State<Arc<Service>>,
+    Reader(caller): Reader,
+) -> Result<Json<ProjectionsAnswer>> {
     caller.need_anchor()?;
     let statuses = service.queue.projection_statuses().await?;
     Ok(Json(ProjectionsAnswer { projections: statuses.into_iter().map(Into::into).collect() }))
@@ -241,7 +244,7 @@ pub(crate) async fn list(State(service): State<Arc<Service>>, Known(caller): Kno
 
 /// One projection, and its documents in pages.
 ///
-/// Any scope may read. Projections are made from the events of all clients: credentials that belong to one get 403.
+/// It needs the scope `read`. Projections are made from the events of all clients: credentials that belong to one get 403.
 #[utoipa::path(
     get, path = "/projections/{name}", tag = "projections", operation_id = "show_projection",
     params(("name" = String, Path, description = "Percent-encoded, slashes too."), ShowParams),
@@ -252,7 +255,7 @@ pub(crate) async fn list(State(service): State<Arc<Service>>, Known(caller): Kno
 )]
 pub(crate) async fn show(
     State(service): State<Arc<Service>>,
-    Known(caller): Known,
+    Reader(caller): Reader,
     PathText(name): PathText,
     uri: Uri,
     Query(params): Query<ShowParams>,
@@ -277,7 +280,7 @@ pub(crate) async fn show(
 
 /// A document by its key.
 ///
-/// Only the version that answers reads is asked, also while a later one is built. Any scope may read. Projections are made
+/// Only the version that answers reads is asked, also while a later one is built. It needs the scope `read`. Projections are made
 /// from the events of all clients: credentials that belong to one get 403.
 #[utoipa::path(
     get, path = "/projections/{name}/{key}", tag = "projections", operation_id = "projection_document",
@@ -292,7 +295,7 @@ pub(crate) async fn show(
 )]
 pub(crate) async fn document(
     State(service): State<Arc<Service>>,
-    Known(caller): Known,
+    Reader(caller): Reader,
     PathTexts(name, key): PathTexts,
 ) -> Result<Response> {
     caller.need_anchor()?;
@@ -302,7 +305,7 @@ pub(crate) async fn document(
 /// The document under the empty key, which no part of a path can name.
 pub(crate) async fn document_of_no_key(
     State(service): State<Arc<Service>>,
-    Known(caller): Known,
+    Reader(caller): Reader,
     PathText(name): PathText,
 ) -> Result<Response> {
     caller.need_anchor()?;

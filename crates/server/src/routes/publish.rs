@@ -1,5 +1,6 @@
 //! `POST /events` and `POST /events/batch`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use tidegate::{Fact, NewEvent, PublishOutcome, Published};
+use tidegate::{EntryId, EntryView, Fact, NewEvent, PublishOutcome, Published};
 use tidegate_core::work::DEFAULT_MAX_RETRIES;
 use tidegate_core::{Idempotency, QueueSettings};
 use utoipa::ToSchema;
@@ -25,9 +26,16 @@ use crate::wire::{Asked, Event, Retry, Tags};
 /// The type of an event that names none.
 const DEFAULT_TYPE: &str = "event";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// What the stored keys of a batch's events begin with,
+const OF_BATCH: &str = "batch:";
+/// and those of single events that would look like one of a batch, or like this.
+const OF_SINGLE: &str = "single:";
+/// Retries that an event may ask for.
+const MAX_RETRIES: u32 = 1_000_000;
 
 /// A new event.
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct NewEventBody {
     /// What people call it.
     #[schema(value_type = String, required = true, example = "Send Email Notification", min_length = 1, max_length = 1000)]
@@ -47,6 +55,9 @@ pub(crate) struct NewEventBody {
     /// The queue; `default` if absent.
     #[schema(min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")]
     queue: Option<String>,
+    /// The client whose queue it is, for keys that belong to no client. What goes into a client's queue is the client's.
+    #[schema(min_length = 13, max_length = 13)]
+    client: Option<String>,
     /// Can be claimed after this many seconds.
     #[schema(minimum = 0, maximum = 3153600000_f64)]
     delay_seconds: Option<f64>,
@@ -89,15 +100,21 @@ pub(crate) async fn create(
     JsonBody(body): JsonBody<NewEventBody>,
 ) -> Result<(StatusCode, Json<Event>)> {
     let tenant = Tenant::from(&caller);
-    let key = header(&headers, IDEMPOTENCY_KEY)?;
+    let key = header(&headers, IDEMPOTENCY_KEY)?.map(single_key);
     let draft = Draft::new(&service, tenant, body, &headers, key).await?;
     let published = service.queue.publish(draft.event.clone()).await.map_err(ApiError::of_publish)?;
+    if published.outcome == PublishOutcome::Duplicate
+        && let Some(stored) = service.queue.entry(published.id).await?
+    {
+        return Ok((StatusCode::OK, Json(Event::of(stored))));
+    }
     service.rooms.came(&draft.event.queue, &draft.event.tags);
     Ok(draft.answer(&published))
 }
 
 /// Many events.
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct NewEvents {
     /// Up to 1,000.
     #[schema(value_type = Vec<NewEventBody>, min_items = 1, max_items = 1000)]
@@ -147,23 +164,41 @@ pub(crate) async fn create_many(
     let key = header(&headers, IDEMPOTENCY_KEY)?;
     let mut drafts = Vec::with_capacity(body.events.len());
     for (index, raw) in body.events.iter().enumerate() {
-        let key = key.as_ref().map(|key| format!("{key}/{index}"));
+        let key = key.as_ref().map(|key| format!("{OF_BATCH}{index}:{key}"));
         drafts.push(match crate::body::parse(raw.get().as_bytes()) {
             Ok(body) => Draft::new(&service, tenant, body, &headers, key).await,
             Err(error) => Err(error),
         });
     }
     let events = drafts.iter().flatten().map(|draft| draft.event.clone()).collect();
-    let mut published = service.queue.publish_many(events).await.into_iter();
+    let published = service.queue.publish_many(events).await;
     drafts.iter().flatten().for_each(|draft| service.rooms.came(&draft.event.queue, &draft.event.tags));
+    let stored = service.stored(&published).await?;
+    let mut published = published.into_iter();
     let answer = |draft: Result<Draft>| {
         let draft = draft?;
         let lost = || Err(ApiError::new(Code::Indeterminate, "the answer was lost"));
         let published = published.next().map_or_else(lost, |answer| answer.map_err(ApiError::of_publish))?;
-        Ok(draft.answer(&published))
+        match stored.get(&published.id).cloned().filter(|_| published.outcome == PublishOutcome::Duplicate) {
+            Some(stored) => Ok((StatusCode::OK, Json(Event::of(stored)))),
+            None => Ok(draft.answer(&published)),
+        }
     };
     let results = drafts.into_iter().map(answer).map(PublishAnswer::from).collect();
     Ok(Json(PublishAnswers { results }))
+}
+
+impl Service {
+    /// The events that repeats are answered with. They have the payloads that were just sent, so the body's bound is theirs.
+    async fn stored(&self, published: &[tidegate::Result<Published>]) -> Result<HashMap<EntryId, EntryView>> {
+        let repeats = published.iter().flatten().filter(|one| one.outcome == PublishOutcome::Duplicate);
+        let ids: Vec<EntryId> = repeats.map(|one| one.id).collect();
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let entries = self.queue.entries(ids).await?;
+        Ok(entries.into_iter().flatten().map(|entry| (entry.id, entry)).collect())
+    }
 }
 
 impl From<Result<(StatusCode, Json<Event>)>> for PublishAnswer {
@@ -178,7 +213,6 @@ impl From<Result<(StatusCode, Json<Event>)>> for PublishAnswer {
 /// An event that is ready to be published, with what the answer needs beside it.
 struct Draft {
     event: NewEvent,
-    queue: String,
 }
 
 impl Draft {
@@ -189,15 +223,14 @@ impl Draft {
         headers: &HeaderMap,
         key: Option<String>,
     ) -> Result<Self> {
-        let queue = tenant.queue(body.queue.as_deref())?;
-        let settings = service.settings(&queue, tenant).await?;
-        let shown = tenant.shown(&queue);
+        let queue = tenant.queue(body.client.as_deref(), body.queue.as_deref())?;
+        let fingerprint = key.as_ref().map(|_| fingerprint(&body));
+        let settings = service.settings(&queue).await?;
         let mut event = new_event(body, &settings, service.options.limits.payload_bytes)?;
         event.queue = queue;
-        event.client = tenant.0;
         event.attributes = attributes(headers);
-        event.idempotency = key.map(|key| Idempotency::new(key, fingerprint(&event)));
-        Ok(Self { event, queue: shown })
+        event.idempotency = key.zip(fingerprint).map(|(key, fingerprint)| Idempotency::new(key, fingerprint));
+        Ok(Self { event })
     }
 
     fn answer(self, published: &Published) -> (StatusCode, Json<Event>) {
@@ -206,18 +239,19 @@ impl Draft {
             PublishOutcome::Duplicate | PublishOutcome::Replaced => StatusCode::OK,
         };
         let event = self.event;
+        let owner = event.owner();
         let available_at = match event.available {
             tidegate::Availability::After(delay) => published.created_at.checked_add(delay).ok(),
             _ => None,
         };
         let asked = Asked {
-            queue: self.queue,
+            queue: event.queue.clone(),
             max_attempts: event.max_attempts,
             priority: event.priority,
             group: event.group,
             available_at,
             fact: Fact {
-                client: event.client,
+                client: owner,
                 event_type: event.event_type,
                 payload: event.payload,
                 content_type: event.content_type,
@@ -244,6 +278,9 @@ fn new_event(body: NewEventBody, settings: &QueueSettings, payload_limit: usize)
     let title = title.ok_or_else(|| ApiError::invalid("title is required"))?;
     let tags =
         body.tags.ok_or_else(|| ApiError::invalid("tags is required: name at least one, separated by commas"))?;
+    if body.max_retries.is_some_and(|retries| retries > MAX_RETRIES) {
+        return Err(ApiError::invalid(format!("max_retries does not fit: it must be from 0 to {MAX_RETRIES}")));
+    }
     let payload: Box<str> = body.payload.map_or_else(|| "null".into(), Into::into);
     if payload.len() > payload_limit {
         let text = format!(
@@ -308,32 +345,45 @@ fn is_traceparent(text: &str) -> bool {
         && (parts.len() == 4 || parts[0] != "00")
 }
 
-/// A hash of everything a publisher said, so that the same key with another request is noticed.
-fn fingerprint(event: &NewEvent) -> i64 {
+/// A hash of everything a publisher said, as it was sent: what the queue adds to it may change between two sendings of one
+/// request. The same key with another request is noticed by it.
+fn fingerprint(body: &NewEventBody) -> i64 {
     let mut hash = Sha256::new();
-    let mut add = |bytes: &[u8]| {
-        hash.update((bytes.len() as u64).to_le_bytes());
-        hash.update(bytes);
+    let mut add = |bytes: Option<&[u8]>| {
+        // What was left out is not what was sent empty.
+        hash.update(bytes.map_or(u64::MAX, |bytes| bytes.len() as u64).to_le_bytes());
+        hash.update(bytes.unwrap_or_default());
     };
-    let texts = [&event.title, &event.description, &event.group];
-    texts.into_iter().for_each(|text| add(text.as_deref().unwrap_or("\0").as_bytes()));
-    add(event.queue.as_str().as_bytes());
-    add(event.event_type.as_bytes());
-    add(event.tags.join(",").as_bytes());
-    add(&event.payload);
-    add(&event.priority.to_le_bytes());
-    add(&event.max_attempts.to_le_bytes());
-    add(format!("{:?} {:?}", event.available, event.retry).as_bytes());
-    add(event.deduplication.as_ref().map_or("\0", |dedup| &dedup.key).as_bytes());
+    let NewEventBody { title, description, tags, payload, max_retries, queue, client, .. } = body;
+    let NewEventBody { delay_seconds, priority, deduplication_id, message_group, event_type, retry, .. } = body;
+    for text in [title, description, queue, client, deduplication_id, message_group, event_type] {
+        add(text.as_ref().map(String::as_bytes));
+    }
+    add(payload.as_ref().map(|payload| payload.get().as_bytes()));
+    let tags = tags.as_ref().map(|tags| match tags {
+        Tags::Text(text) => text.clone(),
+        Tags::List(list) => list.join(","),
+    });
+    add(tags.as_ref().map(String::as_bytes));
+    add(max_retries.map(u32::to_le_bytes).as_ref().map(|bytes| &bytes[..]));
+    add(delay_seconds.map(f64::to_le_bytes).as_ref().map(|bytes| &bytes[..]));
+    add(priority.map(i16::to_le_bytes).as_ref().map(|bytes| &bytes[..]));
+    add(retry.as_ref().map(|retry| format!("{retry:?}")).as_ref().map(String::as_bytes));
     let digest = hash.finalize();
     let mut first = [0_u8; 8];
     first.copy_from_slice(&digest[..8]);
     i64::from_le_bytes(first)
 }
 
+/// A single event's key as it is stored: never one that an event of a batch could have.
+fn single_key(key: String) -> String {
+    if key.starts_with(OF_BATCH) || key.starts_with(OF_SINGLE) { format!("{OF_SINGLE}{key}") } else { key }
+}
+
 fn header(headers: &HeaderMap, name: &str) -> Result<Option<String>> {
     let Some(value) = headers.get(name) else { return Ok(None) };
-    let text = value.to_str().ok().filter(|text| !text.is_empty() && text.len() <= 200);
+    let is_visible = |text: &&str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    let text = value.to_str().ok().filter(|text| !text.is_empty() && text.len() <= 200).filter(is_visible);
     let bad = || ApiError::invalid(format!("{name} does not fit: it must be 1 to 200 visible ASCII characters"));
     text.map(|text| Some(text.to_owned())).ok_or_else(bad)
 }
@@ -358,21 +408,44 @@ mod tests {
     }
 
     #[test]
+    fn keys_of_single_events_and_of_batches_never_meet() {
+        let singles =
+            ["abc", "abc/0", "batch:0:abc", "single:batch:0:abc", "single:abc"].map(|key| single_key(key.into()));
+        let mut stored: Vec<&String> = singles.iter().collect();
+        stored.sort_unstable();
+        stored.dedup();
+        assert_eq!(stored.len(), singles.len());
+        assert!(singles.iter().all(|key| !key.starts_with(OF_BATCH)));
+    }
+
+    #[test]
     fn the_fingerprint_sees_every_field() {
-        let base = || NewEvent::new("t", "1").title("a").tags(["x"]);
-        let others = [
-            base().title("b"),
-            base().description("d"),
-            base().tags(["y"]),
-            base().priority(1),
-            base().group("g"),
-            base().max_retries(9),
-            base().delay(Duration::from_secs(1)),
-            base().deduplicate("k"),
+        let read = |text: &str| fingerprint(&serde_json::from_str::<NewEventBody>(text).unwrap());
+        let base = r#"{"title":"a","tags":"x","payload":{"a": 1}}"#;
+        assert_eq!(
+            read(base),
+            read(r#" { "tags":["x"], "title":"a", "payload":{"a": 1} } "#),
+            "order and space are not said"
+        );
+        let fields = [
+            r#""description":"d""#,
+            r#""description":"""#,
+            r#""max_retries":3"#,
+            r#""queue":"default""#,
+            r#""client":"default""#,
+            r#""delay_seconds":0"#,
+            r#""delay_seconds":1"#,
+            r#""priority":0"#,
+            r#""deduplication_id":"k""#,
+            r#""message_group":"k""#,
+            r#""type":"event""#,
+            r#""retry":{"kind":"fixed","delay_ms":1}"#,
         ];
-        assert_eq!(fingerprint(&base()), fingerprint(&base()));
-        for other in others {
-            assert_ne!(fingerprint(&base()), fingerprint(&other), "{other:?}");
-        }
+        let others = fields.map(|field| format!("{},{field}}}", &base[..base.len() - 1]));
+        let changed = [base.replace("\"a\",", "\"b\","), base.replace('x', "y"), base.replace(": 1", ":1")];
+        let mut seen: Vec<i64> = others.iter().chain(&changed).map(|text| read(text)).chain([read(base)]).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), fields.len() + changed.len() + 1);
     }
 }

@@ -6,16 +6,16 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use tidegate::{Depth, QueueName, QueueState};
-use tidegate_core::{QueueConfig, QueueSettings};
-use tidegate_store::QueueChange;
+use tidegate_core::{QueueConfig, RetryPolicy};
+use tidegate_store::{QueueChange, SettingsChange};
 use utoipa::ToSchema;
 
-use crate::auth::{Known, Manager};
+use crate::auth::{Manager, Reader};
 use crate::error::{ApiError, ErrorBody, Result};
-use crate::extract::{OptionalBody, PathText};
+use crate::extract::{OptionalBody, PathText, Query};
 use crate::service::Service;
-use crate::tenant::Tenant;
-use crate::wire::Retry;
+use crate::tenant::{ClientParam, Tenant};
+use crate::wire::{Retry, client};
 
 /// A queue as it is set up.
 #[derive(Debug, Serialize, ToSchema)]
@@ -23,6 +23,9 @@ pub(crate) struct QueueAnswer {
     /// Its name.
     #[schema(example = "default")]
     name: String,
+    /// The client it belongs to, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client: Option<String>,
     /// `active`, `paused` (accepts, does not deliver) or `draining` (delivers, does not accept).
     #[schema(value_type = String, example = "active")]
     state: QueueState,
@@ -39,9 +42,10 @@ pub(crate) struct QueueAnswer {
 }
 
 impl QueueAnswer {
-    fn of(config: QueueConfig, tenant: Tenant) -> Self {
+    fn of(config: QueueConfig) -> Self {
         Self {
-            name: tenant.shown(&config.name),
+            client: client(&config.name),
+            name: config.name.name().to_owned(),
             state: config.state,
             depth_limit: config.depth_limit,
             lease_seconds: config.settings.lease_seconds,
@@ -88,7 +92,8 @@ fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(reader: D) -> 
 }
 
 impl QueueBody {
-    fn change(self, mut settings: QueueSettings) -> Result<QueueChange> {
+    /// The change that this asks for. The store merges it into what stands.
+    fn change(self) -> Result<QueueChange> {
         if let Some(Some(seconds)) = self.lease_seconds
             && !(1..=86_400).contains(&seconds)
         {
@@ -102,18 +107,19 @@ impl QueueBody {
         if self.depth_limit.flatten().is_some_and(|limit| limit > i64::MAX as u64) {
             return Err(ApiError::invalid("depth_limit does not fit: it must be below 2^63"));
         }
-        settings.lease_seconds = self.lease_seconds.unwrap_or(settings.lease_seconds);
-        settings.max_retries = self.max_retries.unwrap_or(settings.max_retries);
-        settings.require_lease = self.require_lease.unwrap_or(settings.require_lease);
-        if let Some(retry) = self.retry {
-            settings.retry = retry.map(Into::into);
-        }
-        if settings.retry.as_ref().is_some_and(|policy| !policy.is_sane()) {
+        let retry = self.retry.map(|retry| retry.map(RetryPolicy::from));
+        if retry.iter().flatten().any(|policy| !policy.is_sane()) {
             return Err(ApiError::invalid(
                 "retry does not fit: delays at most 100 years, jitter 0 to 1, at most 1000 delays",
             ));
         }
-        Ok(QueueChange { state: None, depth_limit: self.depth_limit, settings: Some(settings) })
+        let settings = SettingsChange {
+            lease_seconds: self.lease_seconds,
+            max_retries: self.max_retries,
+            retry,
+            require_lease: self.require_lease,
+        };
+        Ok(QueueChange { state: None, depth_limit: self.depth_limit, settings })
     }
 }
 
@@ -122,6 +128,9 @@ impl QueueBody {
 pub(crate) struct QueueMetrics {
     /// Its name.
     name: String,
+    /// The client it belongs to, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client: Option<String>,
     /// `active`, `paused` or `draining`.
     #[schema(value_type = String)]
     state: QueueState,
@@ -141,19 +150,23 @@ pub(crate) struct QueueMetrics {
 
 /// Lists queues.
 #[utoipa::path(
-    get, path = "/queues", operation_id = "list_queues", tag = "queues",
+    get, path = "/queues", operation_id = "list_queues", tag = "queues", params(ClientParam),
     responses((status = 200, description = "All queues.", body = QueuesAnswer)),
 )]
-pub(crate) async fn list(State(service): State<Arc<Service>>, Known(caller): Known) -> Result<Json<QueuesAnswer>> {
-    let tenant = Tenant::from(&caller);
+pub(crate) async fn list(
+    State(service): State<Arc<Service>>,
+    Reader(caller): Reader,
+    Query(params): Query<ClientParam>,
+) -> Result<Json<QueuesAnswer>> {
+    let tenant = Tenant(Tenant::from(&caller).client(params.client.as_deref())?);
     let queues = service.queue.queues().await?.into_iter().filter(|config| tenant.owns_queue(&config.name));
-    Ok(Json(QueuesAnswer { queues: queues.map(|config| QueueAnswer::of(config, tenant)).collect() }))
+    Ok(Json(QueuesAnswer { queues: queues.map(QueueAnswer::of).collect() }))
 }
 
 /// One queue.
 #[utoipa::path(
     get, path = "/queues/{name}", operation_id = "show_queue", tag = "queues",
-    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$"), ClientParam),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
         (status = 404, description = "There is no such queue.", body = ErrorBody),
@@ -161,18 +174,18 @@ pub(crate) async fn list(State(service): State<Arc<Service>>, Known(caller): Kno
 )]
 pub(crate) async fn show(
     State(service): State<Arc<Service>>,
-    Known(caller): Known,
+    Reader(caller): Reader,
     PathText(name): PathText,
+    Query(params): Query<ClientParam>,
 ) -> Result<Json<QueueAnswer>> {
-    let tenant = Tenant::from(&caller);
-    let config = service.config(&tenant.queue(Some(&name))?, tenant).await?;
-    Ok(Json(QueueAnswer::of(config, tenant)))
+    let queue = Tenant::from(&caller).queue(params.client.as_deref(), Some(&name))?;
+    Ok(Json(QueueAnswer::of(service.config(&queue).await?)))
 }
 
 /// Creates a queue, or changes what the body names.
 #[utoipa::path(
     put, path = "/queues/{name}", operation_id = "put_queue", tag = "queues",
-    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$"), ClientParam),
     request_body = QueueBody,
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
@@ -184,28 +197,25 @@ pub(crate) async fn put(
     State(service): State<Arc<Service>>,
     Manager(caller): Manager,
     PathText(name): PathText,
+    Query(params): Query<ClientParam>,
     OptionalBody(body): OptionalBody<QueueBody>,
 ) -> Result<Json<QueueAnswer>> {
-    let tenant = Tenant::from(&caller);
-    let queue = tenant.queue(Some(&name))?;
-    let known = service.queue.queues().await?.into_iter().find(|config| config.name == queue);
-    let change = body.change(known.map(|config| config.settings).unwrap_or_default())?;
-    service.change(&queue, change, tenant).await
+    let queue = Tenant::from(&caller).queue(params.client.as_deref(), Some(&name))?;
+    service.change(&queue, body.change()?).await
 }
 
 impl Service {
-    async fn change(&self, queue: &QueueName, change: QueueChange, tenant: Tenant) -> Result<Json<QueueAnswer>> {
+    async fn change(&self, queue: &QueueName, change: QueueChange) -> Result<Json<QueueAnswer>> {
         let config = self.queue.store().put_queue(queue, change).await?;
         self.remember(&config);
-        Ok(Json(QueueAnswer::of(config, tenant)))
+        Ok(Json(QueueAnswer::of(config)))
     }
 
-    async fn set_state(&self, name: &str, state: QueueState, tenant: Tenant) -> Result<Json<QueueAnswer>> {
-        let queue = tenant.queue(Some(name))?;
-        self.config(&queue, tenant).await?;
+    async fn set_state(&self, queue: &QueueName, state: QueueState) -> Result<Json<QueueAnswer>> {
+        self.config(queue).await?;
         let change = QueueChange { state: Some(state), ..QueueChange::default() };
-        let answer = self.change(&queue, change, tenant).await?;
-        self.wake(&queue);
+        let answer = self.change(queue, change).await?;
+        self.wake(queue);
         Ok(answer)
     }
 
@@ -219,7 +229,7 @@ impl Service {
 /// Stops delivery; publishes are still accepted.
 #[utoipa::path(
     post, path = "/queues/{name}/pause", operation_id = "pause_queue", tag = "queues",
-    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$"), ClientParam),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
         (status = 404, description = "There is no such queue.", body = ErrorBody),
@@ -229,14 +239,16 @@ pub(crate) async fn pause(
     State(service): State<Arc<Service>>,
     Manager(caller): Manager,
     PathText(name): PathText,
+    Query(params): Query<ClientParam>,
 ) -> Result<Json<QueueAnswer>> {
-    service.set_state(&name, QueueState::Paused, Tenant::from(&caller)).await
+    let queue = Tenant::from(&caller).queue(params.client.as_deref(), Some(&name))?;
+    service.set_state(&queue, QueueState::Paused).await
 }
 
 /// Accepts and delivers again.
 #[utoipa::path(
     post, path = "/queues/{name}/resume", operation_id = "resume_queue", tag = "queues",
-    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$"), ClientParam),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
         (status = 404, description = "There is no such queue.", body = ErrorBody),
@@ -246,14 +258,16 @@ pub(crate) async fn resume(
     State(service): State<Arc<Service>>,
     Manager(caller): Manager,
     PathText(name): PathText,
+    Query(params): Query<ClientParam>,
 ) -> Result<Json<QueueAnswer>> {
-    service.set_state(&name, QueueState::Active, Tenant::from(&caller)).await
+    let queue = Tenant::from(&caller).queue(params.client.as_deref(), Some(&name))?;
+    service.set_state(&queue, QueueState::Active).await
 }
 
 /// Refuses new events and delivers the rest.
 #[utoipa::path(
     post, path = "/queues/{name}/drain", operation_id = "drain_queue", tag = "queues",
-    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$"), ClientParam),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
         (status = 404, description = "There is no such queue.", body = ErrorBody),
@@ -263,14 +277,16 @@ pub(crate) async fn drain(
     State(service): State<Arc<Service>>,
     Manager(caller): Manager,
     PathText(name): PathText,
+    Query(params): Query<ClientParam>,
 ) -> Result<Json<QueueAnswer>> {
-    service.set_state(&name, QueueState::Draining, Tenant::from(&caller)).await
+    let queue = Tenant::from(&caller).queue(params.client.as_deref(), Some(&name))?;
+    service.set_state(&queue, QueueState::Draining).await
 }
 
 /// What a queue holds.
 #[utoipa::path(
     get, path = "/queues/{name}/metrics", operation_id = "queue_metrics", tag = "queues",
-    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")),
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$"), ClientParam),
     responses(
         (status = 200, description = "Counted in one snapshot.", body = QueueMetrics),
         (status = 404, description = "There is no such queue.", body = ErrorBody),
@@ -278,14 +294,16 @@ pub(crate) async fn drain(
 )]
 pub(crate) async fn metrics(
     State(service): State<Arc<Service>>,
-    Known(caller): Known,
+    Reader(caller): Reader,
     PathText(name): PathText,
+    Query(params): Query<ClientParam>,
 ) -> Result<Json<QueueMetrics>> {
-    let tenant = Tenant::from(&caller);
-    let config = service.config(&tenant.queue(Some(&name))?, tenant).await?;
+    let queue = Tenant::from(&caller).queue(params.client.as_deref(), Some(&name))?;
+    let config = service.config(&queue).await?;
     let depth: Depth = service.queue.store().depth(&config.name).await?;
     Ok(Json(QueueMetrics {
-        name: tenant.shown(&config.name),
+        client: client(&config.name),
+        name: config.name.name().to_owned(),
         state: config.state,
         ready: depth.ready,
         delayed: depth.delayed,

@@ -9,7 +9,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tidegate::{EntryId, LeaseToken, Timestamp};
 use tidegate_core::{Action, Outcome};
-use tidegate_store::{Heartbeat, Held, Holder, Report, Reported, Verdict};
+use tidegate_store::{Heartbeat, HeartbeatLease, Held, Holder, Report, Reported, Verdict};
 use utoipa::ToSchema;
 
 use crate::auth::Worker;
@@ -17,6 +17,7 @@ use crate::error::{ApiError, Code, ErrorBody, Result};
 use crate::extract::{BatchBody, EventId, JsonBody, entry_id};
 use crate::service::Service;
 use crate::tenant::Tenant;
+use crate::unknown;
 use crate::wire::LogRow;
 
 /// The longest error message that is kept.
@@ -24,6 +25,7 @@ const MAX_MESSAGE: usize = 64 << 10;
 
 /// Who reports.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct HolderBody {
     /// Who holds the event.
     #[schema(value_type = String, required = true, min_length = 1, max_length = 255, example = "worker-02:8742")]
@@ -32,19 +34,22 @@ pub(crate) struct HolderBody {
     lease: Option<i64>,
 }
 
-impl HolderBody {
-    fn read(self, id: EntryId) -> Result<Holder> {
-        let worker = self.worker_id.ok_or_else(|| ApiError::invalid("worker_id is required"))?;
-        tidegate_core::name::check_text("worker_id", &worker).map_err(tidegate::Error::from)?;
-        Ok(Holder { id, worker, lease: self.lease.map(LeaseToken) })
-    }
+/// Who reports on which event.
+fn holder(id: EntryId, worker: Option<String>, lease: Option<i64>) -> Result<Holder> {
+    let worker = worker.ok_or_else(|| ApiError::invalid("worker_id is required"))?;
+    tidegate_core::name::check_text("worker_id", &worker).map_err(tidegate::Error::from)?;
+    Ok(Holder { id, worker, lease: lease.map(LeaseToken) })
 }
 
 /// How an attempt ended.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct ReportBody {
-    #[serde(flatten)]
-    holder: HolderBody,
+    /// Who holds the event.
+    #[schema(value_type = String, required = true, min_length = 1, max_length = 255, example = "worker-02:8742")]
+    worker_id: Option<String>,
+    /// The lease, as it was handed out; the one this worker holds if absent.
+    lease: Option<i64>,
     /// How long it took.
     #[schema(minimum = 0, example = 1250)]
     execution_time_ms: Option<i64>,
@@ -66,7 +71,7 @@ impl ReportBody {
             return Err(ApiError::invalid(text));
         }
         Ok(Report {
-            holder: self.holder.read(id)?,
+            holder: holder(id, self.worker_id, self.lease)?,
             outcome,
             status_code: self.status_code,
             execution_time_ms: self.execution_time_ms,
@@ -189,17 +194,21 @@ pub(crate) async fn start(
     EventId(id): EventId,
     JsonBody(body): JsonBody<HolderBody>,
 ) -> Result<Json<LogRow>> {
-    let holder = body.read(id)?;
+    let holder = holder(id, body.worker_id, body.lease)?;
     service.need_own(Tenant::from(&caller), id).await?;
     Ok(Json(service.queue.started(holder).await?.into()))
 }
 
 /// A sign of life.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct HeartbeatBody {
-    #[serde(flatten)]
-    holder: HolderBody,
-    /// Seconds from now until somebody else may take the event; as the queue says if absent.
+    /// Who holds the event.
+    #[schema(value_type = String, required = true, min_length = 1, max_length = 255, example = "worker-02:8742")]
+    worker_id: Option<String>,
+    /// The lease, as it was handed out; the one this worker holds if absent.
+    lease: Option<i64>,
+    /// Seconds from now until somebody else may take the event; if absent as the claim asked, else as the queue says.
     #[schema(minimum = 1, maximum = 86400)]
     lease_seconds: Option<u32>,
 }
@@ -239,9 +248,10 @@ pub(crate) async fn heartbeat(
     if body.lease_seconds.is_some_and(|seconds| !(1..=86_400).contains(&seconds)) {
         return Err(ApiError::invalid("lease_seconds does not fit: it must be from 1 to 86400"));
     }
-    let holder = body.holder.read(id)?;
+    let holder = holder(id, body.worker_id, body.lease)?;
     service.need_own(Tenant::from(&caller), id).await?;
-    let lease = body.lease_seconds.map_or(service.options.lease, |seconds| Duration::from_secs(seconds.into()));
+    let unsaid = HeartbeatLease::AsClaimed { otherwise: service.options.lease };
+    let lease = body.lease_seconds.map_or(unsaid, |seconds| HeartbeatLease::For(Duration::from_secs(seconds.into())));
     let held: Held = service.queue.heartbeat(Heartbeat { holder, lease }).await?;
     Ok(Json(HeartbeatAnswer {
         event_id: id.get(),
@@ -253,16 +263,47 @@ pub(crate) async fn heartbeat(
 
 /// One report of many.
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct ReportItem {
     /// Which event.
     #[schema(value_type = i64)]
     id: serde_json::Value,
-    #[serde(flatten)]
-    report: ReportBody,
+    /// Who holds the event; whoever reports for all if absent.
+    #[schema(min_length = 1, max_length = 255, example = "worker-02:8742")]
+    worker_id: Option<String>,
+    /// The lease, as it was handed out; the one this worker holds if absent.
+    lease: Option<i64>,
+    /// How long it took.
+    #[schema(minimum = 0, example = 1250)]
+    execution_time_ms: Option<i64>,
+    /// The worker's own code, such as an HTTP status.
+    #[schema(example = 200)]
+    status_code: Option<i32>,
+    /// What went wrong.
+    error_message: Option<String>,
+}
+
+impl ReportItem {
+    fn read(item: serde_json::Value, everybody: Option<&String>, outcome: Outcome) -> Result<Report> {
+        let failed = |error: serde_json::Error| {
+            let text = || ApiError::invalid(format!("the item cannot be read: {error}"));
+            unknown::field(&error).unwrap_or_else(text)
+        };
+        let item: Self = serde_json::from_value(item).map_err(failed)?;
+        let body = ReportBody {
+            worker_id: item.worker_id.or_else(|| everybody.cloned()),
+            lease: item.lease,
+            execution_time_ms: item.execution_time_ms,
+            status_code: item.status_code,
+            error_message: item.error_message,
+        };
+        body.read(entry_id(&item.id.to_string())?, outcome)
+    }
 }
 
 /// Many reports.
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct ReportItems {
     /// Who reports, where an item does not say.
     worker_id: Option<String>,
@@ -343,16 +384,8 @@ async fn report_many(
     outcome: Outcome,
 ) -> Result<Json<ReportAnswers>> {
     service.check_batch("events", body.events.len())?;
-    let everybody = body.worker_id;
-    let read = |item: serde_json::Value| -> Result<Report> {
-        let mut item: ReportItem = serde_json::from_value(item)
-            .map_err(|error| ApiError::invalid(format!("the item cannot be read: {error}")))?;
-        let id = entry_id(&item.id.to_string())?;
-        if item.report.holder.worker_id.is_none() {
-            item.report.holder.worker_id.clone_from(&everybody);
-        }
-        item.report.read(id, outcome)
-    };
+    let everybody = body.worker_id.as_ref();
+    let read = |item| ReportItem::read(item, everybody, outcome);
     let mut items: Vec<Result<Report>> = body.events.into_iter().map(read).collect();
     service.keep_own(tenant, &mut items).await?;
     let reports: Vec<Report> = items.iter().flatten().cloned().collect();
@@ -367,12 +400,13 @@ async fn report_many(
 }
 
 impl Service {
-    /// A client reports on its own events only. The anchor level needs no look.
-    async fn need_own(&self, tenant: Tenant, id: EntryId) -> Result<()> {
-        if tenant.0.is_some() {
-            tenant.own(self.queue.entry(id).await?, id)?;
+    /// A client reports on its own events only. An unscoped caller needs no look.
+    pub(crate) async fn need_own(&self, tenant: Tenant, id: EntryId) -> Result<()> {
+        if tenant.0.is_none() {
+            return Ok(());
         }
-        Ok(())
+        let queue = self.queue.queues_of(vec![id]).await?.pop().flatten();
+        if queue.is_some_and(|queue| tenant.owns_queue(&queue)) { Ok(()) } else { Err(ApiError::no_event(id)) }
     }
 
     async fn keep_own(&self, tenant: Tenant, items: &mut [Result<Report>]) -> Result<()> {
@@ -380,12 +414,11 @@ impl Service {
             return Ok(());
         }
         let ids: Vec<EntryId> = items.iter().flatten().map(|report| report.holder.id).collect();
-        let mut entries = self.queue.entries(ids).await?.into_iter();
+        let mut queues = self.queue.queues_of(ids).await?.into_iter();
         for item in items {
             let Ok(report) = item else { continue };
-            let id = report.holder.id;
-            if let Err(error) = tenant.own(entries.next().flatten(), id) {
-                *item = Err(error);
+            if !queues.next().flatten().is_some_and(|queue| tenant.owns_queue(&queue)) {
+                *item = Err(ApiError::no_event(report.holder.id));
             }
         }
         Ok(())

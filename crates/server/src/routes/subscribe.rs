@@ -42,6 +42,9 @@ pub(crate) struct SubscribeParams {
     /// The queue; `default` if absent.
     #[param(min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")]
     queue: Option<String>,
+    /// The client whose queue it is, for keys that belong to no client.
+    #[param(min_length = 13, max_length = 13)]
+    client: Option<String>,
     /// Seconds to wait for an event.
     #[param(value_type = Option<u64>, minimum = 0, maximum = 60)]
     wait: Option<String>,
@@ -74,14 +77,16 @@ pub(crate) async fn subscribe(
         tags: tags.filter(|tags| !tags.is_empty()),
         worker: params.worker_id,
         queue: params.queue,
+        client: params.client,
         wait: number("wait", params.wait.as_deref(), 0, MAX_WAIT)?.unwrap_or(0),
         lease: number("lease_seconds", params.lease_seconds.as_deref(), 1, MAX_LEASE)?,
         count: 1,
     };
-    let (mut events, queue) = wanted.claim(&service, Tenant::from(&caller)).await?;
+    let handover = handover.map(|Extension(handover)| handover).unwrap_or_default();
+    let (mut events, queue) = wanted.claim(&service, Tenant::from(&caller), &handover).await?;
     match events.pop() {
         Some(event) => {
-            let body = json(&Leased::of(&event, queue))?;
+            let body = json(&Leased::of(&event, &queue))?;
             Ok(hand_over(body, vec![event], handover))
         }
         None => Ok(StatusCode::NO_CONTENT.into_response()),
@@ -90,6 +95,7 @@ pub(crate) async fn subscribe(
 
 /// What a worker asks for that takes many at once.
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct ClaimBody {
     /// An event with any of these fits. May be left out when a queue is named.
     tags: Option<Tags>,
@@ -99,6 +105,9 @@ pub(crate) struct ClaimBody {
     /// The queue; `default` if absent.
     #[schema(min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")]
     queue: Option<String>,
+    /// The client whose queue it is, for keys that belong to no client.
+    #[schema(min_length = 13, max_length = 13)]
+    client: Option<String>,
     /// How many at most; 10 if absent.
     #[schema(minimum = 1, maximum = 1000)]
     max: Option<u64>,
@@ -140,12 +149,14 @@ pub(crate) async fn claim(
         tags: body.tags.as_ref().map(Tags::read).transpose()?,
         worker: body.worker_id,
         queue: body.queue,
+        client: body.client,
         wait: within("wait", body.wait, 0, MAX_WAIT)?.unwrap_or(0),
         lease: within("lease_seconds", body.lease_seconds, 1, MAX_LEASE)?,
         count: within("max", body.max, 1, MAX_CLAIM)?.unwrap_or(10) as usize,
     };
-    let (events, queue) = wanted.claim(&service, Tenant::from(&caller)).await?;
-    let answer = ClaimAnswer { events: events.iter().map(|event| Leased::of(event, queue.clone())).collect() };
+    let handover = handover.map(|Extension(handover)| handover).unwrap_or_default();
+    let (events, queue) = wanted.claim(&service, Tenant::from(&caller), &handover).await?;
+    let answer = ClaimAnswer { events: events.iter().map(|event| Leased::of(event, &queue)).collect() };
     let body = json(&answer)?;
     Ok(hand_over(body, events, handover))
 }
@@ -155,21 +166,27 @@ struct Wanted {
     tags: Option<Vec<String>>,
     worker: Option<String>,
     queue: Option<String>,
+    client: Option<String>,
     wait: u64,
     lease: Option<u64>,
     count: usize,
 }
 
 impl Wanted {
-    /// The events, and their queue's name as the caller knows it.
-    async fn claim(self, service: &Service, tenant: Tenant) -> Result<(Vec<QueuedEvent>, String)> {
+    /// The events, and their queue.
+    async fn claim(
+        self,
+        service: &Service,
+        tenant: Tenant,
+        handover: &Handover,
+    ) -> Result<(Vec<QueuedEvent>, QueueName)> {
         if self.tags.is_none() && self.queue.is_none() {
             return Err(ApiError::invalid("tags is required: name at least one, or name a queue"));
         }
         let worker = self.worker.ok_or_else(|| ApiError::invalid("worker_id is required, for instance host:pid"))?;
         tidegate_core::name::check_text("worker_id", &worker).map_err(tidegate::Error::from)?;
-        let queue: QueueName = tenant.queue(self.queue.as_deref())?;
-        let settings = service.settings(&queue, tenant).await?;
+        let queue = tenant.queue(self.client.as_deref(), self.queue.as_deref())?;
+        let settings = service.settings(&queue).await?;
         let lease = self.lease.or(settings.lease_seconds.map(u64::from)).map(Duration::from_secs);
         let lease = lease.unwrap_or(service.options.lease);
         let tags = self.tags.map(|mut tags| {
@@ -180,14 +197,17 @@ impl Wanted {
         if let Some(tags) = &tags {
             consumer = consumer.tags(tags.clone())?;
         }
-        let shown = tenant.shown(&queue);
-        let key = RoomKey { queue, tags, lease };
+        let key = RoomKey { queue: queue.clone(), tags, lease };
         let wait = if service.is_stopping() { Duration::ZERO } else { Duration::from_secs(self.wait) };
         let events = tokio::select! {
             events = service.rooms.claim(key, &consumer, self.count, wait) => events?,
             () = service.stopped() => Vec::new(),
+            () = handover.gone(), if !wait.is_zero() => Vec::new(),
         };
-        Ok((events, shown))
+        if !events.is_empty() && handover.is_gone().await {
+            return Ok((Vec::new(), queue)); // what was claimed goes back
+        }
+        Ok((events, queue))
     }
 }
 
@@ -197,8 +217,7 @@ fn json(value: &impl Serialize) -> Result<Bytes> {
 }
 
 /// An answer that holds the leases until it is on its way.
-fn hand_over(body: Bytes, leases: Vec<QueuedEvent>, handover: Option<Extension<Handover>>) -> Response {
-    let handover = handover.map(|Extension(handover)| handover).unwrap_or_default();
+fn hand_over(body: Bytes, leases: Vec<QueuedEvent>, handover: Handover) -> Response {
     let body = Body::new(LeasedBody::new(body, leases, handover));
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }

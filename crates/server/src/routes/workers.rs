@@ -26,6 +26,9 @@ pub(crate) struct WorkerAnswer {
     /// Its name.
     #[schema(example = "worker-02:8742")]
     worker_id: String,
+    /// The client in whose queues it works, if any: the same name in two clients' queues is two workers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client: Option<String>,
     /// The host, where the name is `host:pid`.
     #[serde(skip_serializing_if = "Option::is_none")]
     hostname: Option<String>,
@@ -46,15 +49,16 @@ pub(crate) struct WorkerAnswer {
 }
 
 impl WorkerAnswer {
-    fn of(view: WorkerView, tenant: Tenant) -> Self {
+    fn of(view: WorkerView) -> Self {
         let parsed = view.worker.rsplit_once(':').and_then(|(host, pid)| Some((host.to_owned(), pid.parse().ok()?)));
         let (hostname, pid) = parsed.filter(|(host, _)| !host.is_empty()).unzip();
         Self {
             worker_id: view.worker,
+            client: view.client.map(|client| client.to_string()),
             hostname,
             pid,
             last_seen_at: view.seen_at,
-            queues: view.queues.iter().map(|queue| tenant.shown(queue)).collect(),
+            queues: view.queues.iter().map(|queue| queue.name().to_owned()).collect(),
             holds: view.holds.iter().map(|id| id.get()).collect(),
             held: view.held,
             stale: view.stale,
@@ -70,11 +74,8 @@ impl WorkerAnswer {
 pub(crate) async fn list(State(service): State<Arc<Service>>, Manager(caller): Manager) -> Result<Json<WorkersAnswer>> {
     let tenant = Tenant::from(&caller);
     let mut workers = service.queue.workers(service.options.stale_after).await?;
-    if tenant.0.is_some() {
-        // A client sees the workers of its own queues, and nothing they do elsewhere.
-        workers
-            .retain(|worker| !worker.queues.is_empty() && worker.queues.iter().all(|queue| tenant.owns_queue(queue)));
-    }
-    let workers = workers.into_iter().map(|worker| WorkerAnswer::of(worker, tenant)).collect();
+    // A client sees the workers of its own queues, and nothing they do elsewhere.
+    workers.retain(|worker| tenant.0.is_none() || worker.client == tenant.0);
+    let workers = workers.into_iter().map(WorkerAnswer::of).collect();
     Ok(Json(WorkersAnswer { workers }))
 }

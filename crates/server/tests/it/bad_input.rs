@@ -145,6 +145,8 @@ async fn numbers_out_of_range() {
         ("max_retries", json!(-1)),
         ("max_retries", json!(4_294_967_296_u64)),
         ("max_retries", json!(1.5)),
+        ("max_retries", json!(1_000_001)),
+        ("title", json!("ä".repeat(1_001))),
         ("delay_seconds", json!(-1)),
         ("delay_seconds", json!(1e300)),
         ("priority", json!(101)),
@@ -157,6 +159,17 @@ async fn numbers_out_of_range() {
     ] {
         refuse(event(|body| body[field] = value.clone()), 400, "invalid_request", "").await;
     }
+}
+
+/// What the OpenAPI document allows is accepted.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_largest_numbers_and_texts_that_are_allowed() {
+    let scene = Scene::sqlite().await;
+    let title = "😀".repeat(1_000);
+    let body = event(|body| (body["max_retries"], body["title"]) = (json!(1_000_000), json!(title)));
+    let made = scene.post_text("/events", body).await.expect(201);
+    assert_eq!((&made["max_retries"], &made["title"]), (&json!(1_000_000), &json!(title)));
+    scene.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,12 @@ use serde_json::{Value, json};
 
 use crate::scene::{Scene, on_both, send};
 
-on_both!(payloads_go_out_as_they_came_in, batches_answer_each_item, claims_of_many);
+on_both!(
+    payloads_go_out_as_they_came_in,
+    batches_answer_each_item,
+    claims_of_many,
+    a_claim_hands_out_no_more_than_it_may_in_bytes
+);
 
 async fn payloads_go_out_as_they_came_in(scene: Scene) {
     let payloads = [
@@ -81,6 +86,22 @@ async fn claims_of_many(scene: Scene) {
         seen.extend(events.iter().map(|event| event["payload"].as_i64().unwrap()));
     }
     assert_eq!(seen, (0..250).collect::<Vec<i64>>());
+    scene.close().await;
+}
+
+async fn a_claim_hands_out_no_more_than_it_may_in_bytes(scene: Scene) {
+    let payload = format!("\"{}\"", "x".repeat((1 << 20) - 2));
+    let event = |_| tidegate::NewEvent::new("t", payload.clone()).title("large").tags(["large"]);
+    let published = scene.queue.publish_many((0..20).map(event).collect()).await;
+    assert!(published.iter().all(Result::is_ok));
+    let mut taken = 0;
+    while taken < 20 {
+        let claimed = scene.post("/events/claim", json!({ "tags": "large", "worker_id": "w", "max": 1000 })).await;
+        assert!(claimed.text.len() < 9 << 20, "{} bytes", claimed.text.len());
+        let count = claimed.expect(200)["events"].as_array().unwrap().len();
+        assert!((1..=8).contains(&count), "{count}");
+        taken += count;
+    }
     scene.close().await;
 }
 

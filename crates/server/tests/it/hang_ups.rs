@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use crate::scene::{PATIENCE, Scene, on_both};
 
 on_both!(
+    a_caller_that_closes_its_sending_half_gets_its_answer,
     a_subscriber_that_hangs_up_holds_nothing,
     an_event_is_back_soon_after_its_subscriber_hung_up,
     aborted_requests_leave_nothing_behind
@@ -17,10 +18,30 @@ on_both!(
 async fn subscribe_raw(scene: &Scene, tag: &str, worker: &str, wait: u32) -> TcpStream {
     let mut stream = TcpStream::connect(scene.address()).await.unwrap();
     let request = format!(
-        "GET /events/subscribe?tags={tag}&worker_id={worker}&wait={wait} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        "GET /events/subscribe?tags={tag}&worker_id={worker}&wait={wait} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await.unwrap();
     stream
+}
+
+async fn a_caller_that_closes_its_sending_half_gets_its_answer(scene: Scene) {
+    let body = json!({ "title": "t", "tags": "half" }).to_string();
+    let publish = format!(
+        "POST /events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let show = "GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned();
+    for (request, status) in [(publish, "HTTP/1.1 201"), (show, "HTTP/1.1 200")].iter().cycle().take(20) {
+        let mut stream = TcpStream::connect(scene.address()).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut said = Vec::new();
+        tokio::time::timeout(PATIENCE, stream.read_to_end(&mut said)).await.unwrap().unwrap();
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.starts_with(status), "{request:?}: {said:?}");
+    }
+    assert_eq!(scene.get("/events?tags=half").await.expect(200)["total"], 10);
+    scene.close().await;
 }
 
 async fn a_subscriber_that_hangs_up_holds_nothing(scene: Scene) {
@@ -78,19 +99,19 @@ async fn aborted_requests_leave_nothing_behind(scene: Scene) {
         let body = json!({ "title": "t", "tags": "abort", "payload": n }).to_string();
         let request = match n % 4 {
             0 => format!(
-                "POST /events HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                "POST /events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
                 body.len()
             ),
-            1 => format!("GET /events/subscribe?tags=abort&worker_id=a{n}&wait=5 HTTP/1.1\r\nhost: x\r\n\r\n"),
+            1 => format!("GET /events/subscribe?tags=abort&worker_id=a{n}&wait=5 HTTP/1.1\r\nhost: localhost\r\n\r\n"),
             2 => {
                 let body =
                     json!({ "tags": "abort", "worker_id": format!("c{n}"), "max": 3, "lease_seconds": 1 }).to_string();
                 format!(
-                    "POST /events/claim HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                    "POST /events/claim HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
                     body.len()
                 )
             }
-            _ => "GET /events?limit=5 HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(),
+            _ => "GET /events?limit=5 HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(),
         };
         let mut stream = TcpStream::connect(scene.address()).await.unwrap();
         let cut = if next(4) == 0 { next(request.len() as u64) as usize } else { request.len() };

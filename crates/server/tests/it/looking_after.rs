@@ -4,7 +4,12 @@ use serde_json::{Value, json};
 
 use crate::scene::{Scene, on_both};
 
-on_both!(queues_are_made_set_up_paused_and_drained, workers_are_known_by_what_they_do, dead_letters_start_over);
+on_both!(
+    queues_are_made_set_up_paused_and_drained,
+    workers_are_known_by_what_they_do,
+    dead_letters_start_over,
+    a_heartbeat_keeps_the_lease_that_the_claim_asked_for,
+);
 
 async fn queues_are_made_set_up_paused_and_drained(scene: Scene) {
     let made =
@@ -60,6 +65,26 @@ async fn workers_are_known_by_what_they_do(scene: Scene) {
         workers.iter().find(|worker| worker["worker_id"] == "worker-07:4711").unwrap_or_else(|| panic!("{answer}"));
     assert_eq!((&worker["hostname"], &worker["pid"]), (&json!("worker-07"), &json!(4711)));
     assert_eq!((&worker["held"], &worker["holds"], &worker["stale"]), (&json!(1), &json!([id]), &json!(false)));
+    scene.close().await;
+}
+
+async fn a_heartbeat_keeps_the_lease_that_the_claim_asked_for(scene: Scene) {
+    let length = |answer: &Value| {
+        let until: tidegate::Timestamp = answer["lease_until"].as_str().unwrap().parse().unwrap();
+        until.duration_since(tidegate::Timestamp::now()).as_secs()
+    };
+    let id = scene.publish("a").await;
+    let taken = scene.get("/events/subscribe?tags=a&worker_id=w&lease_seconds=3600").await.expect(200);
+    assert!(length(&taken) > 3_000);
+    let path = format!("/events/{id}/heartbeat");
+    for _ in 0..2 {
+        let kept = scene.post(&path, json!({ "worker_id": "w" })).await.expect(200);
+        assert!(length(&kept) > 3_000, "{kept}");
+    }
+    let shorter = scene.post(&path, json!({ "worker_id": "w", "lease_seconds": 100 })).await.expect(200);
+    assert!((50..=101).contains(&length(&shorter)), "{shorter}");
+    let logs = scene.get(&format!("/events/{id}?include_logs=true")).await.expect(200);
+    assert!(logs["logs"][0].get("execution_time_ms").is_none(), "{logs}");
     scene.close().await;
 }
 

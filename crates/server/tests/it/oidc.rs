@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use axum::Json;
 use axum::routing::get;
@@ -9,8 +10,9 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tidegate_server::{OidcOptions, Options};
+use tokio::sync::watch;
 
-use crate::scene::{Answer, Scene, send};
+use crate::scene::{Answer, PATIENCE, Scene, send};
 
 /// An RSA key made for this test and used nowhere else.
 const RSA: &str = include_str!("keys/rsa.txt");
@@ -22,6 +24,8 @@ const EC_POINT: &str = include_str!("keys/ec_xy.txt");
 struct Issuer {
     url: String,
     asked: Arc<AtomicUsize>,
+    /// While it is set the issuer takes requests and does not answer.
+    hangs: watch::Sender<bool>,
 }
 
 impl Issuer {
@@ -36,22 +40,44 @@ impl Issuer {
             { "kty": "EC", "use": "sig", "alg": "ES256", "kid": "ec", "crv": "P-256", "x": x, "y": y },
         ] });
         let counter = Arc::clone(&asked);
+        let hangs = watch::Sender::new(false);
+        let hanging = hangs.clone();
         let app = axum::Router::new()
             .route("/.well-known/openid-configuration", get(move || async move { Json(discovery) }))
             .route(
                 "/keys",
                 get(move || async move {
                     counter.fetch_add(1, Ordering::SeqCst);
+                    let _ = hanging.subscribe().wait_for(|hangs| !hangs).await;
                     Json(keys)
                 }),
             );
         tokio::spawn(async move { axum::serve(listener, app).await });
-        Self { url, asked }
+        Self { url, asked, hangs }
     }
 
     fn claims(&self) -> Value {
         let now = tidegate::Timestamp::now().as_second();
-        json!({ "iss": self.url, "aud": "tidegate", "sub": "alice", "exp": now + 600, "scope": "openid tidegate:publish" })
+        let client = tidegate::Tsid::from_i64(5);
+        json!({
+            "iss": self.url, "aud": "tidegate", "sub": "alice", "exp": now + 600, "scope": "openid tidegate:publish",
+            "tidegate_client": client,
+        })
+    }
+
+    fn options(&self) -> Options {
+        let mut options = Options::default();
+        options.auth.required = true;
+        options.auth.oidc = Some(OidcOptions::new(&self.url, "tidegate"));
+        options
+    }
+
+    async fn asked(&self, times: usize) {
+        let started = Instant::now();
+        while self.asked.load(Ordering::SeqCst) < times {
+            assert!(started.elapsed() < PATIENCE, "the issuer is not asked");
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -93,10 +119,7 @@ async fn publish(scene: &Scene, token: &str) -> Answer {
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_of_the_issuer_are_accepted_and_others_are_not() {
     let issuer = Issuer::start().await;
-    let mut options = Options::default();
-    options.auth.required = true;
-    options.auth.oidc = Some(OidcOptions { issuer: issuer.url.clone(), audience: "tidegate".into() });
-    let scene = Scene::sqlite_with(options).await;
+    let scene = Scene::sqlite_with(issuer.options()).await;
     let with = |name: &str, value: Value| {
         let mut claims = issuer.claims();
         claims[name] = value;
@@ -105,8 +128,12 @@ async fn tokens_of_the_issuer_are_accepted_and_others_are_not() {
     for (algorithm, kid) in [(Algorithm::RS256, "rsa"), (Algorithm::ES256, "ec")] {
         publish(&scene, &sign(&issuer.claims(), algorithm, kid)).await.expect(201);
     }
-    publish(&scene, &sign(&with("scope", json!(["publish"])), Algorithm::ES256, "ec")).await.expect(201);
-    publish(&scene, &sign(&with("scope", json!("openid")), Algorithm::ES256, "ec")).await.refused(403, "forbidden");
+    publish(&scene, &sign(&with("scope", json!(["tidegate:publish"])), Algorithm::ES256, "ec")).await.expect(201);
+    // Another application's scopes are not ours, whatever they are called.
+    for scope in [json!("openid"), json!("publish admin"), json!(["admin"]), json!("other:publish"), json!("tidegate:")]
+    {
+        publish(&scene, &sign(&with("scope", scope), Algorithm::ES256, "ec")).await.refused(403, "forbidden");
+    }
 
     let now = tidegate::Timestamp::now().as_second();
     for (name, value) in [
@@ -116,6 +143,8 @@ async fn tokens_of_the_issuer_are_accepted_and_others_are_not() {
         ("exp", Value::Null),
         ("nbf", json!(now + 3600)),
         ("tidegate_client", json!("nonsense")),
+        ("tidegate_client", json!("")),
+        ("tidegate_client", Value::Null),
     ] {
         let token = sign(&with(name, value.clone()), Algorithm::RS256, "rsa");
         let text = publish(&scene, &token).await.refused(401, "unauthorized");
@@ -134,8 +163,81 @@ async fn tokens_of_the_issuer_are_accepted_and_others_are_not() {
         publish(&scene, &unknown).await.refused(401, "unauthorized");
     }
     assert!(issuer.asked.load(Ordering::SeqCst) <= 3, "unknown keys must not have the issuer asked each time");
+    scene.close().await;
+}
 
-    let client = tidegate::Tsid::from_i64(5);
-    publish(&scene, &sign(&with("tidegate_client", json!(client)), Algorithm::ES256, "ec")).await.expect(201);
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_without_a_client_is_accepted_where_that_is_allowed() {
+    let issuer = Issuer::start().await;
+    let mut options = issuer.options();
+    options.auth.oidc.as_mut().unwrap().allow_unscoped = true;
+    let scene = Scene::sqlite_with(options).await;
+    let mut claims = issuer.claims();
+    claims.as_object_mut().unwrap().remove("tidegate_client");
+    claims["scope"] = json!("tidegate:publish tidegate:read");
+    let token = sign(&claims, Algorithm::RS256, "rsa");
+    publish(&scene, &token).await.expect(201);
+    publish(&scene, &sign(&issuer.claims(), Algorithm::RS256, "rsa")).await.expect(201);
+    let request = scene.http.get(format!("http://{}/events", scene.address()));
+    assert_eq!(send(request.bearer_auth(&token)).await.expect(200)["total"], 2, "it sees all clients");
+    scene.close().await;
+}
+
+/// A fetch of the keys that hangs holds up nobody whose key is known, and made-up key ids do not ask the issuer each time.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_issuer_that_hangs_holds_up_no_known_key() {
+    let issuer = Issuer::start().await;
+    let scene = Arc::new(Scene::sqlite_with(issuer.options()).await);
+    let good = sign(&issuer.claims(), Algorithm::RS256, "rsa");
+    publish(&scene, &good).await.expect(201);
+    // The pause between two fetches is over once an unknown key has the issuer asked again.
+    issuer.hangs.send_replace(true);
+    let unknown = sign(&issuer.claims(), Algorithm::RS256, "unknown");
+    let started = Instant::now();
+    let waiting = loop {
+        let (scene, unknown) = (Arc::clone(&scene), unknown.clone());
+        let mut asking = tokio::spawn(async move { publish(&scene, &unknown).await });
+        let asked = async {
+            issuer.asked(2).await;
+        };
+        tokio::select! {
+            () = asked => break asking,
+            answer = &mut asking => drop(answer.unwrap().refused(401, "unauthorized")),
+        }
+        assert!(started.elapsed() < PATIENCE);
+    };
+    for _ in 0..10 {
+        publish(&scene, &good).await.expect(201);
+    }
+    assert!(!waiting.is_finished(), "known keys were answered only after the issuer");
+    issuer.hangs.send_replace(false);
+    waiting.await.unwrap().refused(401, "unauthorized");
+    for n in 0..50 {
+        let made_up = sign(&issuer.claims(), Algorithm::RS256, &format!("made-up-{n}"));
+        publish(&scene, &made_up).await.refused(401, "unauthorized");
+    }
+    assert!(issuer.asked.load(Ordering::SeqCst) <= 3, "made-up keys must not have the issuer asked each time");
+    Arc::into_inner(scene).unwrap().close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_are_old_serve_while_they_are_fetched_anew() {
+    let issuer = Issuer::start().await;
+    let mut options = issuer.options();
+    options.auth.oidc.as_mut().unwrap().refresh_after = std::time::Duration::ZERO;
+    let scene = Scene::sqlite_with(options).await;
+    let good = sign(&issuer.claims(), Algorithm::ES256, "ec");
+    publish(&scene, &good).await.expect(201);
+    issuer.hangs.send_replace(true);
+    let started = Instant::now();
+    // Every request finds the keys old; sooner or later one has them fetched, and none waits for it.
+    while issuer.asked.load(Ordering::SeqCst) < 2 {
+        publish(&scene, &good).await.expect(201);
+        assert!(started.elapsed() < PATIENCE, "old keys are not fetched anew");
+    }
+    for _ in 0..10 {
+        publish(&scene, &good).await.expect(201);
+    }
+    issuer.hangs.send_replace(false);
     scene.close().await;
 }

@@ -22,6 +22,7 @@ pub(crate) struct Scene {
 enum Place {
     Folder { _dir: tempfile::TempDir },
     Postgres(String),
+    Elsewhere,
 }
 
 impl Drop for Place {
@@ -31,6 +32,12 @@ impl Drop for Place {
             let _ = std::thread::spawn(move || tidegate_testing::drop_database(&url)).join();
         }
     }
+}
+
+fn guarded() -> Options {
+    let mut options = Options::default();
+    options.auth.required = true;
+    options
 }
 
 /// An answer, read to its end.
@@ -82,6 +89,43 @@ impl Scene {
         Self::start(queue, Options::default(), Place::Postgres(url)).await
     }
 
+    /// On a database that the test looks after itself.
+    pub(crate) async fn at(url: &str) -> Self {
+        let queue = EventQueue::open(url).await.unwrap();
+        Self::start(queue, Options::default(), Place::Elsewhere).await
+    }
+
+    /// With keys required.
+    pub(crate) async fn guarded_sqlite() -> Self {
+        Self::sqlite_with(guarded()).await
+    }
+
+    /// With keys required.
+    pub(crate) async fn guarded_postgres() -> Self {
+        let url = tidegate_testing::fresh_database();
+        let queue = EventQueue::open(&url).await.unwrap();
+        Self::start(queue, guarded(), Place::Postgres(url)).await
+    }
+
+    /// On a database that an earlier version wrote, with keys required.
+    pub(crate) async fn sqlite_of(file: &[u8]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tidegate.db");
+        std::fs::write(&path, file).unwrap();
+        let queue = EventQueue::open(path.to_str().unwrap()).await.unwrap();
+        Self::start(queue, guarded(), Place::Folder { _dir: dir }).await
+    }
+
+    /// The same from a dump.
+    pub(crate) async fn postgres_of(dump: &str) -> Self {
+        let url = tidegate_testing::fresh_database();
+        let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.batch_execute(dump).await.unwrap();
+        let queue = EventQueue::open(&url).await.unwrap();
+        Self::start(queue, guarded(), Place::Postgres(url)).await
+    }
+
     async fn start(queue: EventQueue, options: Options, place: Place) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = Server::new(queue.clone(), options).unwrap().start(listener).unwrap();
@@ -94,7 +138,7 @@ impl Scene {
     pub(crate) fn postgres_address(&self) -> Option<&str> {
         match &self._place {
             Place::Postgres(url) => Some(url),
-            Place::Folder { .. } => None,
+            Place::Folder { .. } | Place::Elsewhere => None,
         }
     }
 
@@ -173,19 +217,25 @@ pub(crate) async fn send(request: RequestBuilder) -> Answer {
 
 /// Runs cases on both databases.
 macro_rules! on_both {
-    ($($case:ident),* $(,)?) => {
+    (with keys: $($case:ident),* $(,)?) => {
+        crate::scene::on_both!(guarded_sqlite, guarded_postgres: $($case),*);
+    };
+    ($sqlite:ident, $postgres:ident: $($case:ident),*) => {
         mod sqlite {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                super::$case(crate::scene::Scene::sqlite().await).await;
+                super::$case(crate::scene::Scene::$sqlite().await).await;
             })*
         }
         mod postgres {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                super::$case(crate::scene::Scene::postgres().await).await;
+                super::$case(crate::scene::Scene::$postgres().await).await;
             })*
         }
+    };
+    ($($case:ident),* $(,)?) => {
+        crate::scene::on_both!(sqlite, postgres: $($case),*);
     };
 }
 pub(crate) use on_both;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate_core::{End, NewEvent, Tsid};
+use tidegate_core::{End, EntryId, NewEvent, QueueState, Tsid};
 
 use super::scene::*;
-use crate::ErrorKind::Conflict;
+use crate::ErrorKind::{Conflict, Full};
 use crate::store::*;
 
 fn keyed(payload: &str) -> NewEvent {
@@ -148,4 +148,28 @@ pub(super) async fn a_rolled_back_key_is_free(scene: Scene) {
     assert_eq!(repeat.outcome, PublishOutcome::Duplicate);
     caller.commit().await;
     assert_eq!(census(&store).await.events, 1);
+}
+
+pub(super) async fn a_repeat_is_answered_by_a_queue_that_takes_nothing_new(scene: Scene) {
+    let store = scene.open().await;
+    let asked = |key: &str| {
+        let mut event = event("t");
+        event.idempotency = Some(tidegate_core::Idempotency::new(key, 7));
+        event
+    };
+    let replacing = |payload: &str| NewEvent::new("t", payload.to_owned()).replace_waiting("r");
+    let first = publish(&store, vec![keyed("1"), asked("a"), replacing("1")]).await;
+    let repeats = || vec![keyed("1"), asked("a"), event("t"), keyed("2"), asked("b"), replacing("2")];
+    let outcomes = async |change: QueueChange| -> Vec<std::result::Result<EntryId, crate::ErrorKind>> {
+        store.put_queue(&default_queue(), change).await.unwrap();
+        let answers = store.publish(repeats()).await.unwrap();
+        answers.into_iter().map(|answer| answer.map(|made| made.id).map_err(|error| error.kind())).collect()
+    };
+    let draining = QueueChange { state: Some(QueueState::Draining), ..QueueChange::default() };
+    let expected = [Ok(first[0]), Ok(first[1]), Err(Full), Err(Conflict), Err(Full), Err(Full)];
+    assert_eq!(outcomes(draining).await, expected);
+    let full = QueueChange { state: Some(QueueState::Active), depth_limit: Some(Some(3)), ..QueueChange::default() };
+    let expected = [Ok(first[0]), Ok(first[1]), Err(Full), Err(Conflict), Err(Full), Ok(first[2])];
+    assert_eq!(outcomes(full).await, expected);
+    assert_eq!(census(&store).await.events, 3);
 }

@@ -170,3 +170,37 @@ pub(super) async fn tokens_of_the_future_are_fenced(scene: Scene) {
     }
     assert!(matches!(view(&store, id).await.phase, EntryPhase::Leased { .. }));
 }
+
+/// Neighbours that end alike are ended by one walk: there, too, each token counts.
+pub(super) async fn zombies_that_end_a_whole_run_are_each_fenced(scene: Scene) {
+    let store = scene.open().await;
+    let published = publish(&store, events(12)).await;
+    let zombies = claim(&store, 12).await;
+    assert_eq!(ids(&zombies), published);
+    scene.advance(60);
+    let holders = claim(&store, 12).await;
+    assert_eq!(ids(&holders), published);
+    let late = zombies.iter().map(|held| end(held, End::Completed)).collect();
+    assert_eq!(kinds(&store.finalize(late).await.unwrap()), [Some(Fenced); 12]);
+    for id in published {
+        assert!(matches!(view(&store, id).await.phase, EntryPhase::Leased { .. }), "nothing of it was written");
+    }
+    let ends = holders.iter().map(|held| end(held, End::Completed)).collect();
+    assert_eq!(kinds(&store.finalize(ends).await.unwrap()), [None; 12]);
+    census(&store).await;
+}
+
+pub(super) async fn a_zombie_inside_a_run_is_fenced_alone(scene: Scene) {
+    let store = scene.open().await;
+    publish(&store, events(12)).await;
+    let held = claim(&store, 12).await;
+    requeue(&store, release(&held[5])).await.unwrap();
+    let other = claim_one(&store).await;
+    assert_eq!(other.id, held[5].id);
+    let ends = held.iter().map(|held| end(held, End::Completed)).collect();
+    let mut expected = [None; 12];
+    expected[5] = Some(Fenced);
+    assert_eq!(kinds(&store.finalize(ends).await.unwrap()), expected);
+    complete(&store, &other).await;
+    assert_eq!(census(&store).await.ended, 12);
+}

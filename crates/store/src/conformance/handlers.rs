@@ -112,3 +112,33 @@ pub(super) async fn a_run_that_ends_alike_keeps_its_results(scene: Scene) {
         assert_eq!(view(&store, id).await.results.as_deref(), Some(results(number)));
     }
 }
+
+/// Abandons an entry until its attempts are used up; the claim that finds it so ends it.
+async fn abandon(scene: &Scene, store: &AnyStore, id: EntryId) {
+    scene.advance(60);
+    assert!(claim(store, 1).await.is_empty());
+    assert_eq!(ended(&view(store, id).await), Some(End::CompletedWithErrors));
+}
+
+pub(super) async fn what_handlers_answered_outlives_exhaustion(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, event("t").max_attempts(1)).await;
+    let other = publish_one(&store, event("t").max_attempts(1)).await;
+    let claimed = claim(&store, 2).await;
+    let success = r#"{"result":"SUCCESS"}"#;
+    states(&store).record_handled(vec![answer(&claimed[0], "a", success)]).await.unwrap();
+    abandon(&scene, &store, id).await;
+    assert_eq!(view(&store, id).await.results.as_deref(), Some(r#"{"a":{"result":"SUCCESS"}}"#));
+    assert_eq!(view(&store, other).await.results, None, "nothing was answered about it");
+    // The sweep takes the states of ended entries; what a redrive needs stands in the log.
+    assert_eq!(states(&store).forget_handled(100).await.unwrap(), 1);
+    redrive(&store, id).await.unwrap();
+    let claimed = claim_one(&store).await;
+    states(&store).record_handled(vec![answer(&claimed, "b", success)]).await.unwrap();
+    abandon(&scene, &store, id).await;
+    states(&store).forget_handled(100).await.unwrap();
+    redrive(&store, id).await.unwrap();
+    let both = r#"{"a":{"result":"SUCCESS"},"b":{"result":"SUCCESS"}}"#;
+    let history = states(&store).handled(vec![id]).await.unwrap();
+    assert_eq!(history, [HandlerHistory { states: Vec::new(), previous: Some(both.into()) }], "of all generations");
+}

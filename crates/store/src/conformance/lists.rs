@@ -126,11 +126,11 @@ pub(super) async fn other_filters(scene: Scene) {
     scene.advance(3600);
     let second = publish_one(&store, event("other")).await;
     let client = tidegate_core::Tsid::from_parts(1_700_000_000_000, 1);
-    let mut owned = job();
-    owned.client = Some(client);
-    let third = publish_one(&store, owned).await;
-    let claimed = pick_one(&store, "w:1").await;
-    assert_eq!(claimed.id, third);
+    let theirs = tidegate_core::QueueName::of(client, "mail").unwrap();
+    store.put_queue(&theirs, QueueChange::default()).await.unwrap();
+    let third = publish_one(&store, job().queue(theirs.clone())).await;
+    let claimed = store.claim(Claim { queue: theirs, worker: "w:1".into(), audit: true, ..want(1) }).await.unwrap();
+    assert_eq!(ids(&claimed), [third]);
     let cases = [
         (ListQuery { queue: Some(queue("q")), ..ListQuery::default() }, vec![first]),
         (ListQuery { event_type: Some("other".into()), ..ListQuery::default() }, vec![second]),
@@ -265,6 +265,82 @@ pub(super) async fn retention_waits_for_projections(scene: Scene) {
     })
     .await;
     assert_eq!(store.entries(vec![id]).await.unwrap(), [None]);
+}
+
+/// Reads everything for a version, and moves it there.
+async fn read_all(store: &AnyStore, version: i32) {
+    let projections = store.projections().expect("the store keeps projections");
+    let id = crate::projections::ProjectionId { name: "totals".into(), version };
+    let reader = projections.take_reader(&id, "r", LEASE).await.unwrap().expect("nobody else reads");
+    let to = projections.read_log(everything()).await.unwrap().end;
+    let step = crate::projections::Step { id, token: reader.token, from: Position::START, to, events: 1, lease: LEASE };
+    projections.apply(step, Vec::new()).await.expect("it moves on");
+}
+
+/// An old entry in the log that a projection's versions 1 and 2 may read, and that is counted.
+async fn logged_for_two_versions(scene: &Scene) -> (AnyStore, EntryId) {
+    let store = scene.open().await;
+    let projections = store.projections().expect("the store keeps projections");
+    for version in [1, 2] {
+        let id = crate::projections::ProjectionId { name: "totals".into(), version };
+        projections.register(&id).await.expect("it is registered");
+    }
+    let id = work_off(&store, job(), Outcome::Completed).await;
+    scene.advance(100);
+    eventually("the row is readable", || async {
+        store.maintain().await.unwrap();
+        projections.read_log(everything()).await.unwrap().rows.len() == 1
+    })
+    .await;
+    (store, id)
+}
+
+const OLD: Retention = Retention {
+    audit: None,
+    log: Some(std::time::Duration::from_secs(50)),
+    dead_letters: None,
+    batch: 100,
+    from: None,
+};
+
+/// A new version is built beside the active one: what it has not read yet must stay.
+pub(super) async fn retention_waits_for_a_version_that_is_being_built(scene: Scene) {
+    let (store, id) = logged_for_two_versions(&scene).await;
+    read_all(&store, 1).await;
+    for _ in 0..3 {
+        store.maintain().await.unwrap();
+        assert_eq!(forget(&store, OLD).await.entries, 0, "version 2 has not read it");
+    }
+    read_all(&store, 2).await;
+    eventually("the row is forgotten", || async {
+        store.maintain().await.unwrap();
+        forget(&store, OLD).await.entries == 1
+    })
+    .await;
+    assert_eq!(store.entries(vec![id]).await.unwrap(), [None]);
+}
+
+pub(super) async fn a_removed_projection_holds_no_row_back(scene: Scene) {
+    let (store, id) = logged_for_two_versions(&scene).await;
+    let projections = store.projections().unwrap();
+    read_all(&store, 1).await;
+    let two = crate::projections::ProjectionId { name: "totals".into(), version: 2 };
+    let reader = projections.take_reader(&two, "r", LEASE).await.unwrap().expect("nobody else reads");
+    assert!(!projections.remove("nobody").await.unwrap());
+    assert!(projections.remove("totals").await.unwrap());
+    let to = projections.read_log(everything()).await.unwrap().end;
+    let step =
+        crate::projections::Step { id: two, token: reader.token, from: Position::START, to, events: 1, lease: LEASE };
+    assert_eq!(kind(projections.apply(step, Vec::new()).await), crate::ErrorKind::Fenced);
+    eventually("the row is forgotten", || async {
+        store.maintain().await.unwrap();
+        forget(&store, OLD).await.entries == 1
+    })
+    .await;
+    assert_eq!(store.entries(vec![id]).await.unwrap(), [None]);
+    while projections.sweep("totals").await.unwrap() {}
+    assert_eq!(projections.projections().await.unwrap(), []);
+    assert_eq!(projections.active("totals").await.unwrap(), None);
 }
 
 fn everything() -> crate::projections::ReadLog {

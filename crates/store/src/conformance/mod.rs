@@ -8,6 +8,9 @@ mod attempts;
 mod audit;
 mod bad_input;
 mod batches;
+mod bounds;
+mod catalogue;
+mod clients;
 mod concurrency;
 mod counting;
 mod dead_letters;
@@ -18,6 +21,7 @@ mod fencing;
 mod groups;
 mod handlers;
 mod ids;
+mod lanes;
 mod lists;
 mod model;
 mod namespaces;
@@ -25,8 +29,10 @@ mod order;
 mod outage;
 mod outbox;
 mod payloads;
+mod plain_sql;
 mod projections;
 mod queues;
+mod replacing;
 mod restart;
 mod scene;
 mod schedules;
@@ -42,7 +48,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tidegate_core::NewEvent;
+use tidegate_core::{NewEvent, Tsid};
 
 use crate::error::Result;
 use crate::store::{Backend, Finalize, Finalized, Published, Store, StoreOptions};
@@ -71,6 +77,18 @@ pub trait Fixture: Debug + Send + Sync + 'static {
     /// Makes the heartbeat of the default namespace look this much older.
     async fn age_heartbeat(&self, by: Duration);
 
+    /// Runs a statement on a connection of its own, with tables of the default namespace named as `tidegate.TABLE`.
+    async fn sql(&self, statement: &str);
+
+    /// The number that a query of the same kind answers.
+    async fn number(&self, query: &str) -> i64;
+
+    /// Removes a fact of the default namespace behind the store's back.
+    async fn lose_fact(&self, event: Tsid);
+
+    /// Whether a transaction waits for another one's lock; `None` where that cannot be seen.
+    async fn somebody_waits(&self) -> Option<bool>;
+
     /// Counts transactions that are open though nobody works in them.
     async fn forgotten_transactions(&self) -> u64;
 
@@ -89,6 +107,9 @@ pub trait CallerTx: Send {
 
     /// Publishes in it with plain SQL, as another language would; answers the database's own words on failure.
     async fn publish_sql(&mut self, event: &NewEvent) -> std::result::Result<(), String>;
+
+    /// Runs any statement in it; answers the database's own words on failure.
+    async fn run_sql(&mut self, statement: &str) -> std::result::Result<(), String>;
 
     /// Writes a row into the application's own table.
     async fn write_own_row(&mut self);
@@ -182,6 +203,8 @@ macro_rules! conformance_cases {
                 extend_moves_the_lease,
                 extend_and_requeue_of_the_unknown,
                 tokens_of_the_future_are_fenced,
+                zombies_that_end_a_whole_run_are_each_fenced,
+                a_zombie_inside_a_run_is_fenced_alone,
             }
             handlers {
                 answers_are_kept_by_entry_and_handler,
@@ -190,6 +213,7 @@ macro_rules! conformance_cases {
                 answers_outlive_a_retry_and_are_forgotten_after_the_end,
                 a_redriven_entry_knows_its_last_results,
                 a_run_that_ends_alike_keeps_its_results,
+                what_handlers_answered_outlives_exhaustion,
             }
             order {
                 oldest_first,
@@ -229,6 +253,7 @@ macro_rules! conformance_cases {
             }
             deduplication {
                 a_repeat_answers_the_first,
+                a_repeat_is_answered_by_a_queue_that_takes_nothing_new,
                 a_repeat_after_the_end_still_answers_the_first,
                 another_body_under_the_key_is_a_conflict,
                 keys_are_scoped_by_queue,
@@ -239,6 +264,15 @@ macro_rules! conformance_cases {
                 replace_of_a_taken_entry_is_a_new_one,
                 concurrent_repeats_make_one_entry,
                 a_rolled_back_key_is_free,
+            }
+            replacing {
+                concurrent_replacements_leave_one_entry_with_its_fact,
+                concurrent_takeovers_of_a_key_make_one_entry,
+                a_replacement_that_waited_for_another_finds_its_contents,
+                several_are_replaced_in_one_batch,
+                recorded_successes_go_with_the_contents,
+                an_entry_without_its_fact_is_set_aside_with_the_reason,
+                a_replacement_mends_an_entry_without_its_fact,
             }
             dead_letters {
                 listed_by_queue_type_and_page,
@@ -251,6 +285,17 @@ macro_rules! conformance_cases {
                 cancel_tells_ended_from_unknown,
                 errors_and_results_are_kept,
             }
+            bounds {
+                a_claim_takes_no_more_bytes_than_it_may,
+                a_claim_by_tag_or_of_many_lanes_takes_no_more_bytes_than_it_may,
+                an_event_larger_than_a_claim_goes_alone,
+            }
+            clients {
+                queues_of_one_name_are_apart,
+                what_goes_into_a_clients_queue_is_the_clients,
+                one_worker_in_two_clients_is_two_workers,
+                two_changes_at_once_both_count,
+            }
             queues {
                 the_default_queue_exists,
                 put_creates_and_changes,
@@ -261,6 +306,23 @@ macro_rules! conformance_cases {
                 a_repeated_key_is_answered_by_a_full_queue,
                 changes_reach_other_processes,
                 an_unknown_queue_is_not_found,
+                the_first_claimable_entry_tells_a_queues_age,
+            }
+            catalogue {
+                a_version_that_was_set_back_stops_nobody,
+                an_equal_version_of_another_history_is_noticed,
+                reading_and_unchanged_changes_leave_the_version,
+                changes_by_plain_sql_are_seen,
+                a_process_that_slept_through_many_changes_catches_up,
+            }
+            lanes {
+                one_too_many_is_refused_and_names_the_limit,
+                arrivals_beyond_the_limit_are_delivered,
+                idle_lanes_go_and_come_back,
+                lanes_in_use_stay,
+                an_entry_of_a_late_transaction_is_not_lost,
+                a_dead_letter_of_a_removed_lane_is_redriven,
+                an_entry_in_a_removed_lane_is_found,
             }
             outbox {
                 commits_with_the_callers_rows,
@@ -270,10 +332,13 @@ macro_rules! conformance_cases {
                 upkeep_sorts_arrivals_in,
                 every_option_works_in_a_callers_transaction,
                 a_late_commit_is_found_below_later_entries,
+                a_commit_that_took_long_is_found_once_nothing_else_is_left,
+                a_commit_that_took_long_is_found_below_a_backlog,
                 finalize_in_commits_with_effects,
                 finalize_in_rolls_back_with_effects,
                 finalize_in_with_a_stale_lease_is_fenced,
                 finalize_in_frees_the_group,
+                finalize_in_frees_the_group_also_beside_a_new_type,
                 a_group_keeps_its_order_across_callers_transactions,
                 a_bad_event_fails_the_call,
                 plain_sql_publishes,
@@ -282,6 +347,17 @@ macro_rules! conformance_cases {
                 plain_sql_refuses_bad_input,
                 plain_sql_deduplicates,
                 plain_sql_of_a_new_type_is_claimed,
+            }
+            plain_sql {
+                every_option_of_an_event,
+                tags_lead_to_it,
+                replace_changes_what_waits,
+                replace_of_a_taken_entry_is_a_new_one,
+                text_is_stored_as_sent,
+                what_claims_to_be_json_must_be,
+                limits_are_those_of_the_library,
+                the_payload_limit_is_the_running_programs,
+                moments_beyond_reach_are_shown,
             }
             why {
                 ready_and_how_many_are_ahead,
@@ -347,6 +423,7 @@ macro_rules! conformance_cases {
                 leases_do_not_expire_while_the_store_was_down,
                 leases_expire_while_the_heartbeat_is_young,
                 an_outage_is_told_once,
+                a_heartbeat_alone_keeps_leases_running_out,
             }
             wakeups {
                 a_publish_wakes_its_own_process,
@@ -403,6 +480,7 @@ macro_rules! conformance_cases {
                 delayed_and_retried_entries_come_when_due,
                 an_abandoned_entry_is_found_by_its_tag,
                 a_released_entry_is_found_again,
+                a_released_entry_goes_first_again_at_once,
                 groups_keep_their_order,
                 queues_types_and_pauses_hold,
                 ended_and_redriven_entries,
@@ -425,6 +503,8 @@ macro_rules! conformance_cases {
                 concurrent_repeats_record_once,
                 each_of_a_batch_is_answered,
                 a_heartbeat_extends_the_lease,
+                a_heartbeat_that_names_no_lease_keeps_that_of_the_claim,
+                the_queue_of_an_entry_is_known_live_and_ended,
                 a_reset_of_a_held_entry_fences_its_holder,
                 a_reset_of_a_failed_entry_starts_over,
                 only_held_and_failed_entries_are_reset,
@@ -447,6 +527,8 @@ macro_rules! conformance_cases {
                 items_show_what_the_source_shows,
                 retention_forgets_what_nobody_needs,
                 retention_waits_for_projections,
+                retention_waits_for_a_version_that_is_being_built,
+                a_removed_projection_holds_no_row_back,
             }
             model {
                 random_histories_match_the_model,

@@ -58,3 +58,22 @@ pub(super) async fn an_outage_is_told_once(scene: Scene) {
     let other = scene.open_on_database_time().await;
     assert_eq!(other.maintain().await.unwrap().outage, None);
 }
+
+pub(super) async fn a_heartbeat_alone_keeps_leases_running_out(scene: Scene) {
+    let store = scene.open_on_database_time().await;
+    assert_eq!(store.beat().await.unwrap(), None);
+    scene.fixture.age_heartbeat(Duration::from_secs(600)).await;
+    let outage = store.beat().await.unwrap().expect("the gap is found");
+    assert!((599..660).contains(&outage.as_secs()), "{outage:?}");
+    let id = publish_one(&store, event("t")).await;
+    let claimed = store.claim(Claim { lease: MOMENT, ..want(1) }).await.unwrap().remove(0);
+    let mut again = Vec::new();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while again.is_empty() {
+        assert!(tokio::time::Instant::now() < deadline, "the lease expires");
+        assert_eq!(store.beat().await.unwrap(), None);
+        again = claim(&store, 1).await;
+    }
+    assert_eq!((again[0].id, again[0].attempts), (id, 2));
+    assert!(again[0].claimed_at >= claimed.lease_until);
+}

@@ -154,6 +154,61 @@ pub(super) async fn a_late_commit_is_found_below_later_entries(scene: Scene) {
     assert_eq!(ids(&claim_until(&store, 1).await), [late]);
 }
 
+/// Longer than a claim's scan trails behind what it has seen.
+const LONG: Duration = Duration::from_millis(500);
+
+/// Publishes, claims and ends others' events for a while, so that every scan has long passed an open transaction by.
+/// With a backlog, claims never find nothing.
+async fn traffic(store: &AnyStore, backlog: usize) {
+    publish(store, events(backlog)).await;
+    let until = tokio::time::Instant::now() + LONG;
+    while tokio::time::Instant::now() < until {
+        publish(store, events(20)).await;
+        let items = claim(store, 20).await.iter().map(|claimed| end(claimed, End::Completed)).collect();
+        store.finalize(items).await.unwrap();
+    }
+}
+
+pub(super) async fn a_commit_that_took_long_is_found_once_nothing_else_is_left(scene: Scene) {
+    let store = scene.open_on_database_time().await;
+    publish_one(&store, event("t")).await;
+    complete(&store, &claim_one(&store).await).await;
+    let mut caller = scene.begin().await;
+    let late = caller.publish_in(events(1)).await.unwrap()[0].id;
+    if !scene.is_sqlite() {
+        traffic(&store, 0).await;
+    }
+    caller.commit().await;
+    // No upkeep, no hint: claims alone find it.
+    eventually("the late entry comes", async || {
+        let found = claim_ids(&store, 9).await;
+        assert!(found.is_empty() || found == [late], "{found:?}");
+        !found.is_empty()
+    })
+    .await;
+}
+
+pub(super) async fn a_commit_that_took_long_is_found_below_a_backlog(scene: Scene) {
+    let store = scene.open_on_database_time().await;
+    publish_one(&store, event("t")).await;
+    complete(&store, &claim_one(&store).await).await;
+    let mut caller = scene.begin().await;
+    let late = caller.publish_in(events(1)).await.unwrap()[0].id;
+    if !scene.is_sqlite() {
+        traffic(&store, 200).await;
+    }
+    caller.commit().await;
+    eventually("the late entry comes though others wait behind it", async || {
+        publish(&store, events(5)).await;
+        let claimed = claim(&store, 5).await;
+        let found = claimed.iter().any(|claimed| claimed.id == late);
+        let items = claimed.iter().map(|claimed| end(claimed, End::Completed)).collect();
+        store.finalize(items).await.unwrap();
+        found
+    })
+    .await;
+}
+
 pub(super) async fn finalize_in_commits_with_effects(scene: Scene) {
     let store = scene.open().await;
     publish_one(&store, event("t")).await;
@@ -206,6 +261,23 @@ pub(super) async fn finalize_in_frees_the_group(scene: Scene) {
     caller.finalize_in(vec![end(&head, End::Completed)]).await.unwrap();
     caller.commit().await;
     assert_eq!(ids(&claim_until(&store, 1).await), [published[1]]);
+}
+
+/// Upkeep has to make a lane first: what it knows of the group must not be lost on the way.
+pub(super) async fn finalize_in_frees_the_group_also_beside_a_new_type(scene: Scene) {
+    let store = scene.open().await;
+    let published = publish(&store, vec![event("t").group("g"), event("t").group("g")]).await;
+    let head = claim_one(&store).await;
+    let mut caller = scene.begin().await;
+    caller.finalize_in(vec![end(&head, End::Completed)]).await.unwrap();
+    caller.commit().await;
+    let mut caller = scene.begin().await;
+    caller.publish_sql(&event("brand.new")).await.unwrap();
+    caller.commit().await;
+    store.maintain().await.unwrap();
+    let came = claim(&store, 9).await;
+    assert!(ids(&came).contains(&published[1]), "the follower is claimable: {came:?}");
+    assert_eq!(came.len(), 2);
 }
 
 pub(super) async fn a_group_keeps_its_order_across_callers_transactions(scene: Scene) {

@@ -1,6 +1,6 @@
 //! Queues: states, limits, and that they are apart.
 
-use tidegate_core::{NewEvent, QueueConfig, QueueSettings, QueueState};
+use tidegate_core::{End, NewEvent, QueueConfig, QueueSettings, QueueState};
 
 use super::scene::*;
 use crate::ErrorKind::{Full, NotFound};
@@ -127,4 +127,34 @@ pub(super) async fn an_unknown_queue_is_not_found(scene: Scene) {
     assert_eq!(kind(store.depth(&nowhere).await), NotFound);
     let query = DeadLetters { queue: nowhere, event_type: None, after: None, limit: 1 };
     assert_eq!(kind(store.dead_letters(query).await), NotFound);
+}
+
+pub(super) async fn the_first_claimable_entry_tells_a_queues_age(scene: Scene) {
+    let store = scene.open().await;
+    let name = queue("other");
+    store.put_queue(&name, QueueChange::default()).await.unwrap();
+    let ages = || async {
+        let mut ages = store.oldest().await.unwrap();
+        ages.sort();
+        assert_eq!(ages.iter().map(|(name, _)| name).collect::<Vec<_>>(), [&default_queue(), &name]);
+        let age = |at: usize| ages[at].1.map(|age| age.as_secs_f64().round() as u64);
+        (age(0), age(1))
+    };
+    assert_eq!(ages().await, (None, None));
+    publish(&store, vec![event("a").priority(5), event("b").queue(name.clone())]).await;
+    scene.advance(10);
+    publish_one(&store, event("a")).await;
+    assert_eq!(ages().await, (Some(10), Some(10)));
+    scene.advance(20);
+    assert_eq!(ages().await, (Some(30), Some(30)), "it goes on though nobody claims");
+    let claimed = claim(&store, 9).await;
+    assert_eq!(ages().await, (None, Some(30)), "what is leased is not claimable");
+    scene.advance(61);
+    assert_eq!(ages().await, (Some(91), Some(91)), "until its lease runs out");
+    let ends = claimed.iter().map(|claimed| end_by_id(claimed.id, End::Completed)).collect();
+    store.finalize(ends).await.unwrap();
+    publish_one(&store, event("a").delay(seconds(100))).await;
+    assert_eq!(ages().await, (None, Some(91)), "one that is not due is not claimable");
+    scene.advance(107);
+    assert_eq!(ages().await, (Some(7), Some(198)));
 }

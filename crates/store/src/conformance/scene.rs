@@ -58,6 +58,11 @@ impl Scene {
         self.fixture.begin().await
     }
 
+    /// Waits until a transaction waits for another one's lock, where that can be seen.
+    pub(super) async fn somebody_waits(&self) {
+        eventually("a transaction waits", async || self.fixture.somebody_waits().await.unwrap_or(true)).await;
+    }
+
     /// Moves the clock on.
     pub(super) fn advance(&self, seconds: u64) {
         self.clock.advance(Duration::from_secs(seconds));

@@ -102,6 +102,28 @@ pub(super) async fn a_released_entry_is_found_again(scene: Scene) {
     }
 }
 
+/// However far claims of the tag have come meanwhile: what is given back is first by its number.
+pub(super) async fn a_released_entry_goes_first_again_at_once(scene: Scene) {
+    let store = scene.open().await;
+    for round in 0..6 {
+        let first = publish_one(&store, tagged(&["a"])).await;
+        let held = claim_tags(&store, 1, &["a"]).await;
+        assert_eq!(ids(&held), [first], "round {round}");
+        // Long enough that scans of the tag start behind it.
+        let until = tokio::time::Instant::now() + std::time::Duration::from_millis(150);
+        while tokio::time::Instant::now() < until {
+            publish_one(&store, tagged(&["a"])).await;
+            complete(&store, &claim_tags(&store, 1, &["a"]).await[0]).await;
+        }
+        let behind = publish_one(&store, tagged(&["a"])).await;
+        requeue(&store, release(&held[0])).await.unwrap();
+        let again = claim_tags(&store, 1, &["a"]).await;
+        assert_eq!(ids(&again), [first], "not the one behind it, in round {round}");
+        complete(&store, &again[0]).await;
+        finalize(&store, end_by_id(behind, End::Completed)).await.unwrap();
+    }
+}
+
 pub(super) async fn groups_keep_their_order(scene: Scene) {
     let store = scene.open().await;
     let of = |group: &str, tag: &str| tagged(&[tag]).group(group);

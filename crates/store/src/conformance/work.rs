@@ -182,7 +182,7 @@ pub(super) async fn an_abandonment_uses_up_a_retry(scene: Scene) {
 pub(super) async fn retries_wait_as_event_or_queue_say(scene: Scene) {
     let store = scene.open().await;
     let settings = QueueSettings { retry: Some(RetryPolicy::fixed(seconds(7))), ..QueueSettings::default() };
-    let change = QueueChange { settings: Some(settings.clone()), ..QueueChange::default() };
+    let change = QueueChange { settings: settings.clone().into(), ..QueueChange::default() };
     let config = store.put_queue(&default_queue(), change).await.unwrap();
     assert_eq!(config.settings, settings);
     let own = RetryPolicy::list([seconds(1), seconds(2)]);
@@ -203,7 +203,7 @@ pub(super) async fn a_queue_can_require_leases(scene: Scene) {
     let store = scene.open().await;
     let settings =
         QueueSettings { lease_seconds: Some(5), max_retries: Some(9), require_lease: true, ..QueueSettings::default() };
-    let change = QueueChange { settings: Some(settings.clone()), ..QueueChange::default() };
+    let change = QueueChange { settings: settings.clone().into(), ..QueueChange::default() };
     store.put_queue(&default_queue(), change).await.unwrap();
     let kept = store.put_queue(&default_queue(), QueueChange::default()).await.unwrap();
     assert_eq!(kept.settings, settings, "a change that does not name them leaves them");
@@ -214,7 +214,7 @@ pub(super) async fn a_queue_can_require_leases(scene: Scene) {
     let holder = Holder { lease: Some(claimed.token), ..by(id, "w:1") };
     assert_eq!(report(&store, holder, Outcome::Completed).await.unwrap().verdict, Verdict::Completed);
     let bad = QueueSettings { lease_seconds: Some(0), ..QueueSettings::default() };
-    let change = QueueChange { settings: Some(bad), ..QueueChange::default() };
+    let change = QueueChange { settings: bad.into(), ..QueueChange::default() };
     assert_eq!(kind(store.put_queue(&default_queue(), change).await), Invalid);
 }
 
@@ -265,7 +265,7 @@ pub(super) async fn a_heartbeat_extends_the_lease(scene: Scene) {
     let id = publish_one(&store, job()).await;
     let claimed = pick_one(&store, "w:1").await;
     scene.advance(50);
-    let beat = |holder| Heartbeat { holder, lease: seconds(60) };
+    let beat = |holder| Heartbeat { holder, lease: HeartbeatLease::For(seconds(60)) };
     let held = only(work(&store).heartbeat(vec![beat(by(id, "w:1"))]).await).unwrap();
     assert_eq!(held, Held { token: claimed.token, lease_until: scene.moment(60), attempts: 1 });
     scene.advance(59);
@@ -276,6 +276,52 @@ pub(super) async fn a_heartbeat_extends_the_lease(scene: Scene) {
     scene.advance(1);
     pick_one(&store, "w:2").await;
     assert_eq!(kind(only(work(&store).heartbeat(vec![beat(by(id, "w:1"))]).await)), Fenced);
+}
+
+pub(super) async fn a_heartbeat_that_names_no_lease_keeps_that_of_the_claim(scene: Scene) {
+    let store = scene.open().await;
+    let beat = |id| Heartbeat { holder: by(id, "w:1"), lease: HeartbeatLease::AsClaimed { otherwise: seconds(60) } };
+    let until = async |id| only(work(&store).heartbeat(vec![beat(id)]).await).unwrap().lease_until;
+    let long = publish_one(&store, job()).await;
+    store.claim(Claim { lease: seconds(3600), ..pick("w:1", 1) }).await.unwrap();
+    for _ in 0..3 {
+        scene.advance(1000);
+        assert_eq!(until(long).await, scene.moment(3600));
+    }
+    // Another length for once does not change what the claim asked.
+    let once = Heartbeat { holder: by(long, "w:1"), lease: HeartbeatLease::For(seconds(5)) };
+    only(work(&store).heartbeat(vec![once]).await).unwrap();
+    assert_eq!(until(long).await, scene.moment(3600));
+    // The next claim is another one.
+    scene.advance(3601);
+    store.claim(Claim { lease: seconds(30), ..pick("w:1", 1) }).await.unwrap();
+    assert_eq!(until(long).await, scene.moment(30));
+    assert!(work(&store).audit(long).await.unwrap().iter().all(|row| row.execution_time_ms.is_none()));
+
+    // A claim that the audit does not know: as the queue says, else as the caller does.
+    let plain = publish_one(&store, job()).await;
+    store.claim(Claim { worker: "w:1".into(), lease: seconds(7), ..want(1) }).await.unwrap();
+    assert_eq!(until(plain).await, scene.moment(60));
+    let settings = SettingsChange { lease_seconds: Some(Some(90)), ..SettingsChange::default() };
+    store.put_queue(&default_queue(), QueueChange { settings, ..QueueChange::default() }).await.unwrap();
+    assert_eq!(until(plain).await, scene.moment(90));
+    assert_eq!(until(long).await, scene.moment(30));
+}
+
+pub(super) async fn the_queue_of_an_entry_is_known_live_and_ended(scene: Scene) {
+    let store = scene.open().await;
+    store.put_queue(&queue("mail"), QueueChange::default()).await.unwrap();
+    let here = publish_one(&store, job()).await;
+    let there = publish_one(&store, job().queue(queue("mail"))).await;
+    let unknown = EntryId::new(999).unwrap();
+    let of = async || work(&store).queues_of(vec![there, unknown, here, there]).await.unwrap();
+    let expected = [Some(queue("mail")), None, Some(default_queue()), Some(queue("mail"))];
+    assert_eq!(of().await, expected);
+    pick_one(&store, "w:1").await;
+    complete_by(&store, here, "w:1").await.unwrap();
+    assert_eq!(of().await, expected);
+    let other = scene.open().await;
+    assert_eq!(work(&other).queues_of(vec![here]).await.unwrap(), [Some(default_queue())]);
 }
 
 async fn reset_one(store: &AnyStore, id: EntryId) -> Result<()> {
@@ -294,7 +340,9 @@ pub(super) async fn a_reset_of_a_held_entry_fences_its_holder(scene: Scene) {
     assert_eq!((shown.status(), shown.retry_count(), shown.next_retry_at()), (Status::Pending, 1, None));
     assert!(shown.token > held.token);
     assert_eq!(
-        kind(only(work(&store).heartbeat(vec![Heartbeat { holder: by(id, "w:1"), lease: LEASE }]).await)),
+        kind(only(
+            work(&store).heartbeat(vec![Heartbeat { holder: by(id, "w:1"), lease: HeartbeatLease::For(LEASE) }]).await
+        )),
         Fenced
     );
     assert_eq!(kind(complete_by(&store, id, "w:1").await), Fenced);
@@ -374,7 +422,7 @@ pub(super) async fn workers_are_seen_and_go_stale(scene: Scene) {
     scene.advance(31);
     let workers = work(&store).workers(Duration::from_secs(30)).await.unwrap();
     assert_eq!(workers.iter().map(|view| view.stale).collect::<Vec<_>>(), [false, true], "who holds and is silent");
-    let beat = Heartbeat { holder: by(claimed.id, "w:1"), lease: LEASE };
+    let beat = Heartbeat { holder: by(claimed.id, "w:1"), lease: HeartbeatLease::For(LEASE) };
     only(work(&store).heartbeat(vec![beat]).await).unwrap();
     assert!(!work(&store).workers(Duration::from_secs(30)).await.unwrap()[1].stale);
 }
@@ -389,11 +437,15 @@ pub(super) async fn keys_are_kept_and_revoked(scene: Scene) {
     assert_eq!((made.name.as_str(), made.client, made.revoked_at), ("ci", Some(client), None));
     assert_eq!(kind(keys.put_key(new(1, None)).await), Conflict);
     let other = keys.put_key(new(2, None)).await.unwrap();
-    assert_eq!(keys.key_by_hash(&[1; 32]).await.unwrap(), Some(made.clone()));
-    assert_eq!(keys.key_by_hash(&[9; 32]).await.unwrap(), None);
+    let find =
+        async |hashes: &[u8]| keys.keys_by_hash(hashes.iter().map(|hash| vec![*hash; 32]).collect()).await.unwrap();
+    assert_eq!(find(&[9, 2, 1, 2]).await, [None, Some(other.clone()), Some(made.clone()), Some(other.clone())]);
+    assert_eq!(find(&[]).await, []);
     keys.keys_used(vec![made.id]).await.unwrap();
-    assert_eq!(keys.key_by_hash(&[1; 32]).await.unwrap().unwrap().last_used_at, Some(scene.now()));
+    assert_eq!(find(&[1]).await[0].as_ref().unwrap().last_used_at, Some(scene.now()));
+    let changes = keys.key_changes();
     let revoked = keys.revoke_key(made.id).await.unwrap();
+    assert_ne!(keys.key_changes(), changes, "whoever remembers keys must look again");
     assert_eq!(revoked.revoked_at, Some(scene.now()));
     scene.advance(5);
     assert_eq!(keys.revoke_key(made.id).await.unwrap().revoked_at, revoked.revoked_at, "the first moment stays");

@@ -1,5 +1,5 @@
--- The first schema. {ns} is the namespace, {id_offset} and {id_step} the id space; statements run in one transaction.
-CREATE SCHEMA IF NOT EXISTS {ns};
+-- The first schema. {ns} is the namespace, which exists; {id_offset} and {id_step} are the id space. Statements run in one
+-- transaction.
 
 CREATE TABLE {ns}.meta (
     only_row          boolean PRIMARY KEY DEFAULT true CHECK (only_row),

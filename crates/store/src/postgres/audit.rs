@@ -1,6 +1,7 @@
 //! The audit on PostgreSQL: rows are only ever appended, in the transaction of what they tell.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tidegate_core::{Action, EntryId, LeaseToken, Timestamp};
 use tokio_postgres::Row;
@@ -20,19 +21,23 @@ impl Inner {
         tx: &Tx,
         audited: &[(i64, i64)],
         claimed: &[(i16, Claimed)],
-        worker: Option<&str>,
+        worker: Option<(&str, Duration)>,
     ) -> Result<(), Fault> {
         if !audited.is_empty() {
             let (ids, tokens): (Vec<i64>, Vec<i64>) = audited.iter().copied().unzip();
             tx.execute(&self.sql.work.audit_abandoned, &[&self.now(), &ids, &tokens]).await?;
         }
-        let Some(worker) = worker.filter(|_| !claimed.is_empty()) else { return Ok(()) };
+        let Some((worker, lease)) = worker.filter(|_| !claimed.is_empty()) else { return Ok(()) };
+        let lease = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
         let ids: Vec<i64> = claimed.iter().map(|(_, entry)| entry.id.get()).collect();
         let generations: Vec<i32> = claimed.iter().map(|(_, entry)| entry.generation as i32).collect();
         let attempts: Vec<i32> = claimed.iter().map(|(_, entry)| entry.attempts as i32).collect();
         let tokens: Vec<i64> = claimed.iter().map(|(_, entry)| entry.token.0).collect();
-        tx.execute(&self.sql.work.audit_picked, &[&self.now(), &worker, &ids, &generations, &attempts, &tokens])
-            .await?;
+        tx.execute(
+            &self.sql.work.audit_picked,
+            &[&self.now(), &worker, &ids, &generations, &attempts, &tokens, &lease],
+        )
+        .await?;
         Ok(())
     }
 
@@ -106,18 +111,20 @@ pub(super) fn read_rows(rows: &[Row]) -> Result<HashMap<i64, AuditRow>, Fault> {
 
 /// Reads the columns of an audit row.
 fn read_audit(row: &Row) -> Result<AuditRow> {
+    let action = Action::from_code(row.get(2))
+        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "an audit row has an unknown action"))?;
     let number = |column: usize| row.get::<_, Option<i32>>(column).map(count);
     Ok(AuditRow {
         id: row.get(0),
         entry: EntryId::new(row.get(1))?,
-        action: Action::from_code(row.get(2))
-            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "an audit row has an unknown action"))?,
+        action,
         worker: row.get(3),
         generation: count(row.get(4)),
         attempt: count(row.get(5)),
         token: LeaseToken(row.get(6)),
         status_code: row.get(7),
-        execution_time_ms: row.get(8),
+        // The row of a claim holds the lease there.
+        execution_time_ms: row.get::<_, Option<i64>>(8).filter(|_| action != Action::Picked),
         message: row.get(9),
         next_retry_at: row.get(10),
         retry_count: number(11),

@@ -2,38 +2,46 @@
 //! up, and the second look when the first found too little.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use futures_util::FutureExt;
 use futures_util::future::join;
-use tidegate_core::{End, EntryId, LeaseToken, QueueState, Timestamp, Tsid};
+use tidegate_core::event::DEFAULT_PAYLOAD_LIMIT;
+use tidegate_core::{End, EntryId, LeaseToken, QueueState, RetryPolicy, Timestamp, Tsid};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::catalog::{Catalog, Queue};
 use super::connection::{Begin, Prelude, Tx};
 use super::errors::Fault;
+use super::groups::{Groups, borrowed};
 use super::items::micros;
 use super::marks::Mark;
 use super::row;
 use super::tags::{self, TagPaths};
-use super::{Inner, MAX_CATALOG_READS, accept_generation};
+use super::{Inner, MAX_CATALOG_READS, accept_catalog};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Claim, Claimed, Fact, Finalize};
+use crate::handlers::HandlerHistory;
+use crate::store::{Claim, Claimed, Fact, Finalize, MAX_CLAIM_BYTES};
 
 /// Columns of the claim statements.
 const EXHAUSTED_AS: usize = 11;
 const FLAGS: usize = 12;
 const OFFERED: usize = 13;
 
+/// Bytes that one claim takes at most, as a parameter.
+const MAX_BYTES: i64 = MAX_CLAIM_BYTES as i64;
 /// Entries that one claim takes at most.
-const MAX_CLAIM: usize = 10_000;
+pub(super) const MAX_CLAIM: usize = 10_000;
 
 /// What one transaction of a claim found.
 #[derive(Debug, Default)]
 struct Found {
     claimed: Vec<(i16, Claimed)>,
+    /// The lanes and numbers of what was claimed.
+    places: Vec<(i32, i64)>,
     /// Entries that ended because their attempts were used up.
     exhausted: usize,
     /// Rows that were offered; more than were taken means that others were taking them.
@@ -48,19 +56,20 @@ impl Inner {
         for tag in claim.tags.iter().flatten() {
             tidegate_core::work::check_tag(tag)?;
         }
-        let wanted = claim.max.min(MAX_CLAIM);
+        let mut wanted = claim.max.min(MAX_CLAIM);
         let mut claimed = Vec::new();
         let mut sorted = false;
         let mut looked = false;
-        for _ in 0..MAX_CATALOG_READS {
-            if claimed.len() >= wanted {
-                break;
-            }
+        let mut tries = 0;
+        while claimed.len() < wanted {
             self.queue(&claim.queue).await?;
             let catalog = self.catalog().await?;
             let queue = catalog.queue(&claim.queue)?;
-            if queue.state == QueueState::Paused && self.generation_stands(&catalog).await? {
+            if queue.state == QueueState::Paused && self.catalog_stands(&catalog).await? {
                 break;
+            }
+            if claimed.is_empty() {
+                wanted = self.claim_sizes.of(queue.id, wanted);
             }
             let left = wanted - claimed.len();
             let widen = self.contention.factor();
@@ -75,6 +84,7 @@ impl Inner {
                     let ended = found.exhausted > 0;
                     claimed.extend(found.claimed);
                     if claimed.len() >= wanted {
+                        self.claim_sizes.took(queue.id, claimed.len());
                         self.contention.fell();
                         break;
                     }
@@ -104,9 +114,28 @@ impl Inner {
                     }
                     break;
                 }
-                Err(Fault::StaleCatalog) => self.reload_catalog().await?,
-                Err(Fault::StaleHeartbeat) => {
-                    self.beat().await?;
+                // What was claimed before fills the answer; else the next try takes as many as fit.
+                Err(Fault::Oversized(_)) if !claimed.is_empty() => break,
+                Err(Fault::Oversized(fits)) => {
+                    tries += 1;
+                    if tries == MAX_CATALOG_READS {
+                        return Err(Fault::Oversized(fits).into_error());
+                    }
+                    self.claim_sizes.fitted(queue.id, fits);
+                }
+                Err(fault @ (Fault::StaleCatalog | Fault::StaleHeartbeat)) => {
+                    tries += 1;
+                    if tries == MAX_CATALOG_READS {
+                        // Nothing claimed would say that there is nothing to do.
+                        if claimed.is_empty() {
+                            return Err(fault.into_error());
+                        }
+                        break;
+                    }
+                    match fault {
+                        Fault::StaleHeartbeat => drop(self.beat().await?),
+                        _ => self.reload_catalog().await?,
+                    }
                 }
                 Err(fault) => return Err(fault.into_error()),
             }
@@ -131,11 +160,7 @@ impl Inner {
         });
         if lanes.ids.is_empty() {
             // No lane of these types exists; that may have changed since the catalog was read.
-            return if self.generation_stands(catalog).await? {
-                Ok(Found::default())
-            } else {
-                Err(Fault::StaleCatalog)
-            };
+            return if self.catalog_stands(catalog).await? { Ok(Found::default()) } else { Err(Fault::StaleCatalog) };
         }
         let tags = TagPaths::new(&self.tag_marks, queue, claim, from_bottom);
         let sources = &Sources { lanes, tags };
@@ -161,15 +186,13 @@ impl Inner {
             found.may_look = paths.may_look(&self.tag_marks);
             paths.learn(&self.tag_marks, &found.claimed);
         }
-        self.marks.claimed(found.claimed.iter().filter_map(|(priority, claimed)| {
-            let lane = queue.lane(&claimed.fact.event_type, *priority).ok()?;
-            Some((lane, claimed.id.get()))
-        }));
+        self.lane_use.claimed(found.places.iter().map(|(lane, _)| *lane));
+        self.marks.claimed(found.places.drain(..));
         Ok(found)
     }
 
     fn accept_claim(&self, catalog: &Catalog, prelude: Prelude) -> Result<(), Fault> {
-        accept_generation(catalog, prelude)?;
+        accept_catalog(catalog, prelude)?;
         if self.now().is_none() && !prelude.heartbeat_young {
             return Err(Fault::StaleHeartbeat);
         }
@@ -197,8 +220,10 @@ impl Inner {
             return Ok(found);
         }
         let mut facts = self.facts_of(tx, &rows).await?;
+        let queue_retry = queue.settings.retry.clone().map(Arc::new);
         let mut exhausted = Vec::new();
         let mut audited = Vec::new();
+        let mut untagged = Vec::new();
         for row in rows {
             if tags::is_audited(row.get(FLAGS)) && row.get::<_, i64>(5) > 1 {
                 audited.push((row.get(0), row.get(5)));
@@ -209,19 +234,46 @@ impl Inner {
                 continue;
             }
             let lane: i32 = row.get(10);
-            let priority = queue.lanes.iter().find(|known| known.id == lane).map_or(0, |lane| lane.priority);
-            let fact = facts.remove(&row.get(1)).ok_or_else(|| lost_fact(row))?;
-            found.claimed.push((priority, read_claimed(row, fact)?));
+            let priority = queue.priority_of(lane).unwrap_or(0);
+            match facts.remove(&row.get(1)) {
+                Some(fact) => {
+                    found.places.push((lane, row.get(0)));
+                    found.claimed.push((priority, read_claimed(row, fact, queue_retry.clone())?));
+                }
+                None => {
+                    if tags::is_tagged(row.get(FLAGS)) {
+                        untagged.push(row.get::<_, i64>(0));
+                    }
+                    exhausted.push(end_missing(row)?);
+                }
+            }
+        }
+        if !untagged.is_empty() {
+            // Which tags they had is not known any more.
+            tx.execute(&self.sql.forget_tags, &[&untagged]).await?;
         }
         self.lease_tags(tx, &found.claimed).await?;
-        let worker = claim.audit.then_some(claim.worker.as_str());
+        let worker = claim.audit.then_some((claim.worker.as_str(), claim.lease));
         self.audit_claim(tx, &audited, &found.claimed, worker).await?;
         found.exhausted = exhausted.len();
         if !exhausted.is_empty() {
             exhausted.sort_by_key(|item| item.id);
-            self.move_to_log(tx, &exhausted).await?;
+            self.add_results(tx, &mut exhausted).await?;
+            let mut freed = Groups::new();
+            self.move_to_log(tx, &exhausted, &mut freed).await?;
+            self.promote(tx, borrowed(&freed)).await?;
         }
         Ok(found)
+    }
+
+    /// What their handlers answered goes into the log with entries whose attempts are used up: a redrive finds it there.
+    async fn add_results(&self, tx: &Tx, exhausted: &mut [Finalize]) -> Result<(), Fault> {
+        let ids: Vec<i64> = exhausted.iter().map(|item| item.id.get()).collect();
+        let histories = self.handled_in(tx, &ids).await?;
+        for item in exhausted {
+            item.results = histories.get(&item.id.get()).and_then(HandlerHistory::results);
+        }
+        Ok(())
     }
 
     /// Runs the claim statement that fits the number of lanes.
@@ -263,31 +315,41 @@ impl Inner {
     async fn facts_of(&self, tx: &Tx, rows: &[&Row]) -> Result<HashMap<i64, Fact>, Fault> {
         let mut ids: Vec<i64> = rows.iter().map(|row| row.get(1)).collect();
         ids.sort_unstable();
+        let most = self.options.store.payload_limit.0.max(DEFAULT_PAYLOAD_LIMIT);
+        let bounded = ids.len().saturating_mul(most) > MAX_CLAIM_BYTES && ids.len() > 1;
         let entries = rows.iter().map(|row| row.get::<_, i64>(0));
         let (lowest, highest) = entries.fold((i64::MAX, 0), |(low, high), id| (low.min(id), high.max(id)));
         if (highest - lowest) / self.options.store.ids.step < ids.len() as i64
-            && let Some(facts) = self.facts_between(tx, &ids).await?
+            && let Some(facts) = self.facts_between(tx, &ids, bounded).await?
         {
             return Ok(facts);
         }
-        let params: [&(dyn ToSql + Sync); 1] = [&ids];
-        let (drawn, facts) = join(tx.draw_xid(), tx.query(&self.sql.facts, &params)).await;
+        let params: [&(dyn ToSql + Sync); 2] = [&ids, &MAX_BYTES];
+        let (sql, params) = match bounded {
+            false => (&self.sql.facts, &params[..1]),
+            true => (&self.sql.facts_bounded, &params[..]),
+        };
+        let (drawn, facts) = join(tx.draw_xid(), tx.query(sql, params)).await;
         drawn?;
-        Ok(facts?.iter().map(read_fact).collect())
+        read_facts(&facts?)
     }
 
     /// Entries without a gap have events without a gap, but for what clocks did: one walk along the primary key finds
     /// them. `None` when others' events stood between.
-    async fn facts_between(&self, tx: &Tx, ids: &[i64]) -> Result<Option<HashMap<i64, Fact>>, Fault> {
+    async fn facts_between(&self, tx: &Tx, ids: &[i64], bounded: bool) -> Result<Option<HashMap<i64, Fact>>, Fault> {
         let (Some(first), Some(last)) = (ids.first(), ids.last()) else { return Ok(None) };
         let limit = ids.len() as i64;
-        let params: [&(dyn ToSql + Sync); 3] = [first, last, &limit];
-        let (drawn, rows) = join(tx.draw_xid(), tx.query(&self.sql.facts_between, &params)).await;
+        let params: [&(dyn ToSql + Sync); 4] = [first, last, &limit, &MAX_BYTES];
+        let (sql, params) = match bounded {
+            false => (&self.sql.facts_between, &params[..3]),
+            true => (&self.sql.facts_between_bounded, &params[..]),
+        };
+        let (drawn, rows) = join(tx.draw_xid(), tx.query(sql, params)).await;
         drawn?;
         let rows = rows?;
         let ours = rows.len() == ids.len()
             && rows.iter().zip(ids).all(|(row, id)| row.get::<_, i64>(row::FACT_COLUMNS) == *id);
-        Ok(ours.then(|| rows.iter().map(read_fact).collect()))
+        if ours { read_facts(&rows).map(Some) } else { Ok(None) }
     }
 
     /// Moves marks up and probes below them, off the caller's path.
@@ -309,16 +371,19 @@ impl Inner {
         });
     }
 
+    /// Moves up the marks of lanes that were claimed from lately: those of others would stay where they are.
     async fn advance_marks(&self) -> Result<(), Fault> {
-        let catalog = self.catalog().await?;
-        let lanes: Vec<i32> = catalog.queues().flat_map(|queue| queue.lanes.iter().map(|lane| lane.id)).collect();
+        let lanes = self.marks.lately_claimed(Instant::now());
+        if lanes.is_empty() {
+            return Ok(());
+        }
         let began = Instant::now();
         let marks: Vec<Mark> = lanes.iter().map(|lane| self.marks.of(*lane, began)).collect();
         let now = self.database_time().await?;
         let rows = self.first_rows(&lanes, &marks).await?;
         let seen = Instant::now();
         for row in rows {
-            self.marks.seen(row.get(0), row.get(1), row.get(2), now, seen);
+            self.marks.seen(row.get(0), row.get(1), row::optional_moment(&row, 2), now, seen);
         }
         Ok(())
     }
@@ -330,7 +395,7 @@ impl Inner {
         let rows = self.first_rows(&lanes, &bottom).await?;
         self.marks.looked(began, Instant::now());
         for row in rows {
-            self.marks.found_below(row.get(0), row.get(1), row.get(2));
+            self.marks.found_below(row.get(0), row.get(1), row::optional_moment(&row, 2));
         }
         Ok(())
     }
@@ -390,7 +455,7 @@ impl LaneColumns {
     }
 }
 
-fn read_claimed(row: &Row, fact: Fact) -> Result<Claimed, Fault> {
+fn read_claimed(row: &Row, fact: Fact, queue_retry: Option<Arc<RetryPolicy>>) -> Result<Claimed, Fault> {
     Ok(Claimed {
         id: EntryId::new(row.get(0)).map_err(Error::from)?,
         event_id: Tsid::from_i64(row.get(1)),
@@ -403,21 +468,56 @@ fn read_claimed(row: &Row, fact: Fact) -> Result<Claimed, Fault> {
         lease_until: row.get(7),
         last_error: row.get(8),
         group: row.get(9),
+        queue_retry,
         fact,
     })
+}
+
+/// Reads facts. Where some came without their payload, only the others fit into one claim.
+fn read_facts(rows: &[Row]) -> Result<HashMap<i64, Fact>, Fault> {
+    let fits = rows.iter().filter(|row| row.get::<_, Option<&[u8]>>(row::PAYLOAD).is_some()).count();
+    if fits < rows.len() {
+        return Err(Fault::Oversized(fits));
+    }
+    Ok(rows.iter().map(read_fact).collect())
 }
 
 fn read_fact(row: &Row) -> (i64, Fact) {
     (row.get(row::FACT_COLUMNS), row::fact(row, 0))
 }
 
-fn lost_fact(row: &Row) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("the event of entry {} is missing", row.get::<_, i64>(0)))
+fn exhausted_as(row: &Row) -> Result<End, Fault> {
+    read_end(row.get(0), row.get(EXHAUSTED_AS))
 }
 
-fn exhausted_as(row: &Row) -> Result<End, Fault> {
-    let bad = || Error::new(ErrorKind::Corrupt, format!("entry {} has a bad end", row.get::<_, i64>(0)));
-    Ok(End::from_code(row.get(EXHAUSTED_AS)).ok_or_else(bad)?)
+fn read_end(id: i64, code: i16) -> Result<End, Fault> {
+    let bad = || Error::new(ErrorKind::Corrupt, format!("entry {id} has a bad end"));
+    Ok(End::from_code(code).ok_or_else(bad)?)
+}
+
+/// A claimed entry whose fact is missing.
+fn end_missing(row: &Row) -> Result<Finalize, Fault> {
+    let (id, event_id, token): (i64, i64, i64) = (row.get(0), row.get(1), row.get(5));
+    let last_error: Option<String> = row.get(8);
+    let item = end_without_fact(id, row.get(EXHAUSTED_AS), event_id, last_error.as_deref())?;
+    Ok(Finalize { token: Some(LeaseToken(token)), ..item })
+}
+
+/// Sets an entry aside whose fact is missing. It concerns no other.
+pub(super) fn end_without_fact(
+    id: i64,
+    exhausted_as: i16,
+    event_id: i64,
+    last_error: Option<&str>,
+) -> Result<Finalize, Fault> {
+    tracing::error!(entry = id, event_id, "the event of an entry is missing: the entry is a dead letter now");
+    Ok(Finalize {
+        id: EntryId::new(id).map_err(Error::from)?,
+        token: None,
+        end: read_end(id, exhausted_as)?,
+        errors: Some(crate::store::missing_fact_errors(event_id, last_error)),
+        results: None,
+    })
 }
 
 /// An entry that was abandoned once too often.

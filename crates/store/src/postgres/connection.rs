@@ -1,6 +1,7 @@
 //! Connections, transactions, and what to do when an answer is lost. Knows nothing of queues.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -11,10 +12,12 @@ use futures_util::future::{BoxFuture, join};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, NoTls, Row, SimpleQueryMessage};
+use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
 use super::PostgresOptions;
 use super::errors::Fault;
+use super::health::{Health, SLOW};
+use super::tls::Target;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint;
 
@@ -23,21 +26,25 @@ use crate::failpoint;
 const SESSION: &str = "-c jit=off -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off \
     -c enable_mergejoin=off -c plan_cache_mode=force_generic_plan -c idle_in_transaction_session_timeout=60000";
 
+/// How our transactions begin. They rely on each statement seeing what was committed before it, whatever the default of the
+/// database or the role is.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
 /// How often a transaction that collided is tried again.
 const MAX_COLLISIONS: u32 = 20;
+/// How long asking the server to stop a statement may take.
+const CANCEL_LIMIT: Duration = Duration::from_secs(5);
 
 /// Reads a database URL and adds what our sessions need.
-pub(super) fn config(url: &str, options: &PostgresOptions) -> Result<Config> {
-    let mut config: Config = url
-        .parse()
-        .map_err(|error| Error::invalid(format!("the database URL cannot be read: {error}")).with_source(error))?;
-    if config.get_hosts().is_empty() {
-        return Err(Error::invalid("the database URL names no host: use postgres://user@host:port/database"));
-    }
+pub(super) fn target(url: &str, options: &PostgresOptions) -> Result<Target> {
+    let mut target = Target::read(url)?;
+    let config = &mut target.config;
     let mut session = format!("{SESSION} -c lock_timeout={}", options.store.lock_timeout.as_millis());
     if let Some(given) = config.get_options() {
         session = format!("{session} {given}");
     }
+    // Also of single statements, and whatever the URL says.
+    session.push_str(" -c default_transaction_isolation=read\\ committed");
     config.options(&session);
     if config.get_application_name().is_none() {
         config.application_name("tidegate");
@@ -46,17 +53,16 @@ pub(super) fn config(url: &str, options: &PostgresOptions) -> Result<Config> {
         config.connect_timeout(options.connect_timeout);
     }
     config.keepalives_idle(Duration::from_secs(15)).tcp_user_timeout(Duration::from_secs(30));
-    Ok(config)
+    Ok(target)
 }
 
 /// A pooler that gives sessions away after every transaction loses prepared statements and notifications. It shows when a
 /// setting made on one connection is gone as soon as another one is busy: that one got the session.
-pub(super) async fn refuse_shared_sessions(client: &Client, config: &Config) -> Result<()> {
+pub(super) async fn refuse_shared_sessions(client: &Client, target: &Target) -> Result<()> {
     const MARK: &str = "tidegate.session";
     let read = format!("SELECT coalesce(current_setting('{MARK}', true), '')");
     client.batch_execute(&format!("SELECT set_config('{MARK}', 'ours', false)")).await?;
-    let (other, connection) = config.connect(NoTls).await?;
-    let driver = tokio::spawn(connection);
+    let (other, driver) = target.connect_driven().await?;
     let busy = other.batch_execute("BEGIN; SELECT 1").await;
     let found = client.simple_query(&read).await;
     drop(other);
@@ -75,9 +81,10 @@ pub(super) async fn refuse_shared_sessions(client: &Client, config: &Config) -> 
     ))
 }
 
-/// A pool over that configuration.
-pub(super) fn pool(config: Config, options: &PostgresOptions) -> Result<Pool> {
-    let manager = Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+/// A pool of connections to that target.
+pub(super) fn pool(target: Target, options: &PostgresOptions) -> Result<Pool> {
+    let config = target.config.clone();
+    let manager = Manager::from_connect(config, target, ManagerConfig { recycling_method: RecyclingMethod::Fast });
     let timeouts = Timeouts {
         wait: Some(options.retry_for),
         create: Some(options.connect_timeout),
@@ -111,47 +118,140 @@ pub(super) enum Begin {
     Carried,
 }
 
+/// Throws a connection away. What it was asked last may still run on the server, which is told to stop.
+pub(super) fn abandon(client: Object, line: &Line) {
+    let cancel = client.cancel_token();
+    drop(Object::take(client));
+    let tls = line.target.tls();
+    // Without a runtime everything ends anyway.
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(async move {
+            if let Ok(Err(error)) = tokio::time::timeout(CANCEL_LIMIT, cancel.cancel_query(tls)).await {
+                tracing::debug!(%error, "a statement that nobody waits for could not be stopped");
+            }
+        });
+    }
+}
+
+/// What every connection of a database shares.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) target: Target,
+    pub(super) health: Arc<Health>,
+    /// How long one statement may take.
+    limit: Duration,
+}
+
+impl Line {
+    /// Waits for an answer, but no longer than a statement may take or the database is known to be there.
+    pub(super) async fn answer<T>(
+        &self,
+        work: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Fault> {
+        tokio::pin!(work);
+        let soon = SLOW.min(self.limit);
+        let answer = match tokio::time::timeout(soon, &mut work).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                self.health.suspect();
+                tokio::select! {
+                    answer = &mut work => answer,
+                    error = self.health.gone() => return Err(Fault::Lost(error)),
+                    () = tokio::time::sleep(self.limit.saturating_sub(soon)) => return Err(unanswered(self.limit)),
+                }
+            }
+        };
+        answer.map_err(|error| {
+            let fault = Fault::from(error);
+            self.health.note(&fault);
+            fault
+        })
+    }
+}
+
+fn unanswered(limit: Duration) -> Fault {
+    Fault::Lost(Error::new(ErrorKind::Unavailable, format!("the database did not answer within {limit:?}")))
+}
+
 /// An open transaction on a connection of its own. Unless it was ended cleanly, its connection is thrown away: an open
 /// transaction never returns to the pool, not even after a panic.
 pub(super) struct Tx {
     client: Option<Object>,
+    line: Arc<Line>,
     clean: AtomicBool,
+    /// Statements that were sent and not answered.
+    running: AtomicUsize,
+    /// Whether a statement failed: the transaction can then only be rolled back, and COMMIT would not say so.
+    failed: AtomicBool,
     xid: OnceLock<String>,
     prelude: OnceLock<Prelude>,
 }
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        if let (false, Some(client)) = (*self.clean.get_mut(), self.client.take()) {
-            drop(Object::take(client));
+        let running = *self.running.get_mut() > 0;
+        match self.client.take() {
+            Some(client) if running => abandon(client, &self.line),
+            Some(client) if !*self.clean.get_mut() => drop(Object::take(client)),
+            _ => {}
         }
     }
 }
 
 impl Tx {
-    fn new(client: Object, clean: bool) -> Self {
-        Self { client: Some(client), clean: AtomicBool::new(clean), xid: OnceLock::new(), prelude: OnceLock::new() }
+    fn new(client: Object, line: Arc<Line>, clean: bool) -> Self {
+        Self {
+            client: Some(client),
+            line,
+            clean: AtomicBool::new(clean),
+            running: AtomicUsize::new(0),
+            failed: AtomicBool::new(false),
+            xid: OnceLock::new(),
+            prelude: OnceLock::new(),
+        }
     }
 
     fn client(&self) -> &Object {
         self.client.as_ref().expect("a connection is taken only by drop")
     }
 
+    /// Waits for the answer to a statement. One that is given up stays counted as running.
+    async fn answer<T>(&self, work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Fault> {
+        self.running.fetch_add(1, Ordering::AcqRel);
+        let answer = self.line.answer(work).await;
+        match &answer {
+            Err(Fault::Lost(_)) => self.clean.store(false, Ordering::Release),
+            answer => {
+                self.running.fetch_sub(1, Ordering::AcqRel);
+                if answer.is_err() {
+                    self.failed.store(true, Ordering::Release);
+                }
+            }
+        }
+        answer
+    }
+
     /// Runs a statement, prepared once per connection.
     pub(super) async fn query(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Fault> {
-        let statement = self.client().prepare_cached(sql).await?;
-        Ok(self.client().query(&statement, params).await?)
+        self.answer(async {
+            let statement = self.client().prepare_cached(sql).await?;
+            self.client().query(&statement, params).await
+        })
+        .await
     }
 
     /// Runs a statement and answers how many rows it touched.
     pub(super) async fn execute(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<u64, Fault> {
-        let statement = self.client().prepare_cached(sql).await?;
-        Ok(self.client().execute(&statement, params).await?)
+        self.answer(async {
+            let statement = self.client().prepare_cached(sql).await?;
+            self.client().execute(&statement, params).await
+        })
+        .await
     }
 
     /// Runs a statement without preparing it.
     pub(super) async fn run(&self, sql: &str) -> Result<(), Fault> {
-        Ok(self.client().batch_execute(sql).await?)
+        self.answer(self.client().batch_execute(sql)).await
     }
 
     /// Draws the transaction's id, once it is clear that it will write.
@@ -177,7 +277,8 @@ impl Tx {
 /// What the start of a transaction told.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prelude {
-    pub(super) generation: i64,
+    /// The catalogue's stamp.
+    pub(super) stamp: i64,
     pub(super) heartbeat_young: bool,
 }
 
@@ -185,6 +286,7 @@ pub(super) struct Prelude {
 #[derive(Debug)]
 pub(super) struct Database {
     pub(super) pool: Pool,
+    pub(super) line: Arc<Line>,
     /// Turns for transactions of the application's own, fewer than there are connections: however long these take, and
     /// even when they themselves wait for another call of the store, heartbeats and claims go on.
     turns: Arc<Semaphore>,
@@ -212,17 +314,18 @@ enum Outcome<T> {
 }
 
 impl Database {
-    pub(super) fn new(pool: Pool, options: &PostgresOptions) -> Self {
-        let ns = &options.store.namespace;
+    pub(super) fn new(pool: Pool, target: Target, options: &PostgresOptions) -> Self {
+        let ns = &options.schema();
         let prelude = |xid: &str| {
             format!(
-                "SELECT {xid}::text, m.generation, h.at > clock_timestamp() - $1::bigint * interval '1 millisecond' \
+                "SELECT {xid}::text, m.catalogue_stamp, h.at > clock_timestamp() - $1::bigint * interval '1 millisecond' \
                  FROM {ns}.meta m CROSS JOIN {ns}.heartbeat h"
             )
         };
         let connections = options.max_connections;
         Self {
             pool,
+            line: Arc::new(Line { target, health: Health::new(), limit: options.statement_timeout }),
             turns: Arc::new(Semaphore::new(connections.saturating_sub(connections.div_ceil(4)).max(1))),
             write_prelude: prelude("pg_current_xact_id()"),
             lazy_prelude: prelude("NULL"),
@@ -267,32 +370,34 @@ impl Database {
     }
 
     async fn once<T: Send>(&self, begin: Begin, accept: &Accept<'_>, work: &Work<'_, T>) -> Outcome<T> {
-        let client = match self.pool.get().await {
+        let client = match self.get().await {
             Ok(client) => client,
-            Err(error) => return Outcome::Fault(error.into()),
+            Err(fault) => return Outcome::Fault(fault),
         };
-        let tx = Arc::new(Tx::new(client, false));
+        let tx = Arc::new(Tx::new(client, Arc::clone(&self.line), false));
         // Both are sent at once: the work does not wait for BEGIN's answer.
         let (begun, worked) = join(self.begin(&tx, begin), work(Arc::clone(&tx))).await;
         // Work that did not get as far as its prelude has failed or has nothing to go by.
         let prelude = begun.map(|prelude| prelude.or_else(|| tx.prelude.get().copied()));
         let accepted = prelude.and_then(|prelude| prelude.map_or(Ok(()), accept));
-        let value = match accepted.and(worked) {
+        let sound = if tx.failed.load(Ordering::Acquire) { Err(ignored_failure().into()) } else { Ok(()) };
+        let value = match accepted.and(worked).and_then(|value| sound.map(|()| value)) {
             Ok(value) => value,
+            Err(fault @ Fault::Lost(_)) => return Outcome::Fault(fault),
             Err(fault) => {
-                let rolled_back = tx.client().batch_execute("ROLLBACK").await.is_ok();
+                let rolled_back = tx.run("ROLLBACK").await.is_ok();
                 tx.clean.store(rolled_back, Ordering::Release);
                 return Outcome::Fault(fault);
             }
         };
         failpoint("postgres.before_commit");
-        match tx.client().batch_execute("COMMIT").await {
+        match tx.run("COMMIT").await {
             Ok(()) => {
                 tx.clean.store(true, Ordering::Release);
                 failpoint("postgres.after_commit");
                 Outcome::Done(value)
             }
-            Err(error) => match (Fault::from(error), tx.xid.get()) {
+            Err(fault) => match (fault, tx.xid.get()) {
                 (Fault::Lost(_), Some(xid)) => Outcome::Unknown { xid: xid.clone(), value },
                 // Nothing was written, so nothing is unknown.
                 (Fault::Lost(_), None) if begin == Begin::Lazy => Outcome::Done(value),
@@ -306,10 +411,10 @@ impl Database {
         let sql = match begin {
             Begin::Write => &self.write_prelude,
             Begin::Lazy => &self.lazy_prelude,
-            Begin::Carried => return tx.run("BEGIN").await.map(|()| None),
+            Begin::Carried => return tx.run(BEGIN).await.map(|()| None),
         };
         let outage = i64::try_from(self.outage_after.as_millis()).unwrap_or(i64::MAX);
-        let (begun, read) = join(tx.run("BEGIN"), tx.query(sql, &[&outage])).await;
+        let (begun, read) = join(tx.run(BEGIN), tx.query(sql, &[&outage])).await;
         begun?;
         let rows = read?;
         let Some(row) = rows.first() else {
@@ -318,17 +423,19 @@ impl Database {
         if let Some(xid) = row.get(0) {
             tx.set_xid(xid);
         }
-        Ok(Some(Prelude { generation: row.get(1), heartbeat_young: row.get(2) }))
+        Ok(Some(Prelude { stamp: row.get(1), heartbeat_young: row.get(2) }))
     }
 
     /// Waits until the transaction is over, then looks whether it happened. The transaction id alone does not tell: a
     /// crash can make the server give the same number again.
     async fn find_out<T: Send + Sync>(&self, xid: &str, value: &T, confirm: &Confirm<'_, T>) -> Result<bool, Fault> {
-        let deadline = Instant::now() + self.retry_for.max(Duration::from_secs(30));
+        let deadline = Instant::now() + self.retry_for;
         loop {
             match self.try_find_out(xid, value, confirm).await {
                 Ok(Some(happened)) => return Ok(happened),
-                Ok(None) | Err(Fault::Lost(_) | Fault::Again(_)) if Instant::now() < deadline => {
+                Ok(None) if Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(50)).await,
+                // Also while the database is known to be down: it may come back, and then it knows.
+                Err(fault) if fault.may_pass() && Instant::now() < deadline => {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
                 Ok(None) => return Err(indeterminate(None)),
@@ -343,7 +450,7 @@ impl Database {
         value: &T,
         confirm: &Confirm<'_, T>,
     ) -> Result<Option<bool>, Fault> {
-        let tx = Arc::new(Tx::new(self.pool.get().await?, true));
+        let tx = Arc::new(Tx::new(self.get().await?, Arc::clone(&self.line), true));
         // A number above the next one was forgotten by a crash; asking for its status would be an error.
         let sql = "SELECT CASE WHEN $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) \
                    THEN pg_xact_status($1::text::xid8) END";
@@ -355,11 +462,28 @@ impl Database {
         confirm(tx, value).await.map(Some)
     }
 
+    /// A connection of the pool, unless the database is known to be down.
+    pub(super) async fn get(&self) -> Result<Object, Fault> {
+        let health = &self.line.health;
+        health.admit().await?;
+        let got = tokio::select! {
+            biased;
+            got = self.pool.get() => got.map_err(Fault::from),
+            error = health.gone() => return Err(Fault::Final(error)),
+        };
+        match &got {
+            Err(Fault::Lost(_)) => health.suspect(),
+            Err(fault) => health.note(fault),
+            Ok(_) => {}
+        }
+        got
+    }
+
     /// A connection for a transaction of the application's own, and the turn to be kept as long as it.
     pub(super) async fn lend(&self) -> Result<(Object, OwnedSemaphorePermit), Fault> {
         let turn = tokio::time::timeout(self.retry_for, Arc::clone(&self.turns).acquire_owned()).await;
         let turn = turn.map_err(|_| PoolError::Timeout(TimeoutType::Wait))?.map_err(|_| PoolError::Closed)?;
-        Ok((self.pool.get().await?, turn))
+        Ok((self.get().await?, turn))
     }
 
     /// A connection for reading; waits while the database is being restarted.
@@ -377,8 +501,17 @@ impl Database {
 
     /// A connection for reading, outside any transaction.
     pub(super) async fn reader(&self) -> Result<Tx, Fault> {
-        Ok(Tx::new(self.pool.get().await?, true))
+        Ok(Tx::new(self.get().await?, Arc::clone(&self.line), true))
     }
+}
+
+/// What a COMMIT of a transaction in which a statement failed comes to.
+pub(super) fn ignored_failure() -> Error {
+    Error::new(
+        ErrorKind::Conflict,
+        "the transaction was rolled back: a statement in it had failed and the error was passed over; return the error, \
+         or run such a statement under a savepoint",
+    )
 }
 
 fn indeterminate(source: Option<Error>) -> Fault {
@@ -400,9 +533,9 @@ mod tests {
     fn bad_urls_are_told() {
         let options = PostgresOptions::default();
         for bad in ["", "nonsense", "postgres://", "postgres://h:notaport/db", "mysql://h/db"] {
-            let error = config(bad, &options).unwrap_err();
+            let error = target(bad, &options).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}: {error}");
         }
-        assert!(config("postgres://user@localhost:5432/db?options=-c%20work_mem%3D8MB", &options).is_ok());
+        assert!(target("postgres://user@localhost:5432/db?options=-c%20work_mem%3D8MB", &options).is_ok());
     }
 }

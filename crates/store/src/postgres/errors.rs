@@ -1,5 +1,8 @@
 //! Translates what PostgreSQL says into classes that a caller acts on. The only place that knows SQLSTATE codes.
 
+use std::sync::Arc;
+
+use deadpool_postgres::TimeoutType;
 use tokio_postgres::error::SqlState;
 
 use crate::error::{Error, ErrorKind};
@@ -15,6 +18,8 @@ pub(super) enum Fault {
     StaleCatalog,
     /// The store's heartbeat is old: it was down, and leases must be moved before any is taken over.
     StaleHeartbeat,
+    /// A claim leased more bytes than it may hand out; only so many entries fitted.
+    Oversized(usize),
     /// An error for the caller.
     Final(Error),
 }
@@ -41,10 +46,15 @@ impl From<deadpool_postgres::PoolError> for Fault {
     fn from(error: deadpool_postgres::PoolError) -> Self {
         match error {
             deadpool_postgres::PoolError::Backend(error) => match classify(error) {
-                Fault::Final(error) if error.kind() != ErrorKind::Invalid => Self::Lost(error),
+                Fault::Final(error) if error.kind() != ErrorKind::Invalid && refusal(&error).is_none() => {
+                    Self::Lost(error)
+                }
                 other => other,
             },
-            deadpool_postgres::PoolError::Timeout(_) => Self::Final(
+            deadpool_postgres::PoolError::Timeout(TimeoutType::Create | TimeoutType::Recycle) => {
+                Self::Lost(Error::new(ErrorKind::Unavailable, "the database did not answer in time").with_source(error))
+            }
+            deadpool_postgres::PoolError::Timeout(TimeoutType::Wait) => Self::Final(
                 Error::new(ErrorKind::Busy, "no database connection became free in time").with_source(error),
             ),
             deadpool_postgres::PoolError::Closed => {
@@ -56,14 +66,83 @@ impl From<deadpool_postgres::PoolError> for Fault {
 }
 
 impl Fault {
+    /// Whether it is about the connection or the moment, not about the work.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Lost(_) | Self::Again(_) => true,
+            Self::Final(error) => error.kind() == ErrorKind::Unavailable && refusal(error).is_none(),
+            Self::StaleCatalog | Self::StaleHeartbeat | Self::Oversized(_) => false,
+        }
+    }
+
     /// The error a caller sees when nothing more can be tried.
     pub(super) fn into_error(self) -> Error {
         match self {
             Self::Lost(error) | Self::Again(error) | Self::Final(error) => error,
+            Self::Oversized(_) => {
+                Error::new(ErrorKind::Busy, "what was claimed is larger than a claim may be; try again")
+            }
             Self::StaleCatalog => Error::new(ErrorKind::Busy, "the configuration keeps changing; try again"),
             Self::StaleHeartbeat => Error::new(ErrorKind::Busy, "the store is still recovering; try again"),
         }
     }
+}
+
+/// Reads an error of the first connection, with what to change: whoever opens a store is its operator.
+pub(super) fn at_open(error: tokio_postgres::Error) -> Error {
+    let text = chain(&error);
+    let refused = |hint: &str| Error::invalid(format!("{hint} ({text})"));
+    if let Some(db) = error.as_db_error() {
+        let plain = db.message().contains("no encryption") || db.message().contains("SSL off");
+        if db.code() == &SqlState::INVALID_AUTHORIZATION_SPECIFICATION && plain {
+            let hint = "the database refuses connections without TLS: set sslmode=verify-full (or require) in its URL";
+            return refused(hint).with_source(error);
+        }
+        if db.message().contains("client certificate") || db.message().contains("certificate authentication failed") {
+            let hint = "the database refuses the login without a fitting client certificate: set sslcert and sslkey";
+            return refused(hint).with_source(error);
+        }
+    } else if text.contains("server does not support TLS") {
+        let hint = "the database offers no TLS, and sslmode asks for it: turn ssl on at the server";
+        return refused(hint).with_source(error);
+    } else if text.contains("TLS handshake") {
+        let hint = match text.as_str() {
+            text if text.contains("not valid for name") => {
+                "the database's certificate is for another name than the host in the URL: connect by a name in it, or \
+                 use sslmode=verify-ca"
+            }
+            text if text.contains("UnknownIssuer") || text.contains("unknown issuer") => {
+                "the database's certificate was signed by nobody we trust: name its root's file with sslrootcert"
+            }
+            _ => "no TLS with the database",
+        };
+        return refused(hint).with_source(error);
+    }
+    specific(classify(error).into_error())
+}
+
+/// Says what the database refused and what to do about it, for whoever opens a store.
+pub(super) fn specific(error: Error) -> Error {
+    match refusal(&error) {
+        Some((hint, said)) => Error::invalid(format!("{hint} ({said})")).with_source(error),
+        None => error,
+    }
+}
+
+/// What a login or a right was refused for, and what to do. It names users and tables, so that only the log may tell.
+fn refusal(error: &Error) -> Option<(&'static str, String)> {
+    // An error shares its cause, so that the cause is found behind the pointer.
+    let shared = std::error::Error::source(error)?.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>()?;
+    let db = shared.downcast_ref::<tokio_postgres::Error>()?.as_db_error()?;
+    let hint = match db.code().code().get(..2)? {
+        "28" => "the database refused the login: check user and password in the URL",
+        "3D" => "the database does not exist: create it or check the URL",
+        "42" if db.code() == &SqlState::INSUFFICIENT_PRIVILEGE => {
+            "the database user lacks a privilege: grant it or use another user"
+        }
+        _ => return None,
+    };
+    Some((hint, db.message().to_owned()))
 }
 
 /// Reads one driver error.
@@ -88,6 +167,9 @@ pub(super) fn classify(error: tokio_postgres::Error) -> Fault {
             Error::new(ErrorKind::Busy, format!("the transaction collided: {said}")).with_source(error),
         );
     }
+    if code == SqlState::IN_FAILED_SQL_TRANSACTION {
+        return Fault::Final(super::connection::ignored_failure().with_source(error));
+    }
     let (kind, hint) = match class.as_str() {
         // Shutting down, starting up, connection refused by limits.
         "57" if code == SqlState::QUERY_CANCELED => (ErrorKind::Busy, "the statement ran out of time"),
@@ -103,16 +185,21 @@ pub(super) fn classify(error: tokio_postgres::Error) -> Fault {
         "53" => (ErrorKind::Unavailable, "the database is out of resources"),
         "58" => (ErrorKind::Unavailable, "the database's disk failed"),
         "XX" => (ErrorKind::Corrupt, "the database reports damage or an internal error"),
-        "28" => (ErrorKind::Invalid, "the database refused the login: check user and password in the URL"),
-        "3D" => (ErrorKind::Invalid, "the database does not exist: create it or check the URL"),
-        "42" if code == SqlState::INSUFFICIENT_PRIVILEGE => {
-            (ErrorKind::Invalid, "the database user lacks a privilege: grant it or use another user")
-        }
+        "28" | "3D" => return withheld("the database refuses the login", error),
+        "42" if code == SqlState::INSUFFICIENT_PRIVILEGE => return withheld("the database refuses access", error),
         "42" | "3F" => (ErrorKind::Schema, "the database's schema does not fit this program"),
         "23" => (ErrorKind::Conflict, "the request contradicts what is stored"),
         _ => (ErrorKind::Invalid, "the database refused the request"),
     };
     Fault::Final(Error::new(kind, format!("{hint} ({said})")).with_source(error))
+}
+
+/// A refusal that the caller cannot mend. What the database said stays in the source, for the log.
+fn withheld(what: &'static str, error: tokio_postgres::Error) -> Fault {
+    Fault::Final(
+        Error::new(ErrorKind::Unavailable, format!("{what}: its operator finds the reason in the log"))
+            .with_source(error),
+    )
 }
 
 fn is_io(error: &tokio_postgres::Error) -> bool {
@@ -128,12 +215,38 @@ fn is_io(error: &tokio_postgres::Error) -> bool {
 }
 
 /// The error and what caused it, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
-        text = format!("{text}: {inner}");
+        // Some errors repeat what caused them.
+        let cause = inner.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
         source = inner.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_refused_login_is_final_and_named_only_to_who_opens() {
+        let url = tokio::task::spawn_blocking(|| tidegate_testing::shared().url("postgres")).await.unwrap();
+        let refused = || async {
+            let url = url.replace("tidegate@", "nobody_here@");
+            tokio_postgres::connect(&url, tokio_postgres::NoTls).await.err().unwrap()
+        };
+        let pooled = Fault::from(deadpool_postgres::PoolError::Backend(refused().await));
+        assert!(!pooled.may_pass(), "{pooled:?}");
+        let Fault::Final(error) = pooled else { panic!("it is tried again") };
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(!error.to_string().contains("nobody_here"), "{error}");
+        let opened = at_open(refused().await);
+        assert_eq!(opened.kind(), ErrorKind::Invalid);
+        assert!(opened.to_string().contains("nobody_here"), "{opened}");
+    }
 }

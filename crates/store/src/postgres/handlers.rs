@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use tidegate_core::EntryId;
+use tokio_postgres::Row;
 
 use super::connection::{Begin, Tx};
 use super::errors::Fault;
@@ -64,16 +65,13 @@ impl Inner {
         let numbers: Vec<i64> = ids.iter().map(|id| id.get()).collect();
         let reader = self.database.reader_patiently().await?;
         let rows = reader.query(&self.sql.handled, &[&numbers]).await.map_err(Fault::into_error)?;
-        let mut known: HashMap<i64, HandlerHistory> = HashMap::new();
-        for row in &rows {
-            let history = known.entry(row.get(0)).or_default();
-            let (handler, result): (Option<String>, Option<String>) = (row.get(1), row.get(2));
-            match handler {
-                Some(handler) => history.states.push((handler, result.unwrap_or_default())),
-                None => history.previous = result,
-            }
-        }
+        let mut known = histories(&rows);
         Ok(numbers.iter().map(|id| known.remove(id).unwrap_or_default()).collect())
+    }
+
+    /// The same inside a transaction, by entry.
+    pub(super) async fn handled_in(&self, tx: &Tx, ids: &[i64]) -> Result<HashMap<i64, HandlerHistory>, Fault> {
+        Ok(histories(&tx.query(&self.sql.handled, &[&ids]).await?))
     }
 
     async fn forget_handled(&self, limit: usize) -> Result<u64> {
@@ -82,4 +80,17 @@ impl Inner {
         // One statement, its own transaction; a lost answer costs nothing.
         reader.execute(&self.sql.forget_handled, &[&limit]).await.map_err(Fault::into_error)
     }
+}
+
+fn histories(rows: &[Row]) -> HashMap<i64, HandlerHistory> {
+    let mut known: HashMap<i64, HandlerHistory> = HashMap::new();
+    for row in rows {
+        let history = known.entry(row.get(0)).or_default();
+        let (handler, result): (Option<String>, Option<String>) = (row.get(1), row.get(2));
+        match handler {
+            Some(handler) => history.states.push((handler, result.unwrap_or_default())),
+            None => history.previous = result,
+        }
+    }
+    known
 }

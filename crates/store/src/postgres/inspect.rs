@@ -1,11 +1,13 @@
 //! Reading: entries, why, depth, census. Nothing here writes.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tidegate_core::{Depth, End, EntryId, LeaseToken, QueueConfig, QueueName, QueueState, Timestamp, Tsid, Why};
 use tokio_postgres::Row;
 
 use super::Inner;
+use super::catalog::Queue;
 use super::connection::Tx;
 use super::errors::Fault;
 use super::items::{ARRIVED, FRESH, PARKED};
@@ -49,10 +51,10 @@ impl Inner {
     async fn why_live(&self, tx: &Tx, id: EntryId) -> Result<Option<Why>, Fault> {
         let rows = tx.query(&self.sql.why, &[&self.now(), &id.get()]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let (until, worker): (Option<Timestamp>, Option<String>) = (row.get(0), row.get(1));
-        let (place, due): (i16, Option<Timestamp>) = (row.get(2), row.get(3));
+        let (until, worker): (Option<Timestamp>, Option<String>) = (row::optional_moment(row, 0), row.get(1));
+        let (place, due): (i16, Option<Timestamp>) = (row.get(2), row::optional_moment(row, 3));
         let (group, queue_id, state): (Option<String>, i32, i16) = (row.get(4), row.get(5), row.get(6));
-        let (event_type, now): (String, Timestamp) = (row.get(7), row.get(8));
+        let (event_type, now): (String, Timestamp) = (row.get(7), row::moment(row, 8));
         if let Some(until) = until {
             let worker = worker.unwrap_or_default();
             return Ok(Some(if until > now {
@@ -101,17 +103,29 @@ impl Inner {
     pub(super) async fn queues(&self) -> Result<Vec<QueueConfig>> {
         self.reload_catalog().await?;
         let catalog = self.catalog().await?;
-        let mut queues: Vec<QueueConfig> = catalog
-            .queues()
-            .map(|queue| QueueConfig {
-                name: queue.name.clone(),
-                state: queue.state,
-                depth_limit: queue.depth_limit,
-                settings: queue.settings.clone(),
-            })
-            .collect();
+        let mut queues: Vec<QueueConfig> = catalog.queues().map(|queue| queue.config()).collect();
         queues.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(queues)
+    }
+
+    /// For how long the first entry of each queue could have been claimed.
+    pub(super) async fn oldest(&self) -> Result<Vec<(QueueName, Option<Duration>)>> {
+        let reader = self.database.reader().await.map_err(Fault::into_error)?;
+        let rows = reader.query(&self.sql.oldest, &[&self.now()]).await.map_err(Fault::into_error)?;
+        drop(reader);
+        let mut ages: HashMap<i32, f64> = HashMap::new();
+        for row in &rows {
+            let oldest = ages.entry(row.get(0)).or_insert(0.0);
+            *oldest = oldest.max(row.get(1));
+        }
+        let age = |queue: &Queue| ages.get(&queue.id).and_then(|age| Duration::try_from_secs_f64(*age).ok());
+        Ok(self.catalog().await?.queues().map(|queue| (queue.name.clone(), age(queue))).collect())
+    }
+
+    /// One queue, as it stands now.
+    pub(super) async fn queue_config(&self, name: &QueueName) -> Result<Option<QueueConfig>> {
+        self.reload_catalog().await?;
+        Ok(self.catalog().await?.queue(name).ok().map(|queue| queue.config()))
     }
 }
 
@@ -123,7 +137,7 @@ fn read_view(row: &Row) -> Result<EntryView> {
     Ok(EntryView {
         id,
         event_id: Tsid::from_i64(row.get(1)),
-        queue: QueueName::new(row.get::<_, String>(2))?,
+        queue: row::queue(row, 2, 21)?,
         generation: row::count(row.get(3)),
         attempts: row::count(row.get(4)),
         max_attempts: row::count(row.get(5)),
@@ -133,8 +147,8 @@ fn read_view(row: &Row) -> Result<EntryView> {
         phase: read_phase(row, id)?,
         error: row.get(17),
         results: row.get(18),
-        updated_at: row.get(20),
-        fact: row::fact(row, 21),
+        updated_at: row::moment(row, 20),
+        fact: row::fact(row, 22),
     })
 }
 
@@ -144,10 +158,10 @@ fn read_phase(row: &Row, id: EntryId) -> Result<EntryPhase> {
         let end = End::from_code(row.get(14))
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("entry {id} has a bad end")))?;
         let superseded = row.get::<_, i16>(16) != 0;
-        return Ok(EntryPhase::Ended { end, at: row.get(13), worker: row.get(15), superseded });
+        return Ok(EntryPhase::Ended { end, at: row::moment(row, 13), worker: row.get(15), superseded });
     };
-    if let Some(until) = row.get::<_, Option<Timestamp>>(11) {
-        let since: Option<Timestamp> = row.get(12);
+    if let Some(until) = row::optional_moment(row, 11) {
+        let since = row::optional_moment(row, 12);
         let worker: Option<String> = row.get(15);
         return Ok(EntryPhase::Leased { worker: worker.unwrap_or_default(), since: since.unwrap_or(until), until });
     }
@@ -156,6 +170,6 @@ fn read_phase(row: &Row, id: EntryId) -> Result<EntryPhase> {
         FRESH => EntryPhase::Waiting { due: None },
         PARKED => EntryPhase::Parked,
         ARRIVED if grouped => EntryPhase::Parked,
-        _ => EntryPhase::Waiting { due: row.get(10) },
+        _ => EntryPhase::Waiting { due: row::optional_moment(row, 10) },
     })
 }

@@ -28,38 +28,13 @@ pub(super) struct Item {
     pub(super) lane: i32,
 }
 
-/// A key on its way into the database, in the order in which keys are locked.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct KeyRow<'a> {
-    pub(super) client: i64,
-    pub(super) scope: i64,
-    pub(super) key: &'a str,
-    pub(super) entry: i64,
-    pub(super) event: i64,
-    pub(super) window: i64,
-}
-
-impl<'a> KeyRow<'a> {
-    pub(super) fn new(item: &'a Item, made: &Published) -> Option<Self> {
-        let dedup = item.event.deduplication.as_ref()?;
-        Some(Self {
-            client: client(item),
-            scope: i64::from(item.queue_id),
-            key: &dedup.key,
-            entry: made.id.get(),
-            event: made.event_id.to_i64(),
-            window: micros(dedup.window),
-        })
-    }
-}
-
 pub(super) fn key(item: &Item) -> Option<&str> {
     item.event.deduplication.as_ref().map(|dedup| dedup.key.as_str())
 }
 
 /// Keys are scoped by client; 0 is the anchor level.
 pub(super) fn client(item: &Item) -> i64 {
-    item.event.client.map_or(0, Tsid::to_i64)
+    item.event.owner().map_or(0, Tsid::to_i64)
 }
 
 pub(super) fn mode(item: &Item) -> DedupMode {
@@ -82,90 +57,6 @@ pub(super) fn micros(duration: Duration) -> i64 {
 /// Text without the one character that PostgreSQL cannot hold.
 pub(super) fn clean(text: Option<&str>) -> Option<Cow<'_, str>> {
     text.map(|text| if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{FFFD}")) } else { Cow::Borrowed(text) })
-}
-
-/// What a key that is known stands for.
-pub(super) struct Known {
-    pub(super) first: Published,
-    /// Whether the contents are the same.
-    pub(super) same: bool,
-    /// Whether the entry still waits.
-    pub(super) waiting: bool,
-}
-
-pub(super) fn read_known(row: &Row) -> Result<Known, Fault> {
-    let created_at: Option<Timestamp> = row.get(3);
-    let first = Published {
-        id: EntryId::new(row.get(1)).map_err(Error::from)?,
-        event_id: Tsid::from_i64(row.get(2)),
-        outcome: PublishOutcome::Duplicate,
-        created_at: created_at.unwrap_or(Timestamp::UNIX_EPOCH),
-    };
-    Ok(Known { first, same: row.get(4), waiting: row.get(5) })
-}
-
-/// The parameters that give a waiting entry another fact.
-pub(super) struct Replacement<'a> {
-    now: Option<Timestamp>,
-    entry: i64,
-    payload: &'a [u8],
-    client: i64,
-    scope: i64,
-    key: Option<&'a str>,
-    event: &'a NewEvent,
-    tags: Option<String>,
-    retry: Option<String>,
-}
-
-impl<'a> Replacement<'a> {
-    pub(super) fn new(item: &'a Item, entry: EntryId, now: Option<Timestamp>) -> Self {
-        let payload = item.event.payload.as_ref();
-        let (client, scope) = (client(item), i64::from(item.queue_id));
-        Self {
-            now,
-            entry: entry.get(),
-            payload,
-            client,
-            scope,
-            key: key(item),
-            event: &item.event,
-            tags: tags(&item.event),
-            retry: retry(&item.event),
-        }
-    }
-
-    pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 18] {
-        let event = self.event;
-        [
-            &self.now,
-            &self.entry,
-            &self.payload,
-            &event.content_type,
-            &event.source,
-            &event.subject,
-            &event.time,
-            &event.external_id,
-            &event.correlation_id,
-            &event.causation_id,
-            &event.attributes,
-            &self.scope,
-            &self.key,
-            &self.client,
-            &event.title,
-            &event.description,
-            &self.tags,
-            &self.retry,
-        ]
-    }
-}
-
-pub(super) fn read_replaced(row: &Row, first: Published) -> Published {
-    Published {
-        event_id: Tsid::from_i64(row.get(0)),
-        created_at: row.get(1),
-        outcome: PublishOutcome::Replaced,
-        ..first
-    }
 }
 
 /// Reads what the publish statement made, in the items' order: ids rise in it.
@@ -204,6 +95,8 @@ pub(super) struct Columns<'a> {
     tags: Vec<Option<String>>,
     retries: Vec<Option<String>>,
     priorities: Vec<i16>,
+    /// Whose the entries are: the queues' clients.
+    owners: Vec<Option<i64>>,
 }
 
 impl<'a> Columns<'a> {
@@ -223,7 +116,7 @@ impl<'a> Columns<'a> {
         Self {
             now,
             ids: (0..items.len()).map(|index| ids.map(|ids| ids[index])).collect(),
-            clients: items.iter().map(|item| item.event.client.map(Tsid::to_i64)).collect(),
+            clients: items.iter().map(|item| item.event.owner().map(Tsid::to_i64)).collect(),
             types: items.iter().map(|item| item.event.event_type.as_str()).collect(),
             payloads: items.iter().map(|item| Bytes::as_ref(&item.event.payload)).collect(),
             texts: [
@@ -248,6 +141,7 @@ impl<'a> Columns<'a> {
             tags: items.iter().map(|item| tags(&item.event)).collect(),
             retries: items.iter().map(|item| retry(&item.event)).collect(),
             priorities: items.iter().map(|item| item.event.priority).collect(),
+            owners: items.iter().map(|item| item.event.queue.client().map(Tsid::to_i64)).collect(),
         }
     }
 
@@ -287,17 +181,18 @@ impl<'a> Columns<'a> {
             &self.tags,
             &self.retries,
             &self.priorities,
+            &self.owners,
         ]
     }
 }
 
 /// Tags as they are stored.
-fn tags(event: &NewEvent) -> Option<String> {
+pub(super) fn tags(event: &NewEvent) -> Option<String> {
     (!event.tags.is_empty()).then(|| event.tags.join(","))
 }
 
 /// A retry policy as it is stored.
-fn retry(event: &NewEvent) -> Option<String> {
+pub(super) fn retry(event: &NewEvent) -> Option<String> {
     event.retry.as_ref().and_then(|policy| serde_json::to_string(policy).ok())
 }
 

@@ -9,6 +9,9 @@ use super::{Inner, PostgresStore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keys::{KeyStore, KeyView, NewKey, no_key};
 
+/// The column behind those that `work_sql::KEY` names.
+const HASH: usize = 7;
+
 #[async_trait]
 impl KeyStore for PostgresStore {
     async fn put_key(&self, key: NewKey) -> Result<KeyView> {
@@ -29,19 +32,26 @@ impl KeyStore for PostgresStore {
             let reader = inner.database.reader_patiently().await?;
             // One statement, its own transaction; revoking twice is the same as once.
             let rows = reader.query(&inner.sql.work.revoke_key, &[&inner.now(), &id]).await;
+            inner.key_changes.add();
             rows.map_err(Fault::into_error)?.first().map_or_else(|| Err(no_key(id)), read)
         })
         .await
     }
 
-    async fn key_by_hash(&self, hash: &[u8]) -> Result<Option<KeyView>> {
-        let hash = hash.to_vec();
+    async fn keys_by_hash(&self, hashes: Vec<Vec<u8>>) -> Result<Vec<Option<KeyView>>> {
         self.detached(|inner| async move {
             let reader = inner.database.reader_patiently().await?;
-            let rows = reader.query(&inner.sql.work.key_by_hash, &[&hash]).await.map_err(Fault::into_error)?;
-            rows.first().map(read).transpose()
+            let rows = reader.query(&inner.sql.work.keys_by_hash, &[&hashes]).await.map_err(Fault::into_error)?;
+            let found: Vec<(&[u8], KeyView)> =
+                rows.iter().map(|row| Ok((row.get(HASH), read(row)?))).collect::<Result<_>>()?;
+            let view = |hash: &Vec<u8>| found.iter().find(|(of, _)| of == hash).map(|(_, view)| view.clone());
+            Ok(hashes.iter().map(view).collect())
         })
         .await
+    }
+
+    fn key_changes(&self) -> u64 {
+        self.inner.key_changes.count()
     }
 
     async fn keys_used(&self, ids: Vec<i64>) -> Result<()> {
@@ -62,6 +72,7 @@ impl Inner {
         let reader = self.database.reader_patiently().await?;
         // One statement, its own transaction. If its answer is lost, the caller does not know; nobody else knows the key.
         let rows = reader.query(&self.sql.work.put_key, &[&self.now(), &key.hash, &key.name, &scopes, &client]).await;
+        self.key_changes.add();
         let rows = rows.map_err(Fault::into_error)?;
         rows.first().map_or_else(|| Err(Error::new(ErrorKind::Conflict, "this key is known already")), read)
     }

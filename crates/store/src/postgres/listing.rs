@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use futures_util::FutureExt;
-use tidegate_core::{End, EntryId, QueueName, Status, Timestamp, Tsid};
+use tidegate_core::{End, EntryId, Status, Tsid};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -32,7 +32,7 @@ impl Inner {
         if total.is_some_and(|total| query.offset as u64 >= total) {
             return Ok(listing.finish(total));
         }
-        let sql = candidates(query, DIALECT).replace("{ns}", &self.options.store.namespace);
+        let sql = candidates(query, DIALECT).replace("{ns}", &self.options.schema());
         while let Some(step) = listing.step() {
             let each = step.limit.saturating_add(step.skip);
             let mut params: Vec<&(dyn ToSql + Sync)> = vec![&step.before, &each, &step.limit, &step.skip];
@@ -115,11 +115,11 @@ fn read_summary(row: &Row) -> Result<EntrySummary> {
             End::from_code(code).ok_or_else(|| Error::new(ErrorKind::Corrupt, "an entry has an unknown end"))?.into()
         }
     };
-    let (attempts, updated_at): (u32, Timestamp) = (row::count(row.get(3)), row.get(8));
+    let (attempts, updated_at) = (row::count(row.get(3)), row::moment(row, 8));
     Ok(EntrySummary {
         id: EntryId::new(row.get(0))?,
         event_id: Tsid::from_i64(row.get(1)),
-        queue: QueueName::new(row.get::<_, String>(2))?,
+        queue: row::queue(row, 2, 14)?,
         event_type: row.get(11),
         title: row.get(12),
         tags: row::tags(row.get(13)),
@@ -127,12 +127,13 @@ fn read_summary(row: &Row) -> Result<EntrySummary> {
         status,
         attempts,
         max_attempts: row::count(row.get(4)),
-        next_retry_at: next_retry_at(row.get(10), attempts, updated_at).filter(|_| status == Status::Pending),
+        next_retry_at: next_retry_at(row::optional_moment(row, 10), attempts, updated_at)
+            .filter(|_| status == Status::Pending),
         // One that was given back keeps the name of its last holder in the row; nobody holds it.
         worker: row.get::<_, Option<String>>(7).filter(|_| status != Status::Pending),
         priority: row.get(5),
         group: row.get(6),
-        created_at: row.get(15),
+        created_at: row::moment(row, 15),
         updated_at,
     })
 }

@@ -19,6 +19,11 @@ const DUTY: u32 = 20;
 /// A look from the bottom that takes less than this is always allowed.
 const CHEAP: Duration = Duration::from_millis(5);
 
+/// Marks are moved up for this long after the last claim from a lane.
+const LATELY: Duration = Duration::from_secs(10);
+/// Marks of lanes that nobody claimed from for this long are forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
+
 /// Where a lane's two paths start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
@@ -49,6 +54,8 @@ struct LaneMarks {
     next: Option<(Instant, Mark)>,
     /// The highest id claimed here, where the path starts once it is empty.
     claimed: i64,
+    /// When something was last claimed here.
+    claimed_at: Instant,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -73,10 +80,21 @@ impl Marks {
     /// Notes what was claimed.
     pub(super) fn claimed(&self, ids: impl IntoIterator<Item = (i32, i64)>) {
         let mut state = self.lock();
+        let now = Instant::now();
         for (lane, id) in ids {
             let marks = state.lanes.entry(lane).or_insert_with(LaneMarks::new);
             marks.claimed = marks.claimed.max(id);
+            marks.claimed_at = now;
         }
+    }
+
+    /// The lanes that something was claimed from lately. Those of long ago are forgotten: their scans start at the bottom
+    /// again, where vacuum has been meanwhile.
+    pub(super) fn lately_claimed(&self, at: Instant) -> Vec<i32> {
+        let mut state = self.lock();
+        state.lanes.retain(|_, marks| at.duration_since(marks.claimed_at) < FORGOTTEN_AFTER);
+        let lately = state.lanes.iter().filter(|(_, marks)| at.duration_since(marks.claimed_at) < LATELY);
+        lately.map(|(lane, _)| *lane).collect()
     }
 
     /// Whether it is time to look where the first rows are.
@@ -150,7 +168,7 @@ fn may_look(state: &State, at: Instant) -> bool {
 
 impl LaneMarks {
     fn new() -> Self {
-        Self { now: Mark::BOTTOM, next: None, claimed: 0 }
+        Self { now: Mark::BOTTOM, next: None, claimed: 0, claimed_at: Instant::now() }
     }
 
     fn ripen(&mut self, at: Instant) {

@@ -1,6 +1,8 @@
 //! Brings the schema up to date, under a lock, forward only.
 
-use tokio_postgres::Client;
+use std::time::{Duration, Instant};
+
+use tokio_postgres::{Client, Transaction};
 
 use super::PostgresOptions;
 use super::errors::{Fault, classify};
@@ -14,21 +16,42 @@ const STEPS: &[(i32, i32, &str)] = &[
     (3, 1, include_str!("0003_projections.sql")),
     (4, 1, include_str!("0004_schedules.sql")),
     (5, 1, include_str!("0005_worker_api.sql")),
+    // A program that knows queues by name alone would make clients' queues anew, beside theirs.
+    (8, 8, include_str!("0008_clients.sql")),
+    (9, 8, include_str!("0009_catalogue.sql")),
+    (10, 8, include_str!("0010_publish_sql.sql")),
 ];
 
-/// Checks the schema and, if asked to, migrates it.
+/// How long a statement of a migration waits for a lock. Whoever comes after it waits behind it, so this is what a
+/// migration may hold up others at most, each time.
+const LOCK_PATIENCE: &str = "250ms";
+/// How long a migration tries to get its locks.
+const TRY_FOR: Duration = Duration::from_secs(60);
+
+/// Checks the schema and, if asked to, migrates it. A migration that does not get a lock at once is rolled back and tried
+/// again, so that traffic goes on in between.
 pub(super) async fn migrate(client: &mut Client, options: &PostgresOptions) -> Result<()> {
-    run(client, options).await.map_err(Fault::into_error)
+    let deadline = Instant::now() + TRY_FOR;
+    loop {
+        match run(client, options).await.map_err(Fault::into_error) {
+            Err(error) if error.kind() == ErrorKind::Busy && Instant::now() < deadline => {
+                tracing::debug!(%error, "the migration waits for a lock");
+                tokio::time::sleep(Duration::from_millis(rand::random_range(100..500))).await;
+            }
+            done => return done,
+        }
+    }
 }
 
 async fn run(client: &mut Client, options: &PostgresOptions) -> Result<(), Fault> {
     let store = &options.store;
-    let ns = &store.namespace;
+    let ns = &options.schema();
     let tx = client.transaction().await?;
     // One migration at a time per database and namespace; others wait here, then find it done.
     tx.batch_execute("SET LOCAL lock_timeout = '60s'").await?;
-    tx.query_one("SELECT count(pg_advisory_xact_lock(hashtextextended($1, 4711)))", &[&format!("tidegate:{ns}")])
-        .await?;
+    let lock = format!("tidegate:{}", store.namespace);
+    tx.query_one("SELECT count(pg_advisory_xact_lock(hashtextextended($1, 4711)))", &[&lock]).await?;
+    tx.batch_execute(&format!("SET LOCAL lock_timeout = '{LOCK_PATIENCE}'")).await?;
     let meta = format!("{ns}.meta");
     let exists: bool = tx.query_one("SELECT to_regclass($1) IS NOT NULL", &[&meta]).await?.get(0);
     let (version, oldest) = if exists {
@@ -57,6 +80,9 @@ async fn run(client: &mut Client, options: &PostgresOptions) -> Result<(), Fault
             "the schema {ns} is of version {version}, this program needs {SCHEMA_VERSION}: run the migration or open with migrate"
         )));
     }
+    if version == 0 {
+        make_schema(&tx, &store.namespace).await?;
+    }
     for (to, oldest, sql) in STEPS.iter().filter(|(to, ..)| *to > version) {
         tx.batch_execute(&fill(sql, options)).await?;
         let record = if *to == 1 {
@@ -67,18 +93,34 @@ async fn run(client: &mut Client, options: &PostgresOptions) -> Result<(), Fault
                 store.ids.offset, store.ids.step
             )
         } else {
-            format!("UPDATE {meta} SET schema_version = {to}, oldest_compatible = {oldest}")
+            format!(
+                "UPDATE {meta} SET schema_version = {to}, oldest_compatible = greatest(oldest_compatible, {oldest})"
+            )
         };
         tx.batch_execute(&record).await?;
     }
+    // Publishers by plain SQL are held to this program's limit.
+    let limit = store.payload_limit.0;
+    tx.batch_execute(&format!("UPDATE {meta} SET payload_limit = {limit} WHERE payload_limit <> {limit}")).await?;
     super::order::continue_order(&tx, ns, store.migrate).await?;
     tx.commit().await?;
     Ok(())
 }
 
+/// Makes the schema, unless an administrator did: then no right to make one is needed.
+async fn make_schema(tx: &Transaction<'_>, name: &str) -> Result<(), Fault> {
+    let exists = tx.query_opt("SELECT FROM pg_namespace WHERE nspname = $1", &[&name]).await?.is_some();
+    if !exists {
+        tx.batch_execute(&format!("CREATE SCHEMA \"{name}\"")).await?;
+    }
+    Ok(())
+}
+
 fn fill(sql: &str, options: &PostgresOptions) -> String {
     let store = &options.store;
-    sql.replace("{ns}", &store.namespace)
+    // As a text of its own it is the name of the channel.
+    sql.replace("'{ns}'", &format!("'{}'", store.namespace))
+        .replace("{ns}", &options.schema())
         .replace("{id_offset}", &store.ids.offset.to_string())
         .replace("{id_step}", &store.ids.step.to_string())
         .replace("{payload_limit}", &store.payload_limit.0.to_string())

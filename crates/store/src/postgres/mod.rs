@@ -7,20 +7,29 @@ mod audit;
 mod caller;
 mod catalog;
 mod claim;
+mod claim_sizes;
 mod connection;
 mod dead_letters;
+mod deduplication;
 mod errors;
 mod groups;
+mod halves;
 mod handlers;
 mod headroom;
+mod health;
 mod inspect;
 mod items;
 mod keys;
+mod lanes;
 mod listing;
+mod maintenance;
 mod marks;
 mod migrate;
 mod notify;
 mod order;
+#[cfg(test)]
+mod plans;
+mod probe;
 mod projections;
 mod projections_sql;
 mod publish;
@@ -32,36 +41,41 @@ mod settle;
 mod sql;
 mod tag_marks;
 mod tags;
+mod tls;
 mod upkeep;
+mod url;
 mod work;
 mod work_sql;
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use tidegate_core::{Depth, EntryId, Generation, NewEvent, QueueConfig, QueueName, Timestamp, Why};
 use tokio::sync::broadcast;
-use tokio_postgres::NoTls;
 
-pub use self::caller::PostgresConnection;
+pub use self::caller::{PostgresConnection, PostgresTx};
 use self::catalog::{Catalog, Queue};
 use self::claim::Contention;
+use self::claim_sizes::ClaimSizes;
 use self::connection::{Database, Prelude};
-use self::errors::{Fault, classify};
+use self::errors::{Fault, at_open, specific};
 use self::headroom::Headroom;
+use self::lanes::LaneUse;
+use self::maintenance::Maintenance;
 use self::marks::Marks;
 use self::notify::{Heard, Outbox};
 use self::sql::Sql;
 use self::tag_marks::TagMarks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
-use crate::keys::KeyStore;
+use crate::keys::{KeyChanges, KeyStore};
 use crate::store::{
-    Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Published,
-    QueueChange, Requeue, Store, StoreOptions, Upkeep, Wake,
+    Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Probe,
+    Published, QueueChange, Requeue, Store, StoreOptions, Upkeep, Wake,
 };
 use crate::work::WorkStore;
 
@@ -74,12 +88,15 @@ const MAX_CATALOG_READS: usize = 24;
 pub struct PostgresOptions {
     /// What both databases share.
     pub store: StoreOptions,
-    /// Connections at most, besides one that listens.
+    /// Connections at most, besides one that listens and one that keeps the heartbeat.
     pub max_connections: usize,
     /// How long connecting may take.
     pub connect_timeout: Duration,
-    /// How long a call keeps trying while the database cannot be reached.
+    /// How long a call waits for a free connection, and keeps trying after it lost one. It ends sooner when the database
+    /// is known to be down.
     pub retry_for: Duration,
+    /// How long one statement may take.
+    pub statement_timeout: Duration,
 }
 
 impl Default for PostgresOptions {
@@ -89,7 +106,15 @@ impl Default for PostgresOptions {
             max_connections: 10,
             connect_timeout: Duration::from_secs(5),
             retry_for: Duration::from_secs(15),
+            statement_timeout: Duration::from_secs(30),
         }
+    }
+}
+
+impl PostgresOptions {
+    /// The namespace as SQL writes it: quoted, since it may be a word of the language.
+    fn schema(&self) -> String {
+        format!("\"{}\"", self.store.namespace)
     }
 }
 
@@ -97,7 +122,8 @@ impl Default for PostgresOptions {
 #[derive(Debug)]
 pub struct PostgresStore {
     inner: Arc<Inner>,
-    listener: Mutex<Option<tokio::task::JoinHandle<()>>>,
+    /// The listening connection, and the probe.
+    tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
 }
 
 /// What all verbs share.
@@ -106,16 +132,26 @@ pub(crate) struct Inner {
     me: Weak<Self>,
     options: PostgresOptions,
     database: Database,
+    /// A connection of the heartbeat's own: whatever holds up the others, leases expire when they should.
+    heart: Database,
     sql: Sql,
     projections: projections_sql::Sql,
     catalog: RwLock<Arc<Catalog>>,
+    /// Looks at the catalogue that were begun, and the last of them that came to its end.
+    looks: AtomicU64,
+    looked: tokio::sync::Mutex<u64>,
     marks: Marks,
+    lane_use: LaneUse,
+    maintenance: Maintenance,
     tag_marks: TagMarks,
     headroom: Headroom,
     contention: Contention,
     outbox: Arc<Outbox>,
     wakes: broadcast::Sender<Wake>,
     partitions_at: Mutex<Option<Instant>>,
+    key_changes: KeyChanges,
+    claim_sizes: ClaimSizes,
+    sweep: Mutex<groups::Sweep>,
 }
 
 impl PostgresStore {
@@ -126,36 +162,64 @@ impl PostgresStore {
     /// its schema does not fit this program.
     pub async fn open(url: &str, options: PostgresOptions) -> Result<Self> {
         options.store.check()?;
-        let config = connection::config(url, &options)?;
-        let (mut client, first) = config.connect(NoTls).await.map_err(|error| classify(error).into_error())?;
-        let driver = tokio::spawn(first);
-        connection::refuse_shared_sessions(&client, &config).await?;
-        migrate::migrate(&mut client, &options).await?;
+        let target = connection::target(url, &options)?;
+        let (mut client, driver) = target.connect_driven().await.map_err(at_open)?;
+        connection::refuse_shared_sessions(&client, &target).await.map_err(specific)?;
+        migrate::migrate(&mut client, &options).await.map_err(specific)?;
         drop(client);
         driver.abort();
         let channel = options.store.namespace.clone();
-        let database = Database::new(connection::pool(config.clone(), &options)?, &options);
+        let database = Database::new(connection::pool(target.clone(), &options)?, target.clone(), &options);
+        let one = PostgresOptions { max_connections: 1, ..options.clone() };
+        let heart = Database::new(connection::pool(target.clone(), &one)?, target.clone(), &one);
         let inner = Arc::new_cyclic(|me| Inner {
             me: me.clone(),
             database,
-            sql: Sql::new(&options.store.namespace),
-            projections: projections_sql::Sql::new(&options.store.namespace),
+            heart,
+            sql: Sql::new(&options.schema()),
+            projections: projections_sql::Sql::new(&options.schema()),
             options,
             catalog: RwLock::default(),
+            looks: AtomicU64::new(0),
+            looked: tokio::sync::Mutex::default(),
             marks: Marks::default(),
+            lane_use: LaneUse::default(),
+            maintenance: Maintenance::default(),
             tag_marks: TagMarks::default(),
             headroom: Headroom::default(),
             contention: Contention::new(),
             outbox: Arc::default(),
             wakes: broadcast::channel(64).0,
             partitions_at: Mutex::default(),
+            key_changes: KeyChanges::default(),
+            claim_sizes: ClaimSizes::default(),
+            sweep: Mutex::default(),
         });
         inner.reload_catalog().await?;
         if inner.options.store.migrate {
             inner.add_partitions().await?;
         }
-        let listener = tokio::spawn(notify::run(Arc::downgrade(&inner), config, channel));
-        Ok(Self { inner, listener: Mutex::new(Some(listener)) })
+        let probe = tokio::spawn(health::run(Arc::clone(&inner.database.line.health), target.clone()));
+        let listener = tokio::spawn(notify::run(Arc::downgrade(&inner), target, channel));
+        Ok(Self { inner, tasks: Mutex::new(vec![listener, probe]) })
+    }
+
+    fn end_tasks(&self) {
+        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+
+    /// Connects as a store would, with the URL's TLS parameters, for a look at the database from outside. The task drives
+    /// the connection until the client is dropped.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn connect(url: &str) -> Result<(tokio_postgres::Client, tokio::task::JoinHandle<()>)> {
+        let mut target = tls::Target::read(url)?;
+        if target.config.get_connect_timeout().is_none() {
+            target.config.connect_timeout(PostgresOptions::default().connect_timeout);
+        }
+        target.connect_driven().await.map_err(at_open)
     }
 
     /// Runs work in a task of its own: a caller that goes away neither stops it by half nor leaves a transaction open.
@@ -174,9 +238,7 @@ impl PostgresStore {
 
 impl Drop for PostgresStore {
     fn drop(&mut self) {
-        if let Some(listener) = self.listener.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            listener.abort();
-        }
+        self.end_tasks();
     }
 }
 
@@ -186,19 +248,31 @@ impl Inner {
         self.options.store.clock.now()
     }
 
+    /// The moment by which upkeep decides what is due, never what may be claimed.
+    fn moment(&self) -> Timestamp {
+        self.now().unwrap_or_else(Timestamp::now)
+    }
+
     /// The configuration as last read.
     async fn catalog(&self) -> Result<Arc<Catalog>> {
         Ok(Arc::clone(&self.catalog.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
+    /// Reads what changed in the catalogue. Callers that come while somebody reads share the next look.
     async fn reload_catalog(&self) -> Result<()> {
-        let reader = self.database.reader_patiently().await?;
-        let rows = reader.query(&self.sql.catalog, &[]).await.map_err(Fault::into_error)?;
-        let read = Catalog::read(&rows).map_err(Fault::into_error)?;
-        let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
-        if read.generation >= catalog.generation {
-            *catalog = Arc::new(read);
+        let asked = self.looks.load(Ordering::SeqCst);
+        let mut looked = self.looked.lock().await;
+        if *looked > asked {
+            return Ok(());
         }
+        let look = self.looks.fetch_add(1, Ordering::SeqCst) + 1;
+        let known = self.catalog().await?;
+        let reader = self.database.reader_patiently().await?;
+        let rows = reader.query(&self.sql.catalog, &[&known.version, &known.stamp]).await.map_err(Fault::into_error)?;
+        if let Some(read) = known.read(&rows).map_err(Fault::into_error)? {
+            *self.catalog.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(read);
+        }
+        *looked = look;
         Ok(())
     }
 
@@ -211,10 +285,10 @@ impl Inner {
         Ok(Arc::clone(self.catalog().await?.queue(name)?))
     }
 
-    /// Whether the configuration is still the one last read; if not, it is read again.
-    async fn generation_stands(&self, catalog: &Catalog) -> Result<bool> {
+    /// Whether the catalogue is still the one last read; if not, it is read again.
+    async fn catalog_stands(&self, catalog: &Catalog) -> Result<bool> {
         self.reload_catalog().await?;
-        Ok(self.catalog().await?.generation == catalog.generation)
+        Ok(self.catalog().await?.stamp == catalog.stamp)
     }
 
     /// Tells consumers here and in other processes that these queues got work.
@@ -258,9 +332,9 @@ impl Inner {
     }
 }
 
-/// A transaction goes on only under the configuration it was planned with.
-fn accept_generation(catalog: &Catalog, prelude: Prelude) -> Result<(), Fault> {
-    if prelude.generation == catalog.generation { Ok(()) } else { Err(Fault::StaleCatalog) }
+/// A transaction goes on only under the catalogue it was planned with.
+fn accept_catalog(catalog: &Catalog, prelude: Prelude) -> Result<(), Fault> {
+    if prelude.stamp == catalog.stamp { Ok(()) } else { Err(Fault::StaleCatalog) }
 }
 
 #[async_trait]
@@ -326,6 +400,11 @@ impl Store for PostgresStore {
         self.detached(|inner| async move { inner.queues().await }).await
     }
 
+    async fn queue(&self, name: &QueueName) -> Result<Option<QueueConfig>> {
+        let name = name.clone();
+        self.detached(|inner| async move { inner.queue_config(&name).await }).await
+    }
+
     async fn put_queue(&self, name: &QueueName, change: QueueChange) -> Result<QueueConfig> {
         let name = name.clone();
         self.detached(|inner| async move { inner.put_queue(&name, change).await }).await
@@ -335,8 +414,24 @@ impl Store for PostgresStore {
         self.detached(|inner| async move { inner.consumers_seen(consumers).await }).await
     }
 
+    async fn beat(&self) -> Result<Option<Duration>> {
+        self.detached(|inner| async move { inner.beat().await }).await
+    }
+
+    async fn oldest(&self) -> Result<Vec<(QueueName, Option<Duration>)>> {
+        self.detached(|inner| async move { inner.oldest().await }).await
+    }
+
+    async fn elect(&self, task: &'static str, lease: Duration) -> Result<bool> {
+        self.detached(|inner| async move { inner.elect(task, lease).await }).await
+    }
+
     async fn maintain(&self) -> Result<Upkeep> {
         self.detached(|inner| async move { inner.maintain().await }).await
+    }
+
+    async fn probe(&self) -> Result<Probe> {
+        self.detached(|inner| async move { inner.probe().await }).await
     }
 
     fn handler_states(&self) -> Option<&dyn HandlerStates> {
@@ -369,10 +464,9 @@ impl Store for PostgresStore {
     }
 
     async fn close(&self) {
-        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(listener) = listener {
-            listener.abort();
-        }
+        self.end_tasks();
+        self.inner.resign().await;
         self.inner.database.pool.close();
+        self.inner.heart.pool.close();
     }
 }

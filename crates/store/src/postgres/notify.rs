@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use futures_util::future::poll_fn;
 use tokio::sync::Notify;
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Socket};
+use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 
 use super::Inner;
 use super::errors::{Fault, classify};
+use super::tls::Target;
 use crate::store::Wake;
 
 /// The least time between two notifications.
@@ -56,13 +57,13 @@ impl Outbox {
 }
 
 /// Listens and tells until the store is gone, reconnecting when the connection breaks.
-pub(super) async fn run(inner: Weak<Inner>, config: Config, channel: String) {
+pub(super) async fn run(inner: Weak<Inner>, target: Target, channel: String) {
     let mut pause = Duration::from_millis(50);
     loop {
         let Some(strong) = inner.upgrade() else { return };
         let outbox = Arc::clone(&strong.outbox);
         drop(strong);
-        match session(&inner, &config, &channel, &outbox).await {
+        match session(&inner, &target, &channel, &outbox).await {
             Ok(()) => pause = Duration::from_millis(50),
             Err(fault) => {
                 tracing::debug!(error = %fault.into_error(), "wake-ups from other processes are interrupted");
@@ -73,8 +74,8 @@ pub(super) async fn run(inner: Weak<Inner>, config: Config, channel: String) {
     }
 }
 
-async fn session(inner: &Weak<Inner>, config: &Config, channel: &str, outbox: &Outbox) -> Result<(), Fault> {
-    let (client, connection) = config.connect(NoTls).await.map_err(classify)?;
+async fn session(inner: &Weak<Inner>, target: &Target, channel: &str, outbox: &Outbox) -> Result<(), Fault> {
+    let (client, connection) = target.connect().await.map_err(classify)?;
     let listening = listen(inner, connection);
     let telling = tell(inner, &client, channel, outbox);
     tokio::pin!(listening, telling);
@@ -99,7 +100,7 @@ where
 
 async fn tell(inner: &Weak<Inner>, client: &Client, channel: &str, outbox: &Outbox) -> Result<(), Fault> {
     // A hint need not be durable.
-    client.batch_execute(&format!("SET synchronous_commit = off; LISTEN {channel}")).await?;
+    client.batch_execute(&format!("SET synchronous_commit = off; LISTEN \"{channel}\"")).await?;
     // Until now hints may have passed unheard.
     if let Some(inner) = inner.upgrade() {
         let _ = inner.wakes.send(Wake::Any);

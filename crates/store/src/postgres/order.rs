@@ -11,11 +11,18 @@ use crate::error::{Error, ErrorKind};
 
 /// Moves the numbers to come past those stored, if the cluster's are not. The caller holds the migration's lock.
 pub(super) async fn continue_order(tx: &Transaction<'_>, ns: &str, may_migrate: bool) -> Result<(), Fault> {
-    // Index event_log_commits, from its end. A visible row that was written here is below the snapshot's xmax.
-    let highest = format!("SELECT g.xid::text::bigint FROM {ns}.event_log g ORDER BY g.xid DESC, g.id DESC LIMIT 1");
+    // Index event_log_commits, from its end; the others are small. Retention may have emptied the log, while readers and
+    // counts still go by what it held: rows to come must stand after those positions too, and not below where counting
+    // goes on. A visible row that was written here is below the snapshot's xmax.
+    let highest = format!(
+        "SELECT greatest(
+             (SELECT g.xid::text::bigint FROM {ns}.event_log g ORDER BY g.xid DESC, g.id DESC LIMIT 1),
+             (SELECT p.xid::text::bigint FROM {ns}.projections p ORDER BY p.xid DESC LIMIT 1),
+             (SELECT c.xid::text::bigint - 1 FROM {ns}.log_counts c))"
+    );
     let next = format!("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint + log_xid_offset FROM {ns}.meta");
-    let Some(row) = tx.query_opt(&highest, &[]).await? else { return Ok(()) };
-    let (highest, next): (i64, i64) = (row.get(0), tx.query_one(&next, &[]).await?.get(0));
+    let Some(highest) = tx.query_one(&highest, &[]).await?.get::<_, Option<i64>>(0) else { return Ok(()) };
+    let next: i64 = tx.query_one(&next, &[]).await?.get(0);
     if highest < next {
         return Ok(());
     }

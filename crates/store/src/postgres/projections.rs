@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::FutureExt;
 use tidegate_core::{End, EntryId, Timestamp, Tsid};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Row, Transaction};
 
+use super::connection::Begin;
 use super::errors::Fault;
 use super::row::{self, count};
 use super::{Inner, PostgresStore};
@@ -170,16 +172,27 @@ impl Inner {
         if let Some(row) = known.first() {
             return view(row);
         }
-        let mut reader = self.database.pool.get().await.map_err(|error| Fault::from(error).into_error())?;
-        let made = async {
-            let tx = reader.transaction().await?;
-            // Two first versions of one name must not both be active.
-            let lock = format!("tidegate:{}:{}", self.options.store.namespace, id.name);
-            tx.query_one("SELECT count(pg_advisory_xact_lock(hashtextextended($1, 4712)))", &[&lock]).await?;
-            tx.execute(&self.projections.register, &[&self.now(), &id.name, &id.version]).await?;
-            tx.commit().await
-        };
-        made.await.map_err(|error| Fault::from(error).into_error())?;
+        let made = self
+            .database
+            .transact(
+                Begin::Write,
+                &|_| Ok(()),
+                &|tx| {
+                    async move {
+                        // Two first versions of one name must not both be active.
+                        let lock = format!("tidegate:{}:{}", self.options.store.namespace, id.name);
+                        let sql = "SELECT count(pg_advisory_xact_lock(hashtextextended($1, 4712)))";
+                        tx.query(sql, &[&lock]).await?;
+                        tx.execute(&self.projections.register, &[&self.now(), &id.name, &id.version]).await?;
+                        Ok(())
+                    }
+                    .boxed()
+                },
+                // What is registered stays so.
+                &|_, ()| async { Ok(false) }.boxed(),
+            )
+            .await;
+        made.map_err(Fault::into_error)?;
         match self.rows(&self.projections.view, &key).await?.first() {
             Some(row) => view(row),
             None => Ok(outdated(id, self.now().unwrap_or_else(Timestamp::now))),
@@ -426,6 +439,15 @@ impl Projections for PostgresStore {
             let params: [Param<'_>; 4] = [&inner.now(), &id.name, &id.version, &token];
             let rows = inner.rows(&inner.projections.activate, &params).await?;
             if rows.first().map(|row| row.get::<_, i64>(0)) == Some(1) { Ok(()) } else { Err(lost_reader()) }
+        })
+        .await
+    }
+
+    async fn remove(&self, name: &str) -> Result<bool> {
+        let name = name.to_owned();
+        self.detached(|inner| async move {
+            let removed = inner.touched(&inner.projections.remove, &[&inner.now(), &name]).await?;
+            Ok(removed > 0)
         })
         .await
     }

@@ -19,6 +19,7 @@ pub(super) struct Sql {
     pub(super) documents: String,
     pub(super) list_documents: String,
     pub(super) activate: String,
+    pub(super) remove: String,
     pub(super) sweep_documents: String,
     pub(super) sweep_versions: String,
     pub(super) views: String,
@@ -51,6 +52,7 @@ impl Sql {
             documents: fill(DOCUMENTS),
             list_documents: fill(LIST_DOCUMENTS),
             activate: fill(ACTIVATE),
+            remove: fill(REMOVE),
             sweep_documents: fill(SWEEP_DOCUMENTS),
             sweep_versions: fill(SWEEP_VERSIONS),
             views: fill(&format!("{VIEW} ORDER BY name, version")),
@@ -182,6 +184,13 @@ WITH switched AS (
 )
 SELECT count(*) FROM switched";
 
+/// All versions of a name; their readers are fenced (projections' primary key).
+const REMOVE: &str = "
+UPDATE {ns}.projections
+SET state = 2, token = token + 1, reader = NULL, reader_until = NULL, failed_entry = NULL, failures = 0, error = NULL,
+    retry_at = NULL, updated_at = {now}
+WHERE name = $2";
+
 /// Projection_documents' primary key, per retired version.
 const SWEEP_DOCUMENTS: &str = "
 WITH gone AS MATERIALIZED (
@@ -197,7 +206,7 @@ DELETE FROM {ns}.projection_documents d USING gone g WHERE d.ctid = g.place";
 /// Projections' primary key.
 const SWEEP_VERSIONS: &str = "
 DELETE FROM {ns}.projections p WHERE p.name = $1 AND p.state = 2
-AND NOT EXISTS (SELECT FROM {ns}.projection_documents d WHERE d.projection = p.name AND d.version = p.version)";
+AND (SELECT true FROM {ns}.projection_documents d WHERE d.projection = p.name AND d.version = p.version LIMIT 1) IS NULL";
 
 const VIEW: &str = "
 SELECT name, version, state, xid, id, events, reader, reader_until, failed_entry, failures, error, retry_at, updated_at

@@ -1,27 +1,41 @@
-//! Publishing: facts and entries in one statement, keys before entries, groups promoted last.
+//! Publishing: facts and entries in one statement, keys before entries, groups promoted last. Locks are taken in one order:
+//! depth limits, keys, groups, entries that are replaced.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidegate_core::{DedupMode, NewEvent, QueueState};
-use tokio_postgres::Row;
 
-use super::catalog::{Catalog, MissingLane};
+use super::catalog::Catalog;
 use super::connection::{Begin, Prelude, Tx};
+use super::deduplication::{Drawn, Plan, Replaced};
 use super::errors::Fault;
-use super::items::{
-    Columns, Item, KeyRow, Known, Replacement, client, is_plain, key, mode, other_body, read_known, read_published,
-    read_replaced,
-};
-use super::{Inner, MAX_CATALOG_READS, accept_generation};
+use super::items::{Columns, Item, is_plain, mode, read_published};
+use super::{Inner, MAX_CATALOG_READS, accept_catalog};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, PublishOutcome, Published};
 
 /// Whether keys are looked up before it is written.
 fn is_keyed(event: &NewEvent) -> bool {
     event.deduplication.is_some() || event.idempotency.is_some()
+}
+
+/// Refuses what is new to queues that are draining, of those that are meant.
+fn refuse_while_draining<'a>(
+    catalog: &Catalog,
+    items: Vec<&'a Item>,
+    answers: &mut Vec<(usize, Result<Published>)>,
+    meant: impl Fn(&Item) -> bool,
+) -> Vec<&'a Item> {
+    let is_refused = |item: &Item| {
+        let queue = catalog.queue_by_id(item.queue_id);
+        meant(item) && queue.is_some_and(|queue| queue.state == QueueState::Draining)
+    };
+    let (refused, rest): (Vec<&Item>, Vec<&Item>) = items.into_iter().partition(|item| is_refused(item));
+    answers.extend(refused.into_iter().map(|item| (item.index, Err(crate::store::draining(&item.event.queue)))));
+    rest
 }
 
 impl Inner {
@@ -39,8 +53,8 @@ impl Inner {
             let mut seen = HashSet::new();
             let mut is_first = |event: &NewEvent| {
                 let dedup = event.deduplication.as_ref();
-                let dedup = dedup.map(|dedup| (event.client, Some(event.queue.clone()), dedup.key.clone()));
-                let request = event.idempotency.as_ref().map(|request| (event.client, None, request.key.clone()));
+                let dedup = dedup.map(|dedup| (event.owner(), Some(event.queue.clone()), dedup.key.clone()));
+                let request = event.idempotency.as_ref().map(|request| (event.owner(), None, request.key.clone()));
                 let free = dedup.iter().chain(&request).all(|key| !seen.contains(key));
                 seen.extend(dedup.into_iter().chain(request).filter(|_| free));
                 free
@@ -80,6 +94,15 @@ impl Inner {
                 }
                 Ok(())
             }
+            // A value that the database cannot store must not fail its neighbours: halved until it is alone.
+            Err(error) if error.kind() == ErrorKind::Invalid && events.len() > 1 => {
+                let mut first = events;
+                let rest = first.split_off(first.len() / 2);
+                for half in [first, rest] {
+                    let _ = Box::pin(self.publish_round(half, answers)).await;
+                }
+                Ok(())
+            }
             Err(error) => {
                 for (index, _) in events {
                     answers[index] = Some(Err(error.clone()));
@@ -107,7 +130,7 @@ impl Inner {
         keyed: bool,
     ) -> Result<Vec<(usize, Result<Published>)>, Fault> {
         let (items, mut answers) = self.place(catalog, events).await?;
-        if !answers.is_empty() && !self.generation_stands(catalog).await? {
+        if !answers.is_empty() && !self.catalog_stands(catalog).await? {
             return Err(Fault::StaleCatalog);
         }
         if items.is_empty() {
@@ -121,7 +144,7 @@ impl Inner {
             .database
             .transact(
                 if carried { Begin::Carried } else { Begin::Write },
-                &|prelude| accept_generation(catalog, prelude),
+                &|prelude| accept_catalog(catalog, prelude),
                 &|tx| async move { self.write_items(&tx, catalog, items, keyed).await }.boxed(),
                 &|tx, written| self.confirm_publish(tx, written),
             )
@@ -142,9 +165,9 @@ impl Inner {
         let mut missing = HashSet::new();
         for (index, event) in events {
             let queue = match catalog.queue(&event.queue) {
-                Ok(queue) if queue.state == QueueState::Draining => {
-                    let error = Error::new(ErrorKind::Full, format!("queue {} is draining", event.queue));
-                    answers.push((*index, Err(error)));
+                // What has a key may be a repeat, which is answered all the same.
+                Ok(queue) if queue.state == QueueState::Draining && !is_keyed(event) => {
+                    answers.push((*index, Err(crate::store::draining(&event.queue))));
                     continue;
                 }
                 Ok(queue) => queue,
@@ -155,9 +178,10 @@ impl Inner {
             };
             match queue.lane(&event.event_type, event.priority) {
                 Ok(lane) => items.push(Item { index: *index, event: event.clone(), queue_id: queue.id, lane }),
-                Err(lane) => {
-                    missing.insert(lane);
-                }
+                Err(lane) => match queue.too_many_lanes(self.options.store.max_lanes) {
+                    Some(error) => answers.push((*index, Err(error))),
+                    None => drop(missing.insert(lane)),
+                },
             }
         }
         if missing.is_empty() {
@@ -165,32 +189,6 @@ impl Inner {
         }
         self.add_lanes(missing.into_iter().collect()).await?;
         Err(Fault::StaleCatalog)
-    }
-
-    /// Makes lanes and lets every process know.
-    pub(super) async fn add_lanes(&self, mut lanes: Vec<MissingLane>) -> Result<(), Fault> {
-        // Many new types at once could pass the limit together; what is over it goes to the shared lane next time.
-        lanes.sort_by(|a, b| (a.queue_id, a.priority, &a.event_type).cmp(&(b.queue_id, b.priority, &b.event_type)));
-        lanes.truncate(super::catalog::MAX_OWN_TYPES / 4);
-        let queue_ids: Vec<i32> = lanes.iter().map(|lane| lane.queue_id).collect();
-        let priorities: Vec<i16> = lanes.iter().map(|lane| lane.priority).collect();
-        let types: Vec<Option<&str>> = lanes.iter().map(|lane| lane.event_type.as_deref()).collect();
-        self.database
-            .transact(
-                Begin::Write,
-                &|_| Ok(()),
-                &|tx| {
-                    let (queue_ids, priorities, types) = (&queue_ids, &priorities, &types);
-                    async move {
-                        tx.query(&self.sql.bump_generation, &[]).await?;
-                        tx.query(&self.sql.add_lanes, &[queue_ids, priorities, types]).await?;
-                        Ok(())
-                    }
-                    .boxed()
-                },
-                &|_, ()| async { Ok(false) }.boxed(),
-            )
-            .await
     }
 
     pub(super) async fn write_items(
@@ -201,128 +199,75 @@ impl Inner {
         keyed: bool,
     ) -> Result<Vec<(usize, Result<Published>)>, Fault> {
         let mut answers = Vec::with_capacity(items.len());
-        let mut fresh: Vec<&Item> = items.iter().collect();
-        let mut takeover = HashSet::new();
+        let mut plan = Plan { fresh: items.iter().collect(), ..Plan::default() };
         if keyed {
-            fresh = self.answer_known_requests(tx, fresh, &mut answers).await?;
-            fresh = self.answer_known_keys(tx, fresh, &mut takeover, &mut answers).await?;
+            let fresh = self.answer_known_requests(tx, plan.fresh, &mut answers).await?;
+            let replaces = |item: &Item| mode(item) == DedupMode::ReplaceWaiting;
+            let fresh = refuse_while_draining(catalog, fresh, &mut answers, replaces);
+            plan = self.plan_keys(tx, fresh, &mut answers).await?;
+            plan.fresh = refuse_while_draining(catalog, plan.fresh, &mut answers, |_| true);
         }
+        let fresh = std::mem::take(&mut plan.fresh);
         let accepted = self.within_limits(tx, catalog, fresh, &mut answers).await?;
-        if accepted.is_empty() {
+        if accepted.is_empty() && plan.replaced.is_empty() {
             return Ok(answers);
         }
-        let ids = if keyed { Some(self.draw_ids(tx, accepted.len()).await?) } else { None };
-        let columns = Columns::new(&accepted, ids.as_deref(), self.now(), false);
-        let rows = if ids.is_none() && accepted.iter().all(|item| is_plain(&item.event)) {
+        let drawn = if keyed { self.draw_ids(tx, accepted.len() + plan.replaced.len()).await? } else { Vec::new() };
+        let (given, others) = drawn.split_at(if keyed { accepted.len() } else { 0 });
+        if keyed {
+            let new: Vec<(&Item, Drawn)> = accepted.iter().copied().zip(given.iter().copied()).collect();
+            if !self.take_keys(tx, &plan, &new, others).await? {
+                return Err(look_again("a deduplication key was taken meanwhile"));
+            }
+        }
+        let published = self.write_new(tx, &accepted, given).await?;
+        if keyed {
+            self.take_requests(tx, &accepted, &published).await?;
+        }
+        let made = self.replace_and_promote(tx, &accepted, &plan.replaced, others).await?;
+        answers.extend(accepted.iter().zip(published).map(|(item, published)| (item.index, Ok(published))));
+        answers.extend(plan.replaced.iter().zip(made).map(|(replaced, made)| (replaced.item.index, Ok(made))));
+        Ok(answers)
+    }
+
+    /// Writes new facts and entries, under numbers that were drawn before or are drawn now.
+    async fn write_new(&self, tx: &Tx, items: &[&Item], given: &[Drawn]) -> Result<Vec<Published>, Fault> {
+        if items.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<i64> = given.iter().map(|drawn| drawn.id).collect();
+        let ids = (!ids.is_empty()).then_some(ids);
+        // Events that have their ids already must hold the moment that those hold.
+        let now = given.first().map(|drawn| drawn.now).or_else(|| self.now());
+        let columns = Columns::new(items, ids.as_deref(), now, false);
+        let rows = if ids.is_none() && items.iter().all(|item| is_plain(&item.event)) {
             tx.query(&self.sql.publish_plain, &columns.plain_params()).await?
         } else {
             tx.query(&self.sql.publish, &columns.params()).await?
         };
         if let Some(row) = rows.first() {
-            tx.set_prelude(row.get(3), Prelude { generation: row.get(4), heartbeat_young: true });
+            tx.set_prelude(row.get(3), Prelude { stamp: row.get(4), heartbeat_young: true });
         }
-        let published = read_published(&rows)?;
-        if keyed {
-            self.take_keys(tx, &accepted, &published, &takeover).await?;
-            self.take_requests(tx, &accepted, &published).await?;
-        }
-        let groups: Vec<(i32, &str)> =
-            accepted.iter().filter_map(|item| Some((item.queue_id, item.event.group.as_deref()?))).collect();
-        self.promote(tx, groups).await?;
-        answers.extend(accepted.iter().zip(published).map(|(item, published)| (item.index, Ok(published))));
-        Ok(answers)
+        read_published(&rows)
     }
 
-    pub(super) async fn draw_ids(&self, tx: &Tx, count: usize) -> Result<Vec<i64>, Fault> {
-        let count = i32::try_from(count).unwrap_or(i32::MAX);
-        let mut ids: Vec<i64> = tx.query(&self.sql.draw_ids, &[&count]).await?.iter().map(|row| row.get(0)).collect();
-        ids.sort_unstable();
-        Ok(ids)
-    }
-
-    /// Answers repeats; what remains is new. Keys of entries that no longer wait are taken over.
-    async fn answer_known_keys<'a>(
+    /// The last part of a publish: under the locks of all groups concerned, replaces what waits and promotes.
+    async fn replace_and_promote(
         &self,
         tx: &Tx,
-        items: Vec<&'a Item>,
-        takeover: &mut HashSet<usize>,
-        answers: &mut Vec<(usize, Result<Published>)>,
-    ) -> Result<Vec<&'a Item>, Fault> {
-        let clients: Vec<i64> = items.iter().map(|item| client(item)).collect();
-        let scopes: Vec<i64> = items.iter().map(|item| i64::from(item.queue_id)).collect();
-        let keys: Vec<Option<&str>> = items.iter().map(|item| key(item)).collect();
-        let types: Vec<&str> = items.iter().map(|item| item.event.event_type.as_str()).collect();
-        let payloads: Vec<&[u8]> = items.iter().map(|item| item.event.payload.as_ref()).collect();
-        let rows = tx.query(&self.sql.known_keys, &[&self.now(), &clients, &scopes, &keys, &types, &payloads]).await?;
-        let known: HashMap<usize, &Row> = rows.iter().map(|row| (row.get::<_, i32>(0) as usize - 1, row)).collect();
-        let mut fresh = Vec::new();
-        for (position, item) in items.into_iter().enumerate() {
-            let Some(row) = known.get(&position) else {
-                fresh.push(item);
-                continue;
-            };
-            let Known { first, same, waiting } = read_known(row)?;
-            match mode(item) {
-                DedupMode::KeepFirst if same => answers.push((item.index, Ok(first))),
-                DedupMode::KeepFirst => answers.push((item.index, Err(other_body(key(item).unwrap_or_default())))),
-                DedupMode::ReplaceWaiting => {
-                    let replaced = if waiting { self.replace_fact(tx, item, first).await? } else { None };
-                    match replaced {
-                        Some(published) => answers.push((item.index, Ok(published))),
-                        None => {
-                            takeover.insert(item.index);
-                            fresh.push(item);
-                        }
-                    }
-                }
-            }
-        }
-        Ok(fresh)
-    }
-
-    async fn replace_fact(&self, tx: &Tx, item: &Item, first: Published) -> Result<Option<Published>, Fault> {
-        let replacement = Replacement::new(item, first.id, self.now());
-        let rows = tx.query(&self.sql.replace_fact, &replacement.params()).await?;
-        self.put_tags(tx, &rows.iter().map(|row| row.get(2)).collect::<Vec<_>>()).await?;
-        Ok(rows.first().map(|row| read_replaced(row, first)))
-    }
-
-    async fn take_keys(
-        &self,
-        tx: &Tx,
-        items: &[&Item],
-        published: &[Published],
-        takeover: &HashSet<usize>,
-    ) -> Result<(), Fault> {
-        for taking_over in [false, true] {
-            let mut rows: Vec<KeyRow<'_>> = items
-                .iter()
-                .zip(published)
-                .filter(|(item, _)| takeover.contains(&item.index) == taking_over)
-                .filter_map(|(item, made)| KeyRow::new(item, made))
-                .collect();
-            if rows.is_empty() {
-                continue;
-            }
-            rows.sort_unstable();
-            let clients: Vec<i64> = rows.iter().map(|row| row.client).collect();
-            let scopes: Vec<i64> = rows.iter().map(|row| row.scope).collect();
-            let keys: Vec<&str> = rows.iter().map(|row| row.key).collect();
-            let entries: Vec<i64> = rows.iter().map(|row| row.entry).collect();
-            let events: Vec<i64> = rows.iter().map(|row| row.event).collect();
-            let windows: Vec<i64> = rows.iter().map(|row| row.window).collect();
-            let taken = tx
-                .query(
-                    &self.sql.take_keys,
-                    &[&self.now(), &clients, &scopes, &keys, &entries, &events, &windows, &taking_over],
-                )
-                .await?;
-            if taken.len() < rows.len() {
-                // Somebody else took a key since we looked: look again.
-                return Err(Fault::Again(Error::new(ErrorKind::Busy, "a deduplication key was taken meanwhile")));
-            }
-        }
-        Ok(())
+        accepted: &[&Item],
+        replaced: &[Replaced<'_>],
+        drawn: &[Drawn],
+    ) -> Result<Vec<Published>, Fault> {
+        let new = accepted.iter().filter_map(|item| Some((item.queue_id, item.event.group.as_deref()?)));
+        let others = replaced.iter().filter_map(|one| Some((one.item.queue_id, one.group.as_deref()?)));
+        let groups: BTreeSet<(i32, &str)> = new.chain(others).collect();
+        self.lock_groups(tx, &groups).await?;
+        let Some(made) = self.replace(tx, replaced, drawn).await? else {
+            return Err(look_again("an event that was to be replaced was claimed meanwhile"));
+        };
+        self.promote_locked(tx, groups).await?;
+        Ok(made)
     }
 
     /// Lets through what the queues' depth limits allow, in order. Near a limit, publishers of the queue go one by one.
@@ -344,13 +289,20 @@ impl Inner {
             return Ok(items);
         }
         let mut room: HashMap<i32, u64> = HashMap::new();
+        let mut near = Vec::new();
         for (queue_id, count) in wanted {
             let limit = catalog.queue_by_id(queue_id).and_then(|queue| queue.depth_limit).unwrap_or(u64::MAX);
             if self.headroom.take(queue_id, limit, count) {
                 room.insert(queue_id, count);
-                continue;
+            } else {
+                near.push((queue_id, count, limit));
             }
-            tx.query(&self.sql.lock_groups, &[&vec![self.lock_key(queue_id, "\0depth")]]).await?;
+        }
+        let locks: BTreeSet<i64> = near.iter().map(|(queue_id, ..)| self.depth_stripe(*queue_id)).collect();
+        if !locks.is_empty() {
+            tx.query(&self.sql.lock_stripes, &[&locks.into_iter().collect::<Vec<i64>>()]).await?;
+        }
+        for (queue_id, count, limit) in near {
             let bound = i64::try_from(limit).unwrap_or(i64::MAX);
             let rows = tx.query(&self.sql.count_entries, &[&queue_id, &bound]).await?;
             let held = rows.first().map_or(0, |row| row.get::<_, i64>(0)) as u64;
@@ -391,4 +343,9 @@ impl Inner {
         }
         .boxed()
     }
+}
+
+/// What was looked at is another by now: the transaction runs again.
+fn look_again(why: &str) -> Fault {
+    Fault::Again(Error::new(ErrorKind::Busy, format!("{why}; try again")))
 }

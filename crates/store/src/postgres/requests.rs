@@ -82,6 +82,6 @@ fn read_first(row: &Row) -> Result<Published, Fault> {
         id: EntryId::new(row.get(1)).map_err(Error::from)?,
         event_id: Tsid::from_i64(row.get(2)),
         outcome: PublishOutcome::Duplicate,
-        created_at: row.get::<_, Option<Timestamp>>(3).unwrap_or(Timestamp::UNIX_EPOCH),
+        created_at: super::row::optional_moment(row, 3).unwrap_or(Timestamp::UNIX_EPOCH),
     })
 }

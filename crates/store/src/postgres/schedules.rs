@@ -11,7 +11,7 @@ use super::catalog::Catalog;
 use super::connection::{Begin, Tx};
 use super::errors::Fault;
 use super::items::Item;
-use super::{Inner, MAX_CATALOG_READS, PostgresStore, accept_generation};
+use super::{Inner, MAX_CATALOG_READS, PostgresStore, accept_catalog};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedules::{
     DueSchedules, ScheduleSpec, ScheduleView, Schedules, Tick, damaged, no_schedule, plan_pause, plan_put,
@@ -79,7 +79,7 @@ impl Schedules for PostgresStore {
 
 impl Inner {
     fn in_namespace(&self, sql: &str, rest: &str) -> String {
-        sql.replace("{ns}", &self.options.store.namespace) + rest
+        sql.replace("{ns}", &self.options.schema()) + rest
     }
 
     async fn find_schedule(&self, tx: &Tx, name: &str, lock: &str) -> Result<Option<ScheduleView>, Fault> {
@@ -218,7 +218,7 @@ impl Inner {
     ) -> Result<Option<Vec<Published>>, Fault> {
         let (items, refused) = self.place(catalog, events).await?;
         if let Some((_, refusal)) = refused.into_iter().next() {
-            if !self.generation_stands(catalog).await? {
+            if !self.catalog_stands(catalog).await? {
                 return Err(Fault::StaleCatalog);
             }
             refusal?;
@@ -228,7 +228,7 @@ impl Inner {
             .database
             .transact(
                 Begin::Write,
-                &|prelude| accept_generation(catalog, prelude),
+                &|prelude| accept_catalog(catalog, prelude),
                 &|tx| async move { self.tick_in(&tx, catalog, tick, items).await }.boxed(),
                 &|tx, ticked| {
                     let made = ticked.iter().flatten().find(|made| made.outcome == PublishOutcome::Created);
@@ -308,4 +308,13 @@ fn view(row: &Row) -> Result<ScheduleView> {
         created_at: row.get(10),
         updated_at: row.get(11),
     })
+}
+
+/// The statements, for those who look at their plans.
+#[cfg(test)]
+pub(super) fn statements(namespace: &str) -> Vec<(String, String)> {
+    [("insert", INSERT), ("update", UPDATE), ("tick", TICK), ("read", READ)]
+        .into_iter()
+        .map(|(name, sql)| (format!("schedule {name}"), sql.replace("{ns}", namespace)))
+        .collect()
 }

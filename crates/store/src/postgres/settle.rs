@@ -13,8 +13,9 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::Inner;
-use super::connection::{Begin, Tx, Work};
+use super::connection::{Begin, Confirm, Tx, Work};
 use super::errors::Fault;
+use super::groups::{Groups, borrowed};
 use super::items::{clean, micros};
 use super::tags::tagged;
 use crate::error::{Error, ErrorKind, Result};
@@ -40,7 +41,15 @@ impl Inner {
             .into_iter()
             .map(|id| Finalize { id, token: None, end: End::Cancelled, errors: None, results: None })
             .collect();
-        let answers = self.finalize(items).await?;
+        let work = |tx| async { self.finalize_items(tx, &items).await }.boxed();
+        // Run again, a cancellation of our own would look like somebody else's.
+        let confirm = |tx: Arc<Tx>, (answers, _): &Settled<Finalized>| {
+            let ended = |answer: &Result<Finalized>| answer.as_ref().is_ok_and(|done| !done.repeated);
+            let ids: Vec<i64> =
+                items.iter().zip(answers).filter(|(_, answer)| ended(answer)).map(|(item, _)| item.id.get()).collect();
+            async move { self.are_cancelled(&tx, &ids).await }.boxed()
+        };
+        let answers = self.settle_confirmed(items.len(), &work, &confirm).await?;
         let ended = || Error::new(ErrorKind::AlreadyEnded, "the entry has ended already");
         Ok(answers
             .into_iter()
@@ -48,18 +57,35 @@ impl Inner {
             .collect())
     }
 
-    /// Runs one settling transaction and wakes queues in which a group moved on.
+    async fn are_cancelled(&self, tx: &Tx, ids: &[i64]) -> Result<bool, Fault> {
+        if ids.is_empty() {
+            return Ok(true);
+        }
+        let places = self.look_up(tx, ids).await?;
+        Ok(ids.iter().all(|id| matches!(places.get(id), Some(Place::Ended { end: End::Cancelled, .. }))))
+    }
+
+    /// Runs one settling transaction and wakes queues in which a group moved on. The work finds itself done when it runs
+    /// again, so a lost answer is answered by running again.
     pub(super) async fn settle<'a, T: Send + Sync + 'a>(
         &'a self,
         count: usize,
         work: &Work<'a, Settled<T>>,
     ) -> Result<Batch<T>> {
+        self.settle_confirmed(count, work, &|_, _| async { Ok(false) }.boxed()).await
+    }
+
+    /// The same for work that would take its own effect for somebody else's: after a lost answer it is looked for first.
+    pub(super) async fn settle_confirmed<'a, T: Send + Sync + 'a>(
+        &'a self,
+        count: usize,
+        work: &Work<'a, Settled<T>>,
+        confirm: &Confirm<'a, Settled<T>>,
+    ) -> Result<Batch<T>> {
         if count == 0 {
             return Ok(Vec::new());
         }
-        // Each of these is found done when it runs again, so a lost answer is answered by running again.
-        let confirm = |_: Arc<Tx>, _: &Settled<T>| async { Ok(false) }.boxed();
-        let done = self.database.transact(Begin::Write, &|_| Ok(()), work, &confirm).await;
+        let done = self.database.transact(Begin::Write, &|_| Ok(()), work, confirm).await;
         let (answers, queues) = done.map_err(Fault::into_error)?;
         self.announce(queues);
         Ok(answers)
@@ -68,7 +94,7 @@ impl Inner {
     pub(super) async fn finalize_items(&self, tx: Arc<Tx>, items: &[Finalize]) -> Result<Settled<Finalized>, Fault> {
         // One statement takes an id once; repeats in the batch follow, so that each is judged by what came before it.
         let mut fresh = vec![false; items.len()];
-        let mut queues = Vec::new();
+        let mut freed = Groups::new();
         let mut waiting: Vec<usize> = (0..items.len()).collect();
         while !waiting.is_empty() {
             let mut round: BTreeMap<EntryId, usize> = BTreeMap::new();
@@ -80,8 +106,7 @@ impl Inner {
                 Entry::Occupied(_) => true,
             });
             let distinct: Vec<&Finalize> = round.values().map(|index| &items[*index]).collect();
-            let (moved, promoted) = self.move_to_log(&tx, &distinct).await?;
-            queues.extend(promoted);
+            let moved = self.move_to_log(&tx, &distinct, &mut freed).await?;
             for (id, index) in round {
                 fresh[index] = moved.contains(&id);
             }
@@ -89,30 +114,41 @@ impl Inner {
         let rest: Vec<i64> =
             items.iter().zip(&fresh).filter(|(_, fresh)| !**fresh).map(|(item, _)| item.id.get()).collect();
         let places = if rest.is_empty() { HashMap::new() } else { self.look_up(&tx, &rest).await? };
+        let queues = self.promote(&tx, borrowed(&freed)).await?;
         let answers = items.iter().zip(fresh).map(|(item, fresh)| {
             if fresh {
                 return Ok(Finalized { repeated: false, end: item.end });
             }
             judge_finalize(item, places.get(&item.id.get()).copied())
         });
-        Ok((answers.collect(), queues))
+        Ok((answers.collect(), queues.into_iter().collect()))
     }
 
-    /// Moves entries to the log and promotes the groups they leave. Items are sorted by id and distinct.
+    /// Moves entries to the log, and notes the groups they leave, which are to be promoted at the transaction's end.
+    /// Items are sorted by id and distinct.
     pub(super) async fn move_to_log<F: Borrow<Finalize> + Sync>(
         &self,
         tx: &Tx,
         items: &[F],
-    ) -> Result<(HashSet<EntryId>, Vec<i32>), Fault> {
+        freed: &mut Groups,
+    ) -> Result<HashSet<EntryId>, Fault> {
+        let rows = self.end_rows(tx, items).await?;
+        freed.extend(rows.iter().filter_map(|row| Some((row.get(1), row.get::<_, Option<String>>(2)?))));
+        read_ids(&rows)
+    }
+
+    /// The same; answers the rows.
+    pub(super) async fn end_rows<F: Borrow<Finalize> + Sync>(&self, tx: &Tx, items: &[F]) -> Result<Vec<Row>, Fault> {
+        if items.is_empty() {
+            return Ok(Vec::new());
+        }
         let items: Vec<&Finalize> = items.iter().map(Borrow::borrow).collect();
         let rows = match Run::new(&items, self.options.store.ids.step) {
             Some(run) => tx.query(&self.sql.finalize_run, &run.params(&self.now())).await?,
             None => tx.query(&self.sql.finalize, &FinalizeColumns::new(&items).params(&self.now())).await?,
         };
-        let groups = rows.iter().filter_map(|row| Some((row.get::<_, i32>(1), row.get::<_, Option<&str>>(2)?)));
-        let queues = self.promote(tx, groups).await?;
         self.end_tags(tx, &rows).await?;
-        Ok((read_ids(&rows)?, queues.into_iter().collect()))
+        Ok(rows)
     }
 
     pub(super) async fn extend(&self, items: Vec<Extend>) -> Result<Batch<Timestamp>> {
@@ -120,14 +156,19 @@ impl Inner {
     }
 
     pub(super) async fn extend_items(&self, tx: Arc<Tx>, items: &[Extend]) -> Result<Settled<Timestamp>, Fault> {
-        let mut sorted: Vec<&Extend> = items.iter().collect();
-        sorted.sort_by_key(|item| (item.id, item.token));
-        let ids: Vec<i64> = sorted.iter().map(|item| item.id.get()).collect();
-        let tokens: Vec<i64> = sorted.iter().map(|item| item.token.0).collect();
-        let leases: Vec<i64> = sorted.iter().map(|item| micros(item.lease)).collect();
-        let rows = tx.query(&self.sql.extend, &[&self.now(), &ids, &tokens, &leases]).await?;
-        self.follow_tags(&tx, &tagged(&rows, 0, 3)).await?;
         // By id and token: a stale holder may ask in the same batch as the real one.
+        let mut wanted: BTreeMap<(i64, i64), i64> = BTreeMap::new();
+        for item in items {
+            wanted.insert((item.id.get(), item.token.0), micros(item.lease));
+        }
+        let mut rows = Vec::with_capacity(wanted.len());
+        for round in rounds(wanted.into_iter().collect(), |((id, _), _)| *id) {
+            let ids: Vec<i64> = round.iter().map(|((id, _), _)| *id).collect();
+            let tokens: Vec<i64> = round.iter().map(|((_, token), _)| *token).collect();
+            let leases: Vec<i64> = round.iter().map(|(_, lease)| *lease).collect();
+            rows.extend(tx.query(&self.sql.extend, &[&self.now(), &ids, &tokens, &leases]).await?);
+        }
+        self.follow_tags(&tx, &tagged(&rows, 0, 3)).await?;
         let extended: HashMap<(i64, i64), Timestamp> =
             rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
         let refused = items.iter().filter(|item| !extended.contains_key(&(item.id.get(), item.token.0)));
@@ -186,9 +227,13 @@ impl Inner {
         Ok((answers.collect(), queues.into_iter().collect()))
     }
 
-    /// Runs the requeue statement; items are sorted by id and distinct.
+    /// Runs the requeue statement; items are sorted by id, and distinct by id and token.
     pub(super) async fn requeue_rows(&self, tx: &Tx, items: &[&Requeue]) -> Result<Vec<Row>, Fault> {
-        tx.query(&self.sql.requeue, &RequeueColumns::new(items).params(&self.now())).await
+        let mut rows = Vec::with_capacity(items.len());
+        for round in rounds(items.to_vec(), |item| item.id.get()) {
+            rows.extend(tx.query(&self.sql.requeue, &RequeueColumns::new(&round).params(&self.now())).await?);
+        }
+        Ok(rows)
     }
 
     async fn look_up_any(&self, tx: &Tx, ids: &[i64]) -> Result<HashMap<i64, Place>, Fault> {
@@ -220,6 +265,21 @@ fn judge_finalize(item: &Finalize, place: Option<Place>) -> Result<Finalized> {
     }
 }
 
+/// Splits sorted items so that no id comes twice in one round, since a statement takes an id once: usually into one.
+fn rounds<T>(items: Vec<T>, id: impl Fn(&T) -> i64) -> Vec<Vec<T>> {
+    let mut rounds: Vec<Vec<T>> = Vec::new();
+    let (mut last, mut repeat) = (None, 0);
+    for item in items {
+        repeat = if last == Some(id(&item)) { repeat + 1 } else { 0 };
+        last = Some(id(&item));
+        if rounds.len() <= repeat {
+            rounds.push(Vec::new());
+        }
+        rounds[repeat].push(item);
+    }
+    rounds
+}
+
 /// A moment that PostgreSQL can hold; one before 1970 is past, whatever it was.
 fn storable(at: Timestamp) -> Timestamp {
     at.max(Timestamp::UNIX_EPOCH)
@@ -241,7 +301,8 @@ fn read_ids(rows: &[Row]) -> Result<HashSet<EntryId>, Fault> {
 #[derive(Debug)]
 pub(super) struct FinalizeColumns<'a> {
     ids: Vec<i64>,
-    tokens: Vec<Option<i64>>,
+    /// -1 where the holder does not matter.
+    tokens: Vec<i64>,
     ends: Vec<i16>,
     errors: Vec<Option<Cow<'a, str>>>,
     results: Vec<Option<Cow<'a, str>>>,
@@ -251,7 +312,8 @@ impl<'a> FinalizeColumns<'a> {
     pub(super) fn new(items: &[&'a Finalize]) -> Self {
         Self {
             ids: items.iter().map(|item| item.id.get()).collect(),
-            tokens: items.iter().map(|item| item.token.map(|LeaseToken(token)| token)).collect(),
+            // A token below 0 was never given: it must not pass for the holder who does not matter.
+            tokens: items.iter().map(|item| item.token.map_or(-1, |LeaseToken(token)| token.max(0))).collect(),
             ends: items.iter().map(|item| item.end.code()).collect(),
             errors: items.iter().map(|item| clean(item.errors.as_deref())).collect(),
             results: items.iter().map(|item| clean(item.results.as_deref())).collect(),
@@ -300,35 +362,43 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The arrays of the requeue statement.
+/// The arrays of the requeue statement. None of fixed length holds a null, so that each element is found at once.
 struct RequeueColumns<'a> {
     ids: Vec<i64>,
     tokens: Vec<i64>,
-    dues: Vec<Option<Timestamp>>,
-    delays: Vec<Option<i64>>,
+    /// 0 stays where it is, 1 at a moment, 2 after a delay.
+    kinds: Vec<i16>,
+    dues: Vec<Timestamp>,
+    delays: Vec<i64>,
     counts: Vec<bool>,
     errors: Vec<Option<Cow<'a, str>>>,
 }
 
 impl<'a> RequeueColumns<'a> {
     fn new(items: &[&'a Requeue]) -> Self {
+        let when = items.iter().map(|item| match item.when {
+            RequeueAt::At(at) => (1, storable(at), 0),
+            RequeueAt::After(delay) => (2, Timestamp::UNIX_EPOCH, micros(delay)),
+            RequeueAt::Now => (0, Timestamp::UNIX_EPOCH, 0),
+        });
+        let (mut kinds, mut dues, mut delays): (Vec<i16>, Vec<Timestamp>, Vec<i64>) = Default::default();
+        for (kind, due, delay) in when {
+            kinds.push(kind);
+            dues.push(due);
+            delays.push(delay);
+        }
         Self {
             ids: items.iter().map(|item| item.id.get()).collect(),
             tokens: items.iter().map(|item| item.token.0).collect(),
-            dues: items
-                .iter()
-                .map(|item| if let RequeueAt::At(at) = item.when { Some(storable(at)) } else { None })
-                .collect(),
-            delays: items
-                .iter()
-                .map(|item| if let RequeueAt::After(delay) = item.when { Some(micros(delay)) } else { None })
-                .collect(),
+            kinds,
+            dues,
+            delays,
             counts: items.iter().map(|item| item.counts).collect(),
             errors: items.iter().map(|item| clean(item.error.as_deref())).collect(),
         }
     }
 
-    fn params<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn ToSql + Sync); 7] {
-        [now, &self.ids, &self.tokens, &self.dues, &self.delays, &self.counts, &self.errors]
+    fn params<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn ToSql + Sync); 8] {
+        [now, &self.ids, &self.tokens, &self.kinds, &self.dues, &self.delays, &self.counts, &self.errors]
     }
 }

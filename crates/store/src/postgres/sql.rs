@@ -1,6 +1,14 @@
 //! Every statement of the PostgreSQL store, with the index that serves it. `{ns}` is the namespace, `{now}` the moment:
 //! a parameter that only tests set, else the statement's own time (stable, so that indexes can use it).
+//!
+//! Plans are made once per connection, perhaps while tables are empty, so no statement may leave the planner a choice
+//! that full tables make wrong: a table is found by `= ANY` on its key, by a range of it, or for each row of what is given
+//! by `LATERAL (… OFFSET 0)`, which can be planned in one direction only. A plain join could as well walk the whole table.
+//! While a table is empty all of its indexes look alike. So where another index knows a key's column as well, the key is
+//! compared a second time as a whole (`(id, generation) > (x, 0)`): that says nothing new, but makes the primary key the
+//! cheapest. The test `plans` holds every statement to all this.
 
+use super::lanes::LaneSql;
 use super::work_sql::WorkSql;
 
 /// Statements with the namespace filled in.
@@ -10,21 +18,23 @@ pub(super) struct Sql {
     pub(super) claim_of_many_audited: String,
     pub(super) claim_of_one_audited: String,
     pub(super) catalog: String,
-    pub(super) add_lanes: String,
-    pub(super) bump_generation: String,
+    pub(super) lanes: LaneSql,
     pub(super) publish: String,
     pub(super) publish_plain: String,
     pub(super) draw_ids: String,
     pub(super) known_keys: String,
     pub(super) take_keys: String,
-    pub(super) replace_fact: String,
+    pub(super) lock_waiting: String,
+    pub(super) replace_facts: String,
     pub(super) count_entries: String,
-    pub(super) lock_groups: String,
+    pub(super) lock_stripes: String,
     pub(super) promote: String,
     pub(super) claim_of_many: String,
     pub(super) claim_of_one: String,
     pub(super) facts: String,
+    pub(super) facts_bounded: String,
     pub(super) facts_between: String,
+    pub(super) facts_between_bounded: String,
     pub(super) first_rows: String,
     pub(super) finalize: String,
     pub(super) finalize_run: String,
@@ -45,16 +55,26 @@ pub(super) struct Sql {
     pub(super) live_consumer: String,
     pub(super) depth: String,
     pub(super) census: String,
+    pub(super) make_queue: String,
+    pub(super) lock_queue: String,
     pub(super) put_queue: String,
     pub(super) consumers_seen: String,
     pub(super) arrivals: String,
     pub(super) sort_in: String,
     pub(super) note_groups: String,
     pub(super) take_notes: String,
+    pub(super) headless: String,
+    pub(super) forget_tags: String,
     pub(super) heartbeat: String,
+    pub(super) lock_heartbeat: String,
+    pub(super) oldest: String,
     pub(super) beat: String,
+    pub(super) probe: String,
     pub(super) shift_leases: String,
     pub(super) expire_keys: String,
+    pub(super) elect: String,
+    pub(super) resign: String,
+    pub(super) forget_consumers: String,
     pub(super) fact_exists: String,
     pub(super) lease_stands: String,
 }
@@ -62,6 +82,43 @@ pub(super) struct Sql {
 /// The columns of a fact, as `row::fact` reads them.
 pub(super) const FACT: &str = "e.client_id, e.event_type, e.payload, e.content_type, e.source, e.subject, e.time, e.external_id, \
     e.correlation_id, e.causation_id, e.attributes, e.created_at, e.title, e.description, e.tags, e.retry";
+
+/// The columns of a fact, without the payload where it and those before it have more than so many bytes; the first always
+/// has its own.
+fn fact_within(bytes: &str) -> String {
+    let payload =
+        format!("CASE WHEN e.bytes <= {bytes}::bigint OR e.bytes = octet_length(e.payload) THEN e.payload END");
+    FACT.replace("e.payload", &payload)
+}
+
+/// Facts by id, with payloads up to a bound (events' primary key). The length of a payload is known without reading it.
+const FACTS_BOUNDED: &str = "
+SELECT {fact}, e.id FROM (
+    SELECT f.*, sum(octet_length(f.payload)) OVER (ORDER BY f.id) AS bytes
+    FROM {ns}.events f WHERE f.id = ANY ($1::bigint[])
+) AS e";
+
+/// The same for a walk along the key.
+const FACTS_BETWEEN_BOUNDED: &str = "
+SELECT {fact}, e.id FROM (
+    SELECT f.*, sum(octet_length(f.payload)) OVER (ORDER BY f.id) AS bytes
+    FROM {ns}.events f WHERE f.id >= $1 AND f.id <= $2 ORDER BY f.id LIMIT $3
+) AS e ORDER BY e.id";
+
+/// Fills in the facts of entries (`q` live, `g` ended) that may be missing: their type is then their lane's, and their moment
+/// the one that the event's id holds.
+fn shown(sql: &str) -> String {
+    let mut text = sql.to_owned();
+    for row in ["q", "g"] {
+        let made = format!("to_timestamp((({row}.event_id >> 22) + 1577836800000) / 1000.0)");
+        let fact = FACT
+            .replace("e.event_type", "coalesce(e.event_type, l.event_type, '')")
+            .replace("e.payload", "coalesce(e.payload, ''::bytea)")
+            .replace("e.created_at", &format!("coalesce(e.created_at, {made})"));
+        text = text.replace(&format!("{{{row}_fact}}"), &fact).replace(&format!("{{{row}_made}}"), &made);
+    }
+    text
+}
 
 /// Fills in how a claim leases, and that the audit knows of it.
 fn lease_audited(sql: &str, length: &str, worker: &str) -> String {
@@ -86,16 +143,16 @@ impl Sql {
             claim_of_many_audited: fill(&lease_audited(&format!("{TAKE_OF_MANY}{LEASE_TAKEN}"), "$8", "$9")),
             claim_of_one_audited: fill(&lease_audited(CLAIM_OF_ONE, "$6", "$7")),
             catalog: fill(CATALOG),
-            add_lanes: fill(ADD_LANES),
-            bump_generation: fill("UPDATE {ns}.meta SET generation = generation + 1 RETURNING generation"),
+            lanes: LaneSql::new(namespace),
             publish: fill(&PUBLISH.replace("{due}", DUE)),
             publish_plain: fill(PUBLISH_PLAIN),
-            draw_ids: fill("SELECT nextval('{ns}.entry_id') FROM generate_series(1, $1::integer)"),
+            draw_ids: fill(DRAW_IDS),
             known_keys: fill(KNOWN_KEYS),
             take_keys: fill(TAKE_KEYS),
-            replace_fact: fill(REPLACE_FACT),
+            lock_waiting: fill(LOCK_WAITING),
+            replace_facts: fill(REPLACE_FACTS),
             count_entries: fill(COUNT_ENTRIES),
-            lock_groups: fill("SELECT count(pg_advisory_xact_lock(k)) FROM unnest($1::bigint[]) AS k"),
+            lock_stripes: fill("SELECT count(pg_advisory_xact_lock(k)) FROM unnest($1::bigint[]) AS k"),
             promote: fill(PROMOTE),
             claim_of_many: fill(&lease(&format!("{TAKE_OF_MANY}{LEASE_TAKEN}"), "$8", "$9")),
             claim_of_one: fill(&lease(CLAIM_OF_ONE, "$6", "$7")),
@@ -103,6 +160,8 @@ impl Sql {
             facts_between: fill(
                 "SELECT {fact}, e.id FROM {ns}.events e WHERE e.id >= $1 AND e.id <= $2 ORDER BY e.id LIMIT $3",
             ),
+            facts_bounded: fill(&FACTS_BOUNDED.replace("{fact}", &fact_within("$2"))),
+            facts_between_bounded: fill(&FACTS_BETWEEN_BOUNDED.replace("{fact}", &fact_within("$4"))),
             first_rows: fill(FIRST_ROWS),
             finalize: fill(FINALIZE),
             finalize_run: fill(FINALIZE_RUN),
@@ -115,7 +174,7 @@ impl Sql {
             record_handled: fill(RECORD_HANDLED),
             handled: fill(HANDLED),
             forget_handled: fill(FORGET_HANDLED),
-            entries: fill(ENTRIES),
+            entries: fill(&shown(ENTRIES)),
             dead_letters: fill(DEAD_LETTERS),
             why: fill(WHY),
             ahead_in_group: fill(AHEAD_IN_GROUP),
@@ -123,33 +182,60 @@ impl Sql {
             live_consumer: fill(LIVE_CONSUMER),
             depth: fill(DEPTH),
             census: fill(CENSUS),
+            make_queue: fill(MAKE_QUEUE),
+            lock_queue: fill(LOCK_QUEUE),
             put_queue: fill(PUT_QUEUE),
             consumers_seen: fill(CONSUMERS_SEEN),
             arrivals: fill(ARRIVALS),
             sort_in: fill(SORT_IN),
             note_groups: fill("INSERT INTO {ns}.group_notes SELECT * FROM unnest($1::integer[], $2::text[])"),
             take_notes: fill(TAKE_NOTES),
-            heartbeat: fill("SELECT at, clock_timestamp() FROM {ns}.heartbeat FOR UPDATE"),
+            headless: fill(HEADLESS),
+            forget_tags: fill("DELETE FROM {ns}.event_tags t WHERE t.entry_id = ANY ($1::bigint[])"),
+            heartbeat: fill("SELECT at, clock_timestamp() FROM {ns}.heartbeat"),
+            lock_heartbeat: fill("SELECT at, clock_timestamp() FROM {ns}.heartbeat FOR UPDATE"),
+            oldest: fill(OLDEST),
             beat: fill("UPDATE {ns}.heartbeat SET at = clock_timestamp()"),
+            // Touches no row, but is refused where nothing can be written.
+            probe: fill("UPDATE {ns}.heartbeat SET at = at WHERE false"),
             shift_leases: fill(SHIFT_LEASES),
             expire_keys: fill(EXPIRE_KEYS),
+            elect: fill(ELECT),
+            resign: fill("DELETE FROM {ns}.maintenance WHERE holder = $1::text"),
+            forget_consumers: fill(FORGET_CONSUMERS),
             fact_exists: fill("SELECT EXISTS (SELECT FROM {ns}.events WHERE id = $1)"),
             lease_stands: fill(LEASE_STANDS),
         }
     }
 }
 
-/// All queues with their lanes (small tables, read whole).
+/// The catalogue's version, and what changed since the one known ($1 with stamp $2), if that is in this database's history
+/// (catalogue_history's primary key, queues_version, lanes_version, catalogue_removed_version); else everything. Nothing
+/// where the stamps are equal. Queues come before lanes.
 const CATALOG: &str = "
-SELECT m.generation, q.id, q.name, q.state, q.depth_limit, l.id, l.event_type, l.priority, q.settings
-FROM {ns}.meta m CROSS JOIN {ns}.queues q LEFT JOIN {ns}.lanes l ON l.queue_id = q.id
-WHERE q.client_id IS NULL";
-
-/// New lanes; one that another process added meanwhile is kept (lanes_key).
-const ADD_LANES: &str = "
-INSERT INTO {ns}.lanes (queue_id, priority, event_type)
-SELECT * FROM unnest($1::integer[], $2::smallint[], $3::text[])
-ON CONFLICT (queue_id, coalesce(event_type, ''), priority) DO NOTHING";
+WITH known AS MATERIALIZED (
+    SELECT m.generation AS version, m.catalogue_stamp AS stamp,
+           CASE WHEN m.catalogue_stamp = $2::bigint AND $1::bigint >= 0 THEN 9223372036854775807
+                WHEN $1::bigint <= m.generation
+                     AND EXISTS (SELECT FROM {ns}.catalogue_history h WHERE h.version = $1::bigint AND h.stamp = $2::bigint)
+                THEN $1::bigint ELSE -1 END AS since
+    FROM {ns}.meta m
+)
+SELECT k.version, k.stamp, k.since < 0, r.kind, r.id, r.queue_id, r.name, r.client_id, r.state, r.depth_limit, r.settings,
+       r.event_type, r.priority
+FROM known k LEFT JOIN LATERAL (
+    SELECT 0::smallint AS kind, q.id, q.id AS queue_id, q.name, q.client_id, q.state, q.depth_limit, q.settings,
+           NULL::text AS event_type, NULL::smallint AS priority
+    FROM {ns}.queues q WHERE q.version > k.since
+    UNION ALL
+    SELECT 1::smallint, l.id, l.queue_id, NULL, NULL, l.state, NULL, NULL,
+           CASE WHEN l.state = 0 THEN l.event_type ELSE l.was_type END, l.priority
+    FROM {ns}.lanes l WHERE l.version > k.since AND (k.since >= 0 OR l.state < 2)
+    UNION ALL
+    SELECT (2 + d.kind)::smallint, d.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    FROM {ns}.catalogue_removed d WHERE d.version > k.since AND k.since >= 0
+) AS r ON true
+ORDER BY r.kind";
 
 /// Facts and entries in one statement. Ids are drawn here, in the items' order, unless the caller drew them.
 const PUBLISH: &str = "
@@ -161,10 +247,10 @@ WITH moment AS MATERIALIZED (
     FROM moment AS m, unnest($2::bigint[], $3::bigint[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
         $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::text[], $14::integer[], $15::integer[],
         $16::smallint[], $17::timestamptz[], $18::bigint[], $19::text[], $20::integer[], $21::smallint[],
-        $22::text[], $23::text[], $24::text[], $25::text[], $26::smallint[])
+        $22::text[], $23::text[], $24::text[], $25::text[], $26::smallint[], $27::bigint[])
         AS i(given_id, client_id, event_type, payload, content_type, source, subject, time, external_id, correlation_id,
              causation_id, attributes, lane, queue_id, place, due_at, delay_us, group_key, max_attempts, exhausted_as,
-             title, description, tags, retry, priority)
+             title, description, tags, retry, priority, queue_client)
 ), facts AS (
     INSERT INTO {ns}.events (id, created_at, client_id, event_type, payload, content_type, source, subject, time,
                              external_id, correlation_id, causation_id, attributes, title, description, tags, retry)
@@ -175,7 +261,7 @@ WITH moment AS MATERIALIZED (
     INSERT INTO {ns}.event_queue (id, event_id, due_at, client_id, lane, queue_id, max_attempts, place, exhausted_as,
                                   group_key, flags)
     SELECT id, tsid | (id & 4194303), {due},
-           client_id, lane, queue_id, max_attempts, place, exhausted_as, group_key,
+           queue_client, lane, queue_id, max_attempts, place, exhausted_as, group_key,
            CASE WHEN tags IS NOT NULL THEN 1::smallint END
     FROM input
 ), tagged AS (
@@ -185,7 +271,7 @@ WITH moment AS MATERIALIZED (
     FROM input i CROSS JOIN LATERAL unnest(string_to_array(i.tags, ',')) AS t(tag)
     WHERE i.tags IS NOT NULL
 )
-SELECT id, tsid | (id & 4194303), now, (SELECT pg_current_xact_id()::text), (SELECT generation FROM {ns}.meta) FROM input";
+SELECT id, tsid | (id & 4194303), now, (SELECT pg_current_xact_id()::text), (SELECT catalogue_stamp FROM {ns}.meta) FROM input";
 
 /// When an event of the input is due, if it is not at once.
 const DUE: &str = "CASE WHEN coalesce(due_at, now + delay_us * interval '1 microsecond') IS NOT NULL
@@ -207,21 +293,42 @@ WITH moment AS MATERIALIZED (
     INSERT INTO {ns}.event_queue (id, event_id, lane, queue_id, max_attempts, place, exhausted_as)
     SELECT id, tsid | (id & 4194303), lane, queue_id, max_attempts, 0, exhausted_as FROM input
 )
-SELECT id, tsid | (id & 4194303), now, (SELECT pg_current_xact_id()::text), (SELECT generation FROM {ns}.meta) FROM input";
+SELECT id, tsid | (id & 4194303), now, (SELECT pg_current_xact_id()::text), (SELECT catalogue_stamp FROM {ns}.meta) FROM input";
+
+/// Numbers of entries to come, with their events' ids and the moment that these hold.
+const DRAW_IDS: &str = "
+WITH moment AS MATERIALIZED (
+    SELECT coalesce($1::timestamptz, clock_timestamp()) AS now
+), drawn AS MATERIALIZED (
+    SELECT nextval('{ns}.entry_id') AS id FROM generate_series(1, $2::integer)
+)
+SELECT d.id, ((extract(epoch FROM m.now) * 1000)::bigint - 1577836800000) << 22 | (d.id & 4194303), m.now
+FROM moment m CROSS JOIN drawn d";
 
 /// Keys that are known and not expired, with what they stand for (deduplication's primary key, then events' and
-/// event_queue's).
+/// event_queue's). Here and below, rows are looked up one by one (LATERAL, OFFSET 0): a plan made while a table was empty
+/// must not walk along all of it later.
 const KNOWN_KEYS: &str = "
 SELECT i.ord::integer, d.entry_id, d.event_id, e.created_at,
        e.id IS NULL OR (e.event_type = i.event_type AND e.payload = i.payload) AS same,
-       EXISTS (SELECT FROM {ns}.event_queue q WHERE q.id = d.entry_id AND q.lease_until IS NULL) AS waiting
+       coalesce(q.waiting, false), q.group_key
 FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bytea[]) WITH ORDINALITY
     AS i(client_id, scope, key, event_type, payload, ord)
-JOIN {ns}.deduplication d ON d.client_id = i.client_id AND d.kind = 0 AND d.scope = i.scope AND d.key = i.key
-LEFT JOIN {ns}.events e ON e.id = d.event_id
+CROSS JOIN LATERAL (
+    SELECT d.entry_id, d.event_id, d.expires_at FROM {ns}.deduplication d
+    WHERE d.client_id = i.client_id AND d.kind = 0 AND d.scope = i.scope AND d.key = i.key OFFSET 0
+) AS d
+LEFT JOIN LATERAL (
+    SELECT e.id, e.created_at, e.event_type, e.payload FROM {ns}.events e WHERE e.id = d.event_id OFFSET 0
+) AS e ON true
+LEFT JOIN LATERAL (
+    SELECT q.lease_until IS NULL AS waiting, q.group_key FROM {ns}.event_queue q WHERE q.id = d.entry_id OFFSET 0
+) AS q ON true
 WHERE d.expires_at > coalesce($1::timestamptz, statement_timestamp())";
 
-/// Takes keys that are free, expired, or whose entry no longer waits (takeover). Keys come sorted.
+/// Takes keys that are free or expired, or that still stand for the entry that was seen ($8, by the position of the new
+/// entry in $5): its publisher takes the key over, or, where both are one entry, gives it another fact (deduplication's
+/// primary key). Keys come sorted. Answers those that were taken.
 const TAKE_KEYS: &str = "
 INSERT INTO {ns}.deduplication AS d (client_id, kind, scope, key, entry_id, event_id, expires_at)
 SELECT i.client_id, 0, i.scope, i.key, i.entry_id, i.event_id,
@@ -229,70 +336,136 @@ SELECT i.client_id, 0, i.scope, i.key, i.entry_id, i.event_id,
 FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[])
     AS i(client_id, scope, key, entry_id, event_id, window_us)
 ON CONFLICT (client_id, kind, scope, key) DO UPDATE
-    SET entry_id = excluded.entry_id, event_id = excluded.event_id, expires_at = excluded.expires_at
-    WHERE d.expires_at <= coalesce($1::timestamptz, statement_timestamp()) OR $8::boolean
+    SET entry_id = excluded.entry_id, event_id = excluded.event_id,
+        expires_at = CASE WHEN d.entry_id = excluded.entry_id THEN d.expires_at ELSE excluded.expires_at END
+    WHERE d.expires_at <= coalesce($1::timestamptz, statement_timestamp())
+       OR d.entry_id = ($8::bigint[])[array_position($5::bigint[], excluded.entry_id)]
 RETURNING d.key";
 
-/// Gives a waiting entry another fact. Answers nothing when the entry no longer waits.
-const REPLACE_FACT: &str = "
-WITH moment AS MATERIALIZED (
-    SELECT coalesce($1::timestamptz, clock_timestamp()) AS now, nextval('{ns}.entry_id') & 4194303 AS low
-), waiting AS MATERIALIZED (
-    SELECT q.id, q.event_id AS old_id,
-           ((extract(epoch FROM m.now) * 1000)::bigint - 1577836800000) << 22 | m.low AS new_id
-    FROM {ns}.event_queue q CROSS JOIN moment m
-    WHERE q.id = $2 AND q.lease_until IS NULL FOR UPDATE OF q
+/// Locks entries that wait (event_queue's primary key) and that nobody else is taking: what they hold is read by the next
+/// statement, since this one may see rows as they were before it got its locks.
+const LOCK_WAITING: &str = "
+SELECT l.id FROM unnest($1::bigint[]) AS i(id)
+CROSS JOIN LATERAL (
+    SELECT q.id FROM {ns}.event_queue q WHERE q.id = i.id AND q.lease_until IS NULL OFFSET 0 FOR UPDATE SKIP LOCKED
+) AS l";
+
+/// Gives waiting entries, which are locked, other facts (primary keys). What handlers answered goes with the old ones. An
+/// entry keeps its type, for that is where it waits; one whose fact is missing gets one again.
+const REPLACE_FACTS: &str = "
+WITH input AS MATERIALIZED (
+    SELECT i.*, q.row_at, q.old_id, o.created_at, o.event_type AS old_type, o.tags AS old_tags,
+           coalesce(o.client_id, q.client_id) AS client_id
+    FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
+        $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
+        $17::text[])
+        AS i(id, new_id, event_type, payload, content_type, source, subject, time, external_id, correlation_id,
+             causation_id, attributes, title, description, tags, retry)
+    CROSS JOIN LATERAL (
+        SELECT q.ctid AS row_at, q.event_id AS old_id, q.client_id FROM {ns}.event_queue q WHERE q.id = i.id OFFSET 0
+    ) AS q
+    LEFT JOIN LATERAL (
+        SELECT e.created_at, e.event_type, e.tags, e.client_id FROM {ns}.events e WHERE e.id = q.old_id OFFSET 0
+    ) AS o ON true
 ), old AS (
-    DELETE FROM {ns}.events e USING waiting w WHERE e.id = w.old_id RETURNING e.*
+    DELETE FROM {ns}.events e WHERE e.id = ANY (ARRAY(SELECT i.old_id FROM input i))
 ), fact AS (
     INSERT INTO {ns}.events (id, created_at, client_id, event_type, payload, content_type, source, subject, time,
                              external_id, correlation_id, causation_id, attributes, title, description, tags, retry)
-    SELECT w.new_id, o.created_at, o.client_id, o.event_type, $3::bytea, $4::text, $5::text, $6::text, $7::timestamptz,
-           $8::text, $9::text, $10::text, $11::text, $15::text, $16::text, $17::text, $18::text
-    FROM waiting w CROSS JOIN old o
+    SELECT i.new_id, coalesce(i.created_at, $1::timestamptz), i.client_id, coalesce(i.old_type, i.event_type), i.payload,
+           i.content_type, i.source, i.subject, i.time, i.external_id, i.correlation_id, i.causation_id, i.attributes,
+           i.title, i.description, i.tags, i.retry
+    FROM input i
 ), entry AS (
     UPDATE {ns}.event_queue q
-    SET event_id = w.new_id,
-        flags = CASE WHEN $17::text IS NOT NULL THEN coalesce(q.flags, 0::smallint) | 1::smallint ELSE nullif(q.flags & 2::smallint, 0) END
-    FROM waiting w WHERE q.id = w.id
+    SET event_id = i.new_id,
+        flags = CASE WHEN i.tags IS NOT NULL THEN coalesce(q.flags, 0::smallint) | 1::smallint
+                ELSE nullif(q.flags & 2::smallint, 0) END
+    FROM input i WHERE q.ctid = i.row_at
 ), untagged AS (
-    DELETE FROM {ns}.event_tags t USING waiting w CROSS JOIN old o
-    WHERE t.entry_id = w.id AND t.tag = ANY (string_to_array(o.tags, ','))
-      AND NOT t.tag = ANY (coalesce(string_to_array($17::text, ','), '{}'))
-), key AS (
-    UPDATE {ns}.deduplication d SET event_id = w.new_id FROM waiting w
-    WHERE d.client_id = $14 AND d.kind = 0 AND d.scope = $12 AND d.key = $13
+    DELETE FROM {ns}.event_tags t WHERE t.ctid = ANY (ARRAY(
+        SELECT l.row_at FROM input i
+        CROSS JOIN LATERAL unnest(string_to_array(i.old_tags, ',')) AS x(tag)
+        CROSS JOIN LATERAL (
+            SELECT t.ctid AS row_at FROM {ns}.event_tags t
+            WHERE t.tag >= x.tag AND t.tag <= x.tag AND t.entry_id = i.id ORDER BY t.tag, t.entry_id LIMIT 1
+        ) AS l
+        WHERE NOT x.tag = ANY (coalesce(string_to_array(i.tags, ','), '{}'))
+    ))
+), answers AS (
+    DELETE FROM {ns}.event_handler_states s WHERE s.entry_id = ANY ($2::bigint[])
 )
-SELECT w.new_id, o.created_at, w.id FROM waiting w CROSS JOIN old o";
+SELECT i.id, i.new_id, coalesce(i.created_at, $1::timestamptz) FROM input i";
 
-/// Counts up to a limit over the lanes' places (event_queue's indexes by lane, parked and arrived).
+/// Counts up to a limit (event_queue_fresh and event_queue_timed of the queue's lanes, event_queue_parked).
 const COUNT_ENTRIES: &str = "
-SELECT count(*) FROM (SELECT FROM {ns}.event_queue WHERE queue_id = $1 LIMIT $2) AS held";
+SELECT count(*) FROM (
+    SELECT FROM {ns}.lanes l CROSS JOIN LATERAL (
+        (SELECT FROM {ns}.event_queue q WHERE q.lane = l.id AND q.place = 0 LIMIT $2)
+        UNION ALL
+        (SELECT FROM {ns}.event_queue q WHERE q.lane = l.id AND q.place = 1 LIMIT $2)
+    ) AS claimable
+    WHERE l.queue_id = $1
+    UNION ALL
+    (SELECT FROM {ns}.event_queue q WHERE q.queue_id = $1 AND q.place >= 2 LIMIT $2)
+    LIMIT $2
+) AS held";
 
 /// Makes the first entry that waits in each free group claimable (event_queue_group_head, event_queue_parked). One that
 /// arrived by a caller's own transaction keeps its turn: if its lane is not known yet, the group waits until it is sorted
-/// in. The caller holds the groups' locks.
+/// in. The caller holds the groups' locks, and waits for nothing here: where somebody else has locked the entry, a note says
+/// that the group is to be looked at again. (The range over one group, in its order, is what only event_queue_parked
+/// serves, where an equality might be looked for along the primary key; and by its number an entry is found only there.)
 const PROMOTE: &str = "
 WITH heads AS MATERIALIZED (
-    SELECT h.id
+    SELECT g.queue_id, g.group_key, h.id
     FROM unnest($2::integer[], $3::text[]) AS g(queue_id, group_key)
     CROSS JOIN LATERAL (
         SELECT q.id, q.lane FROM {ns}.event_queue q
-        WHERE q.queue_id = g.queue_id AND q.group_key = g.group_key AND q.place >= 2
-        ORDER BY q.id LIMIT 1
+        WHERE q.queue_id = g.queue_id AND q.group_key >= g.group_key AND q.group_key <= g.group_key AND q.place >= 2
+        ORDER BY q.group_key, q.id LIMIT 1
     ) AS h
     WHERE h.lane > 0 AND NOT EXISTS (
         SELECT FROM {ns}.event_queue b
-        WHERE b.queue_id = g.queue_id AND b.group_key = g.group_key AND b.place < 2
+        WHERE b.queue_id = g.queue_id AND b.group_key = g.group_key AND b.place < 2 OFFSET 0
     )
+), locked AS MATERIALIZED (
+    SELECT l.id FROM heads h CROSS JOIN LATERAL (
+        SELECT q.id FROM {ns}.event_queue q WHERE q.id = h.id AND q.place + 0 >= 2 OFFSET 0 FOR UPDATE SKIP LOCKED
+    ) AS l
+), noted AS (
+    INSERT INTO {ns}.group_notes (queue_id, group_key)
+    SELECT h.queue_id, h.group_key FROM heads h WHERE h.id NOT IN (SELECT l.id FROM locked l)
 )
 UPDATE {ns}.event_queue q
 SET place = 1, due_at = greatest(q.due_at, coalesce($1::timestamptz, statement_timestamp()))
-FROM heads h WHERE q.id = h.id
+WHERE q.id = ANY (ARRAY(SELECT l.id FROM locked l))
 RETURNING q.queue_id, q.id, q.flags";
 
+/// Some groups that have parked entries, from one on, and whether one lacks a head though nothing is under way that would
+/// give it one (event_queue_parked, one step per group; event_queue_group_head; group_notes, which is small).
+const HEADLESS: &str = "
+WITH RECURSIVE groups AS (
+    (SELECT q.queue_id, q.group_key, q.place FROM {ns}.event_queue q
+     WHERE q.place >= 2 AND q.group_key IS NOT NULL AND (q.queue_id, q.group_key) > ($1::integer, $2::text)
+     ORDER BY q.queue_id, q.group_key, q.id LIMIT 1)
+    UNION ALL
+    SELECT n.* FROM groups g CROSS JOIN LATERAL (
+        SELECT q.queue_id, q.group_key, q.place FROM {ns}.event_queue q
+        WHERE q.place >= 2 AND q.group_key IS NOT NULL AND (q.queue_id, q.group_key) > (g.queue_id, g.group_key)
+        ORDER BY q.queue_id, q.group_key, q.id LIMIT 1
+    ) AS n
+)
+SELECT g.queue_id, g.group_key, g.place = 2
+    AND NOT EXISTS (SELECT FROM {ns}.event_queue b
+                    WHERE b.queue_id = g.queue_id AND b.group_key = g.group_key AND b.place < 2 OFFSET 0)
+    AND NOT EXISTS (SELECT FROM {ns}.group_notes n
+                    WHERE n.queue_id = g.queue_id AND n.group_key = g.group_key OFFSET 0)
+FROM groups g LIMIT $3";
+
 /// Offers the first of each lane and path (event_queue_fresh, event_queue_timed) and takes the first of those by priority
-/// and id that nobody else is taking. Rows are locked only once they are chosen, so that many lanes do not lock many rows.
+/// and id that nobody else is taking. Rows are locked only once they are chosen, so that many lanes do not lock many rows:
+/// what was offered is read in its order, and no further than needed.
 const TAKE_OF_MANY: &str = "
 WITH lanes AS MATERIALIZED (
     SELECT * FROM unnest($2::integer[], $3::smallint[], $4::bigint[], $5::timestamptz[], $6::boolean[])
@@ -303,24 +476,28 @@ WITH lanes AS MATERIALIZED (
         (SELECT q.id FROM {ns}.event_queue q
          WHERE q.lane = l.lane AND q.place = 0 AND q.id >= l.mark
            AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
-           AND (NOT l.shared OR EXISTS (SELECT FROM {ns}.events e WHERE e.id = q.event_id AND e.event_type = ANY ($10::text[])))
+           AND (NOT l.shared
+                OR (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_id) = ANY ($10::text[]))
          ORDER BY q.id LIMIT $11)
         UNION ALL
         (SELECT q.id FROM {ns}.event_queue q
          WHERE q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark
            AND q.due_at <= coalesce($1::timestamptz, statement_timestamp())
            AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
-           AND (NOT l.shared OR EXISTS (SELECT FROM {ns}.events e WHERE e.id = q.event_id AND e.event_type = ANY ($10::text[])))
+           AND (NOT l.shared
+                OR (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_id) = ANY ($10::text[]))
          ORDER BY q.due_at, q.id LIMIT $11)
     ) AS o
     ORDER BY l.priority, o.id LIMIT $11
 ), taken AS MATERIALIZED (
     SELECT q.ctid
-    FROM offered o JOIN {ns}.event_queue q ON q.id = o.id
-    WHERE q.place < 2
-      AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
-    ORDER BY o.priority, o.id LIMIT $7
-    FOR UPDATE OF q SKIP LOCKED
+    FROM offered o CROSS JOIN LATERAL (
+        SELECT q.ctid FROM {ns}.event_queue q
+        WHERE q.id = o.id AND q.place < 2
+          AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
+        FOR UPDATE SKIP LOCKED
+    ) AS q
+    LIMIT $7
 )";
 
 /// Leases what was taken. There is always one row, which says how many were offered.
@@ -376,20 +553,21 @@ SELECT l.lane,
         WHERE q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark ORDER BY q.due_at, q.id LIMIT 1)
 FROM unnest($1::integer[], $2::bigint[], $3::timestamptz[]) AS l(lane, mark, due_mark)";
 
-/// Moves entries from the queue to the log (event_queue's primary key). Ids come sorted and distinct.
+/// Moves entries from the queue to the log (event_queue's primary key). Ids come sorted and distinct: the other arrays are
+/// read at the place where a binary search finds the id. A token of -1 stands for whoever holds it.
 const FINALIZE: &str = "
 WITH gone AS (
     DELETE FROM {ns}.event_queue q
-    USING unnest($2::bigint[], $3::bigint[], $4::smallint[], $5::text[], $6::text[])
-        AS i(id, token, status, errors, results)
-    WHERE q.id = i.id AND (i.token IS NULL OR (q.token = i.token AND q.lease_until IS NOT NULL))
-    RETURNING q.*, i.status, i.errors, i.results
+    WHERE q.id = ANY ($2::bigint[])
+      AND (($3::bigint[])[width_bucket(q.id, $2::bigint[])] = -1
+           OR q.lease_until IS NOT NULL AND q.token = ($3::bigint[])[width_bucket(q.id, $2::bigint[])])
+    RETURNING q.*, width_bucket(q.id, $2::bigint[]) AS at
 )
 INSERT INTO {ns}.event_log (id, event_id, finished_at, processing_started_at, token, client_id, generation, lane, queue_id,
                             attempts, max_attempts, status, exhausted_as, group_key, worker, errors, results, flags)
 SELECT id, event_id, coalesce($1::timestamptz, statement_timestamp()), processing_started_at, token, client_id, generation,
-       lane, queue_id, least(attempts, max_attempts), max_attempts, status, exhausted_as, group_key, worker,
-       coalesce(errors, CASE WHEN status <> 0 THEN last_error END), results, flags
+       lane, queue_id, least(attempts, max_attempts), max_attempts, ($4::smallint[])[at], exhausted_as, group_key, worker,
+       coalesce(($5::text[])[at], CASE WHEN ($4::smallint[])[at] <> 0 THEN last_error END), ($6::text[])[at], flags
 FROM gone
 RETURNING id, queue_id, group_key, flags, event_id, status";
 
@@ -412,58 +590,81 @@ RETURNING id, queue_id, group_key, flags, event_id, status";
 
 /// Where entries are now (both primary keys).
 const LOOK_UP: &str = "
-SELECT q.id, q.token, NULL::smallint, q.lease_until IS NOT NULL, q.generation
-FROM unnest($1::bigint[]) AS i(id) JOIN {ns}.event_queue q ON q.id = i.id
+SELECT q.id, q.token, NULL::smallint, q.leased, q.generation
+FROM unnest($1::bigint[]) AS i(id) CROSS JOIN LATERAL (
+    SELECT q.id, q.token, q.lease_until IS NOT NULL AS leased, q.generation
+    FROM {ns}.event_queue q WHERE q.id = i.id OFFSET 0
+) AS q
 UNION ALL
 SELECT g.id, g.token, g.status, false, g.generation
-FROM unnest($1::bigint[]) AS i(id) JOIN {ns}.event_log g ON g.id = i.id
-WHERE g.superseded <> 1";
+FROM unnest($1::bigint[]) AS i(id) CROSS JOIN LATERAL (
+    SELECT g.id, g.token, g.status, g.generation
+    FROM {ns}.event_log g
+    WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0) AND g.superseded <> 1 OFFSET 0
+) AS g";
 
-/// Moves the end of leases (event_queue's primary key).
+/// Moves the end of leases (event_queue's primary key). Ids come sorted and distinct.
 const EXTEND: &str = "
 UPDATE {ns}.event_queue q
-SET lease_until = coalesce($1::timestamptz, statement_timestamp()) + i.lease_us * interval '1 microsecond',
+SET lease_until = coalesce($1::timestamptz, statement_timestamp())
+                  + ($4::bigint[])[width_bucket(q.id, $2::bigint[])] * interval '1 microsecond',
     updated_at = coalesce($1::timestamptz, statement_timestamp())
-FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) AS i(id, token, lease_us)
-WHERE q.id = i.id AND q.token = i.token AND q.lease_until IS NOT NULL
+WHERE q.id = ANY ($2::bigint[]) AND q.token = ($3::bigint[])[width_bucket(q.id, $2::bigint[])]
+  AND q.lease_until IS NOT NULL
 RETURNING q.id, q.token, q.lease_until, q.flags";
 
-/// Gives leases back (event_queue's primary key). Where neither place nor due moment changes, the update stays heap-only.
+/// Gives leases back (event_queue's primary key). Ids come sorted and distinct. Where neither place nor due moment changes
+/// (kind 0), the update stays heap-only; kind 1 names a moment, kind 2 a delay.
 const REQUEUE: &str = "
 UPDATE {ns}.event_queue q
 SET lease_until = NULL,
     updated_at = coalesce($1::timestamptz, statement_timestamp()),
-    attempts = q.attempts - CASE WHEN i.counts THEN 0 ELSE 1 END,
-    last_error = coalesce(i.error, q.last_error),
-    place = CASE WHEN i.due_at IS NULL AND i.delay_us IS NULL THEN q.place ELSE 1 END,
-    due_at = CASE WHEN i.due_at IS NULL AND i.delay_us IS NULL THEN q.due_at
-             ELSE greatest(coalesce($1::timestamptz, statement_timestamp()), i.due_at,
-                           coalesce($1::timestamptz, statement_timestamp()) + i.delay_us * interval '1 microsecond') END
-FROM unnest($2::bigint[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::boolean[], $7::text[])
-    AS i(id, token, due_at, delay_us, counts, error)
-WHERE q.id = i.id AND q.token = i.token AND q.lease_until IS NOT NULL
-RETURNING q.id, q.token, q.queue_id, q.flags, i.error, q.due_at";
+    (attempts, last_error, place, due_at) = (
+        SELECT q.attempts - CASE WHEN ($7::boolean[])[i.at] THEN 0 ELSE 1 END,
+               coalesce(($8::text[])[i.at], q.last_error),
+               CASE WHEN ($4::smallint[])[i.at] = 0 THEN q.place ELSE 1 END,
+               CASE ($4::smallint[])[i.at]
+               WHEN 0 THEN q.due_at
+               WHEN 1 THEN greatest(coalesce($1::timestamptz, statement_timestamp()), ($5::timestamptz[])[i.at])
+               ELSE coalesce($1::timestamptz, statement_timestamp()) + ($6::bigint[])[i.at] * interval '1 microsecond' END
+        FROM (SELECT width_bucket(q.id, $2::bigint[]) AS at OFFSET 0) AS i
+    )
+WHERE q.id = ANY ($2::bigint[]) AND q.token = ($3::bigint[])[width_bucket(q.id, $2::bigint[])]
+  AND q.lease_until IS NOT NULL
+RETURNING q.id, q.token, q.queue_id, q.flags, ($8::text[])[width_bucket(q.id, $2::bigint[])], q.due_at";
 
-/// Starts new generations of dead letters (event_log's primary key).
+/// Starts new generations of dead letters (event_log's and lanes' primary keys; `+ 0` keeps the index of all dead letters
+/// out). Only `superseded` ever changes in a log row, so one that was locked as it was found stays where it is. One whose
+/// lane takes no more entries becomes an arrival, to be sorted in.
 const REDRIVE: &str = "
 WITH dead AS MATERIALIZED (
-    SELECT g.* FROM unnest($2::bigint[]) AS i(id) JOIN {ns}.event_log g ON g.id = i.id
-    WHERE g.status IN (1, 2) AND g.superseded = 0 AND ($3::bigint = 0 OR g.status = 2) FOR UPDATE OF g
+    SELECT g.* FROM unnest($2::bigint[]) AS i(id) CROSS JOIN LATERAL (
+        SELECT g.*, g.tableoid AS part, g.ctid AS at FROM {ns}.event_log g
+        WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0)
+          AND g.status IN (1, 2) AND g.superseded + 0 = 0 AND ($3::bigint = 0 OR g.status = 2)
+        FOR UPDATE
+    ) AS g
 ), marked AS (
-    UPDATE {ns}.event_log g SET superseded = 1 FROM dead d WHERE g.id = d.id AND g.generation = d.generation
+    UPDATE {ns}.event_log g SET superseded = 1 FROM dead d WHERE g.ctid = d.at AND g.tableoid = d.part
 )
 INSERT INTO {ns}.event_queue (id, event_id, due_at, token, client_id, lane, queue_id, attempts, max_attempts, generation,
                               place, exhausted_as, group_key, last_error, flags)
-SELECT d.id, d.event_id, coalesce($1::timestamptz, statement_timestamp()), d.token + $3::bigint, d.client_id, d.lane,
-       d.queue_id, 0, d.max_attempts, d.generation + 1, CASE WHEN d.group_key IS NULL THEN 1 ELSE 2 END, d.exhausted_as,
-       d.group_key, d.errors, d.flags
-FROM dead d
-RETURNING id, generation, queue_id, group_key, flags";
+SELECT d.id, d.event_id, coalesce($1::timestamptz, statement_timestamp()), d.token + $3::bigint, d.client_id,
+       CASE WHEN l.state > 0 THEN -l.priority - 1000 ELSE d.lane END, d.queue_id, 0, d.max_attempts, d.generation + 1,
+       CASE WHEN l.state > 0 THEN 3 WHEN d.group_key IS NULL THEN 1 ELSE 2 END, d.exhausted_as, d.group_key, d.errors, d.flags
+FROM dead d LEFT JOIN LATERAL (SELECT l.state, l.priority FROM {ns}.lanes l WHERE l.id = d.lane OFFSET 0) AS l ON true
+RETURNING id, generation, queue_id, group_key, flags, place";
 
-/// Takes dead letters out of the list (event_log's primary key).
+/// Takes dead letters out of the list (event_log's primary key; `+ 0` as above).
 const DISCARD: &str = "
-UPDATE {ns}.event_log g SET superseded = 2 FROM unnest($1::bigint[]) AS i(id)
-WHERE g.id = i.id AND g.status IN (1, 2) AND g.superseded = 0
+WITH dead AS MATERIALIZED (
+    SELECT g.* FROM unnest($1::bigint[]) AS i(id) CROSS JOIN LATERAL (
+        SELECT g.tableoid AS part, g.ctid AS at FROM {ns}.event_log g
+        WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0) AND g.status IN (1, 2) AND g.superseded + 0 = 0
+        FOR UPDATE
+    ) AS g
+)
+UPDATE {ns}.event_log g SET superseded = 2 FROM dead d WHERE g.ctid = d.at AND g.tableoid = d.part
 RETURNING g.id";
 
 /// Records handlers' answers where the lease is held (event_queue's primary key). The lock keeps others from taking the
@@ -472,8 +673,10 @@ const RECORD_HANDLED: &str = "
 WITH held AS MATERIALIZED (
     SELECT q.id, q.token, q.generation, i.handler, i.result
     FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[]) AS i(id, token, handler, result)
-    JOIN {ns}.event_queue q ON q.id = i.id AND q.token = i.token AND q.lease_until IS NOT NULL
-    FOR SHARE OF q
+    CROSS JOIN LATERAL (
+        SELECT q.id, q.token, q.generation FROM {ns}.event_queue q
+        WHERE q.id = i.id AND q.token = i.token AND q.lease_until IS NOT NULL FOR SHARE
+    ) AS q
 ), recorded AS (
     INSERT INTO {ns}.event_handler_states (entry_id, handler, generation, result, recorded_at)
     SELECT id, handler, generation, result, coalesce($1::timestamptz, statement_timestamp()) FROM held
@@ -482,16 +685,18 @@ WITH held AS MATERIALIZED (
 )
 SELECT id, token FROM held";
 
-/// What handlers answered (primary keys); a null handler stands for the results of the generation before.
+/// What handlers answered (primary keys); a null handler stands for the results of the generation before, as long as the
+/// entry has the same fact.
 const HANDLED: &str = "
 SELECT s.entry_id, s.handler, s.result FROM {ns}.event_handler_states s WHERE s.entry_id = ANY($1::bigint[])
 UNION ALL
 SELECT g.id, NULL, g.results
 FROM unnest($1::bigint[]) AS i(id)
 CROSS JOIN LATERAL (
-    SELECT g.id, g.results FROM {ns}.event_log g WHERE g.id = i.id ORDER BY g.generation DESC LIMIT 1
+    SELECT g.id, g.event_id, g.results FROM {ns}.event_log g
+    WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0) ORDER BY g.generation DESC LIMIT 1
 ) AS g
-WHERE g.results IS NOT NULL";
+WHERE g.results IS NOT NULL AND g.event_id = (SELECT q.event_id FROM {ns}.event_queue q WHERE q.id = i.id)";
 
 /// Forgets answers about entries that have ended (primary keys).
 const FORGET_HANDLED: &str = "
@@ -505,40 +710,42 @@ WHERE (s.entry_id, s.handler) IN (
 /// Whether a dead letter was discarded (primary key).
 const DISCARDED: &str = "SELECT 1 FROM {ns}.event_log g WHERE g.id = $1::bigint AND g.superseded = 2";
 
-/// Entries with their facts, live or ended; the latest generation of each (both primary keys).
+/// Entries with their facts, live or ended; the latest generation of each (both primary keys). One whose fact is missing is
+/// shown without contents.
 const ENTRIES: &str = "
 SELECT q.id, q.event_id, n.name, q.generation, q.attempts, q.max_attempts, q.token, l.priority, q.group_key,
        q.place, q.due_at, q.lease_until, q.processing_started_at, NULL::timestamptz, NULL::smallint, q.worker,
-       0::smallint, q.last_error, NULL::text, q.lane, coalesce(q.updated_at, e.created_at), {fact}
+       0::smallint, q.last_error, NULL::text, q.lane, coalesce(q.updated_at, e.created_at, {q_made}), n.client_id, {q_fact}
 FROM unnest($1::bigint[]) AS i(id)
-JOIN {ns}.event_queue q ON q.id = i.id
-JOIN {ns}.queues n ON n.id = q.queue_id
-LEFT JOIN {ns}.lanes l ON l.id = q.lane
-JOIN {ns}.events e ON e.id = q.event_id
+CROSS JOIN LATERAL (SELECT * FROM {ns}.event_queue q WHERE q.id = i.id OFFSET 0) AS q
+CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = q.queue_id OFFSET 0) AS n
+LEFT JOIN LATERAL (SELECT * FROM {ns}.lanes l WHERE l.id = q.lane OFFSET 0) AS l ON true
+LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = q.event_id OFFSET 0) AS e ON true
 UNION ALL
 SELECT g.id, g.event_id, n.name, g.generation, g.attempts, g.max_attempts, g.token, l.priority, g.group_key,
        NULL, NULL, NULL, g.processing_started_at, g.finished_at, g.status, g.worker,
-       g.superseded, g.errors, g.results, g.lane, g.finished_at, {fact}
+       g.superseded, g.errors, g.results, g.lane, g.finished_at, n.client_id, {g_fact}
 FROM unnest($1::bigint[]) AS i(id)
-JOIN {ns}.event_log g ON g.id = i.id
-JOIN {ns}.queues n ON n.id = g.queue_id
-LEFT JOIN {ns}.lanes l ON l.id = g.lane
-JOIN {ns}.events e ON e.id = g.event_id
-WHERE g.superseded <> 1";
+CROSS JOIN LATERAL (SELECT * FROM {ns}.event_log g
+    WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0) AND g.superseded <> 1 OFFSET 0) AS g
+CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = g.queue_id OFFSET 0) AS n
+LEFT JOIN LATERAL (SELECT * FROM {ns}.lanes l WHERE l.id = g.lane OFFSET 0) AS l ON true
+LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = g.event_id OFFSET 0) AS e ON true";
 
 /// Ids of dead letters of a queue (event_log_dead_letters).
 const DEAD_LETTERS: &str = "
 SELECT g.id FROM {ns}.event_log g
 WHERE g.queue_id = $1 AND g.id > $2 AND g.status IN (1, 2) AND g.superseded = 0
-  AND ($3::text IS NULL OR EXISTS (SELECT FROM {ns}.events e WHERE e.id = g.event_id AND e.event_type = $3))
+  AND ($3::text IS NULL OR (SELECT e.event_type FROM {ns}.events e WHERE e.id = g.event_id) = $3)
 ORDER BY g.id LIMIT $4";
 
 /// What `why` needs to know about a live entry (primary keys).
 const WHY: &str = "
-SELECT q.lease_until, q.worker, q.place, q.due_at, q.group_key, q.queue_id, n.state, e.event_type,
+SELECT q.lease_until, q.worker, q.place, q.due_at, q.group_key, q.queue_id, n.state, coalesce(e.event_type, ''),
        coalesce($1::timestamptz, statement_timestamp())
-FROM {ns}.event_queue q JOIN {ns}.queues n ON n.id = q.queue_id JOIN {ns}.events e ON e.id = q.event_id
-WHERE q.id = $2";
+FROM (SELECT * FROM {ns}.event_queue q WHERE q.id = $2 OFFSET 0) AS q
+CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = q.queue_id OFFSET 0) AS n
+LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = q.event_id OFFSET 0) AS e ON true";
 
 /// Others of a group that go first (event_queue_group_head, event_queue_parked).
 const AHEAD_IN_GROUP: &str = "
@@ -548,18 +755,23 @@ SELECT (SELECT count(*) FROM {ns}.event_queue q WHERE q.queue_id = $1 AND q.grou
 /// Claimable entries of a queue before one, up to 1,000 (event_queue_fresh, event_queue_timed).
 const AHEAD_IN_QUEUE: &str = "
 WITH me AS MATERIALIZED (
-    SELECT q.id, q.queue_id, l.priority FROM {ns}.event_queue q LEFT JOIN {ns}.lanes l ON l.id = q.lane WHERE q.id = $2
+    SELECT q.id, q.queue_id, (SELECT l.priority FROM {ns}.lanes l WHERE l.id = q.lane) AS priority
+    FROM {ns}.event_queue q WHERE q.id = $2
 )
 SELECT count(*) FROM (
-    SELECT FROM me CROSS JOIN {ns}.lanes l CROSS JOIN LATERAL (
-        SELECT FROM {ns}.event_queue q
-        WHERE q.lane = l.id AND q.place = 0 AND q.lease_until IS NULL AND (l.priority < me.priority OR q.id < me.id)
+    SELECT FROM me CROSS JOIN LATERAL (
+        SELECT l.id, l.priority FROM {ns}.lanes l
+        WHERE l.queue_id = me.queue_id AND l.priority <= me.priority AND l.state < 2 OFFSET 0
+    ) AS l CROSS JOIN LATERAL (
+        (SELECT FROM {ns}.event_queue q
+         WHERE q.lane = l.id AND q.place = 0 AND q.lease_until IS NULL AND (l.priority < me.priority OR q.id < me.id)
+         LIMIT 1000)
         UNION ALL
-        SELECT FROM {ns}.event_queue q
-        WHERE q.lane = l.id AND q.place = 1 AND q.due_at <= coalesce($1::timestamptz, statement_timestamp())
-          AND q.lease_until IS NULL AND (l.priority < me.priority OR q.id < me.id)
+        (SELECT FROM {ns}.event_queue q
+         WHERE q.lane = l.id AND q.place = 1 AND q.due_at <= coalesce($1::timestamptz, statement_timestamp())
+           AND q.lease_until IS NULL AND (l.priority < me.priority OR q.id < me.id)
+         LIMIT 1000)
     ) AS before
-    WHERE l.queue_id = me.queue_id AND l.priority <= me.priority
     LIMIT 1000
 ) AS counted";
 
@@ -582,6 +794,39 @@ SELECT count(*) FILTER (WHERE lease_until IS NULL AND (place = 0 OR place IN (1,
        count(*) FILTER (WHERE lease_until IS NOT NULL)
 FROM {ns}.event_queue WHERE queue_id = $2";
 
+/// Since when the first entry of each lane could have been claimed. Lanes that hold something are found by stepping from one
+/// to the next (event_queue_fresh, event_queue_timed), so empty lanes cost nothing.
+const OLDEST: &str = "
+WITH RECURSIVE fresh AS (
+    (SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 0 ORDER BY q.lane LIMIT 1)
+    UNION ALL
+    SELECT n.lane FROM fresh f CROSS JOIN LATERAL (
+        SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 0 AND q.lane > f.lane ORDER BY q.lane LIMIT 1
+    ) AS n
+), timed AS (
+    (SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 1 ORDER BY q.lane LIMIT 1)
+    UNION ALL
+    SELECT n.lane FROM timed t CROSS JOIN LATERAL (
+        SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 1 AND q.lane > t.lane ORDER BY q.lane LIMIT 1
+    ) AS n
+)
+SELECT l.queue_id, extract(epoch FROM coalesce($1::timestamptz, statement_timestamp()) - o.since)::float8
+FROM (
+    SELECT f.lane, h.since FROM fresh f CROSS JOIN LATERAL (
+        SELECT to_timestamp(((q.event_id >> 22) + 1577836800000) / 1000.0) AS since FROM {ns}.event_queue q
+        WHERE q.lane = f.lane AND q.place = 0
+          AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
+        ORDER BY q.id LIMIT 1
+    ) AS h
+    UNION ALL
+    SELECT t.lane, h.since FROM timed t CROSS JOIN LATERAL (
+        SELECT q.due_at AS since FROM {ns}.event_queue q
+        WHERE q.lane = t.lane AND q.place = 1 AND q.due_at <= coalesce($1::timestamptz, statement_timestamp())
+          AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
+        ORDER BY q.due_at, q.id LIMIT 1
+    ) AS h
+) AS o JOIN {ns}.lanes l ON l.id = o.lane";
+
 /// Counts everything in one snapshot (reads everything).
 const CENSUS: &str = "
 SELECT (SELECT count(*) FROM {ns}.events),
@@ -589,15 +834,19 @@ SELECT (SELECT count(*) FROM {ns}.events),
        (SELECT count(*) FROM {ns}.event_queue WHERE lease_until IS NOT NULL),
        (SELECT count(*) FROM {ns}.event_log WHERE superseded <> 1)";
 
-/// Creates a queue or changes it (queues_name).
+/// Creates a queue unless there is one (queues_name).
+const MAKE_QUEUE: &str = "
+INSERT INTO {ns}.queues (name, client_id) VALUES ($1::text, $2::bigint)
+ON CONFLICT (coalesce(client_id, 0), name) DO NOTHING";
+
+/// A queue as it stands, locked (queues_name). The lock lets lanes be added meanwhile.
+const LOCK_QUEUE: &str = "
+SELECT id, state, depth_limit, settings FROM {ns}.queues
+WHERE coalesce(client_id, 0) = coalesce($2::bigint, 0) AND name = $1::text FOR NO KEY UPDATE";
+
+/// Changes a queue (queues' primary key).
 const PUT_QUEUE: &str = "
-INSERT INTO {ns}.queues AS q (name, state, depth_limit, settings)
-VALUES ($1, coalesce($2::smallint, 0), CASE WHEN $3::boolean THEN $4::bigint END, $6::text)
-ON CONFLICT (coalesce(client_id, 0), name) DO UPDATE
-    SET state = coalesce($2::smallint, q.state),
-        depth_limit = CASE WHEN $3::boolean THEN $4::bigint ELSE q.depth_limit END,
-        settings = CASE WHEN $5::boolean THEN $6::text ELSE q.settings END
-RETURNING state, depth_limit, settings";
+UPDATE {ns}.queues SET state = $2::smallint, depth_limit = $3::bigint, settings = $4::text WHERE id = $1::integer";
 
 /// Notes live consumers (consumers' primary key). In one order, so that processes that name the same ones never wait for
 /// each other in a circle.
@@ -610,21 +859,29 @@ FROM unnest($2::text[], $3::integer[], $4::text[]) AS i(worker, queue_id, types)
 ORDER BY i.worker, i.queue_id
 ON CONFLICT (worker, queue_id) DO UPDATE SET types = excluded.types, seen_at = excluded.seen_at";
 
-/// Entries that callers' own transactions left to be sorted in (event_queue_arrived).
+/// Entries that callers' own transactions left to be sorted in (event_queue_arrived; events' primary key). Nothing is
+/// locked yet: the locks of their groups come first.
 const ARRIVALS: &str = "
-SELECT q.id, q.queue_id, q.lane, e.event_type, q.group_key
-FROM {ns}.event_queue q JOIN {ns}.events e ON e.id = q.event_id
-WHERE q.place = 3 ORDER BY q.id LIMIT 1000 FOR UPDATE OF q SKIP LOCKED";
+SELECT q.id, q.queue_id, q.lane, e.event_type, q.group_key, q.exhausted_as, q.event_id
+FROM (
+    SELECT * FROM {ns}.event_queue q WHERE q.place = 3 ORDER BY q.id LIMIT 1000
+) AS q
+LEFT JOIN LATERAL (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_id OFFSET 0) AS e ON true";
 
-/// Sorts arrivals in: grouped ones are parked, others are timed, due now or at their own moment.
+/// Sorts arrivals in: grouped ones are parked, others are timed, due now or at their own moment (event_queue's primary
+/// key). One that somebody else has locked or sorted in is passed over.
 const SORT_IN: &str = "
+WITH found AS MATERIALIZED (
+    SELECT l.id FROM unnest($2::bigint[]) AS i(id) CROSS JOIN LATERAL (
+        SELECT q.id FROM {ns}.event_queue q WHERE q.id = i.id AND q.place = 3 OFFSET 0 FOR UPDATE SKIP LOCKED
+    ) AS l
+)
 UPDATE {ns}.event_queue q
-SET lane = i.lane,
+SET lane = ($3::integer[])[array_position($2::bigint[], q.id)],
     place = CASE WHEN q.group_key IS NULL THEN 1 ELSE 2 END,
     due_at = CASE WHEN q.group_key IS NULL THEN greatest(q.due_at, coalesce($1::timestamptz, statement_timestamp()))
              ELSE q.due_at END
-FROM unnest($2::bigint[], $3::integer[]) AS i(id, lane)
-WHERE q.id = i.id AND q.place = 3
+WHERE q.id = ANY (ARRAY(SELECT f.id FROM found f))
 RETURNING q.id, q.flags";
 
 /// After an outage: moves leases that were still held when the store was last known to work.
@@ -635,11 +892,23 @@ WHERE lease_until > $2::timestamptz";
 /// Forgets expired keys in small steps (deduplication_expiry).
 const EXPIRE_KEYS: &str = "
 DELETE FROM {ns}.deduplication d USING (
-    SELECT client_id, kind, scope, key FROM {ns}.deduplication
+    SELECT ctid AS place FROM {ns}.deduplication
     WHERE expires_at <= coalesce($1::timestamptz, statement_timestamp()) ORDER BY expires_at LIMIT 1000
     FOR UPDATE SKIP LOCKED
 ) AS old
-WHERE d.client_id = old.client_id AND d.kind = old.kind AND d.scope = old.scope AND d.key = old.key";
+WHERE d.ctid = old.place";
+
+/// Takes or keeps the lease of a task (maintenance's primary key).
+const ELECT: &str = "
+INSERT INTO {ns}.maintenance AS m (task, holder, until)
+VALUES ($2::text, $3::text, coalesce($1::timestamptz, statement_timestamp()) + $4::bigint * interval '1 microsecond')
+ON CONFLICT (task) DO UPDATE SET holder = excluded.holder, until = excluded.until
+    WHERE m.holder = excluded.holder OR m.until <= coalesce($1::timestamptz, statement_timestamp())";
+
+/// Forgets consumers that were not seen for long (the table, whole: a day's consumers).
+const FORGET_CONSUMERS: &str = "
+DELETE FROM {ns}.consumers
+WHERE seen_at < coalesce($1::timestamptz, statement_timestamp()) - $2::bigint * interval '1 microsecond'";
 
 /// Whether a claim whose answer was lost did happen (event_queue's primary key). Its moment tells it from a later claim of
 /// the same worker, which gets the same token if this one was lost.

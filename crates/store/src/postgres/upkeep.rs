@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tidegate_core::{QueueConfig, QueueName, QueueState, Timestamp, id::TSID_EPOCH_MS};
-
-use tokio_postgres::types::ToSql;
+use tidegate_core::{QueueConfig, QueueName, QueueState, Timestamp, Tsid, id::TSID_EPOCH_MS};
 
 use super::Inner;
 use super::connection::{Begin, Tx};
@@ -20,20 +18,26 @@ const PARTITIONS_EVERY: Duration = Duration::from_secs(600);
 
 impl Inner {
     pub(super) async fn maintain(&self) -> Result<Upkeep> {
-        let outage = if self.now().is_none() { self.beat().await? } else { None };
+        let outage = self.beat().await?;
         let promoted = self.sort_arrivals().await?;
+        let groups_mended = self.mend_groups().await?;
         let keys_expired = self.expire_keys().await?;
         if self.partitions_due() {
             self.add_partitions().await?;
         }
+        self.maintain_for_all().await?;
         self.count_log().await?;
-        Ok(Upkeep { promoted, keys_expired, outage })
+        Ok(Upkeep { promoted: promoted + groups_mended, keys_expired, outage, groups_mended })
     }
 
-    /// Writes the heartbeat. When it was old, leases that were held at its last beat are moved by the gap first.
+    /// Writes the heartbeat. When it was old, leases that were held at its last beat are moved by the gap first. On a clock
+    /// that tests move nothing was ever down.
     pub(super) async fn beat(&self) -> Result<Option<Duration>> {
+        if self.now().is_some() {
+            return Ok(None);
+        }
         let beaten = self
-            .database
+            .heart
             .transact(Begin::Lazy, &|_| Ok(()), &|tx| async move { self.beat_in(&tx).await }.boxed(), &|_, _| {
                 async { Ok(true) }.boxed()
             })
@@ -46,13 +50,20 @@ impl Inner {
     }
 
     async fn beat_in(&self, tx: &Tx) -> Result<Option<Duration>, Fault> {
-        let rows = tx.query(&self.sql.heartbeat, &[]).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let (last, now): (Timestamp, Timestamp) = (row.get(0), row.get(1));
-        let gap = Duration::try_from(now.duration_since(last)).unwrap_or_default();
-        if gap < Duration::from_millis(800) && now >= last {
-            return Ok(None);
+        let often = Duration::from_millis(800).min(self.options.store.outage_after / 4);
+        let mut found = None;
+        // Locked only once it is clear that it is to be written: many nodes look, one writes.
+        for look in [&self.sql.heartbeat, &self.sql.lock_heartbeat] {
+            let rows = tx.query(look, &[]).await?;
+            let Some(row) = rows.first() else { return Ok(None) };
+            let (last, now): (Timestamp, Timestamp) = (row.get(0), row.get(1));
+            let gap = Duration::try_from(now.duration_since(last)).unwrap_or_default();
+            if gap < often && now >= last {
+                return Ok(None);
+            }
+            found = Some((last, now, gap));
         }
+        let Some((last, now, gap)) = found else { return Ok(None) };
         tx.draw_xid().await?;
         let outage = gap > self.options.store.outage_after;
         if outage {
@@ -63,56 +74,53 @@ impl Inner {
         Ok(outage.then_some(gap))
     }
 
-    async fn expire_keys(&self) -> Result<u64> {
-        let reader = self.database.reader().await.map_err(Fault::into_error)?;
-        // One statement, its own transaction; a lost answer costs nothing.
-        let gone = reader.execute(&self.sql.expire_keys, &[&self.now()]).await;
-        gone.map_err(Fault::into_error)
-    }
-
+    /// Merges the change into what stands, under the queue's row lock: two changes at once both count. A change that
+    /// changes nothing writes nothing.
     pub(super) async fn put_queue(&self, name: &QueueName, change: QueueChange) -> Result<QueueConfig> {
-        let state = change.state.map(QueueState::code);
-        let limit = match change.depth_limit.flatten().map(i64::try_from) {
-            Some(Err(_)) => return Err(Error::invalid("a depth limit must be below 2^63")),
-            Some(Ok(limit)) => Some(limit),
-            None => None,
-        };
-        let (sets_limit, name_text) = (change.depth_limit.is_some(), name.as_str());
-        let settings = change.settings.as_ref().map(crate::work::settings_text).transpose()?;
-        let (sets_settings, settings) = (settings.is_some(), &settings.flatten());
-        let put = self
+        let (change, resumes) = (&change, change.state == Some(QueueState::Active));
+        let (config, written) = self
             .database
             .transact(
                 Begin::Write,
                 &|_| Ok(()),
-                &|tx| {
-                    async move {
-                        tx.query(&self.sql.bump_generation, &[]).await?;
-                        let params: [&(dyn ToSql + Sync); 6] =
-                            [&name_text, &state, &sets_limit, &limit, &sets_settings, settings];
-                        let rows = tx.query(&self.sql.put_queue, &params).await?;
-                        Ok(rows.first().map(|row| {
-                            (row.get::<_, i16>(0), row.get::<_, Option<i64>>(1), row.get::<_, Option<String>>(2))
-                        }))
-                    }
-                    .boxed()
-                },
+                &|tx| async move { self.write_queue(&tx, name, change.clone()).await }.boxed(),
+                // What was written may stand: merging it again changes nothing.
                 &|_, _| async { Ok(false) }.boxed(),
             )
             .await
             .map_err(Fault::into_error)?;
-        self.reload_catalog().await?;
-        let (state, limit, settings) =
-            put.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the queue was not written"))?;
-        if state == QueueState::Active.code() {
+        if written || self.catalog().await?.queue(name).is_err() {
+            self.reload_catalog().await?;
+        }
+        if resumes {
             self.announce(self.catalog().await?.queue(name).ok().map(|queue| queue.id));
         }
-        Ok(QueueConfig {
+        Ok(config)
+    }
+
+    async fn write_queue(&self, tx: &Tx, name: &QueueName, change: QueueChange) -> Result<(QueueConfig, bool), Fault> {
+        let client = name.client().map(Tsid::to_i64);
+        let made = tx.execute(&self.sql.make_queue, &[&name.name(), &client]).await? > 0;
+        let rows = tx.query(&self.sql.lock_queue, &[&name.name(), &client]).await?;
+        let row = rows.first().ok_or_else(|| Error::new(ErrorKind::Corrupt, "the queue was not written"))?;
+        let settings: Option<String> = row.get(3);
+        let damaged = |_| Error::new(ErrorKind::Corrupt, format!("queue {name} has a bad setting"));
+        let mut config = QueueConfig {
             name: name.clone(),
-            state: QueueState::from_code(state).unwrap_or_default(),
-            depth_limit: limit.map(|limit| u64::try_from(limit).unwrap_or(0)),
-            settings: super::catalog::read_settings(settings.as_deref()).unwrap_or_default(),
-        })
+            state: QueueState::from_code(row.get(1)).unwrap_or_default(),
+            depth_limit: row.get::<_, Option<i64>>(2).map(|limit| u64::try_from(limit).unwrap_or(0)),
+            settings: super::catalog::read_settings(settings.as_deref()).map_err(damaged)?,
+        };
+        let before = config.clone();
+        change.apply(&mut config)?;
+        let changed = config != before;
+        if changed {
+            let limit = config.depth_limit.and_then(|limit| i64::try_from(limit).ok());
+            let text = crate::work::settings_text(&config.settings)?;
+            let id: i32 = row.get(0);
+            tx.execute(&self.sql.put_queue, &[&id, &config.state.code(), &limit, &text]).await?;
+        }
+        Ok((config, made || changed))
     }
 
     pub(super) async fn consumers_seen(&self, consumers: Vec<Consumer>) -> Result<Batch<()>> {
@@ -152,7 +160,7 @@ impl Inner {
     /// go to the default partition, which is allowed.
     pub(super) async fn add_partitions(&self) -> Result<()> {
         let reader = self.database.reader().await.map_err(Fault::into_error)?;
-        let next = format!("SELECT last_value FROM {}.entry_id", self.options.store.namespace);
+        let next = format!("SELECT last_value FROM {}.entry_id", self.options.schema());
         let rows = reader.query(&next, &[]).await.map_err(Fault::into_error)?;
         let last_id: i64 = rows.first().map_or(1, |row| row.get(0));
         drop(reader);
@@ -166,7 +174,7 @@ impl Inner {
                     Begin::Write,
                     &|_| Ok(()),
                     &|tx| {
-                        let sql = partition.sql(&self.options.store.namespace);
+                        let sql = partition.sql(&self.options.schema());
                         async move { tx.run(&sql).await }.boxed()
                     },
                     &|_, ()| async { Ok(true) }.boxed(),

@@ -16,14 +16,16 @@ use tokio_postgres::types::ToSql;
 use super::audit::read_rows;
 use super::connection::Tx;
 use super::errors::Fault;
+use super::groups::{Groups, borrowed};
+use super::halves::in_halves;
 use super::row::count;
 use super::tags::tagged;
 use super::{Inner, PostgresStore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Requeue, RequeueAt};
 use crate::work::{
-    AuditRow, Heartbeat, Held, Holder, ListQuery, Page, Report, Reported, Reset, Retained, Retention, WorkStore,
-    WorkerView, lease_required, not_resettable, replay,
+    AuditRow, Heartbeat, HeartbeatLease, Held, Holder, ListQuery, Page, Report, Reported, Reset, Retained, Retention,
+    WorkStore, WorkerView, lease_required, not_resettable, replay,
 };
 
 /// Entries that a worker is shown to hold, at most.
@@ -45,6 +47,10 @@ impl WorkStore for PostgresStore {
 
     async fn reset(&self, items: Vec<Reset>) -> Result<Batch<()>> {
         self.detached(|inner| async move { inner.reset(items).await }).await
+    }
+
+    async fn queues_of(&self, ids: Vec<EntryId>) -> Result<Vec<Option<QueueName>>> {
+        self.detached(|inner| async move { inner.queues_of(&ids).await }).await
     }
 
     async fn audit(&self, id: EntryId) -> Result<Vec<AuditRow>> {
@@ -108,6 +114,13 @@ impl Live {
     }
 }
 
+/// What a batch of reports moved: queues that got work, and groups that lost their head.
+#[derive(Default)]
+struct Moved {
+    queues: Vec<i32>,
+    freed: Groups,
+}
+
 /// Splits items into rounds in which no entry comes twice; each round is a list of indexes.
 fn rounds<I>(items: &[I], id: impl Fn(&I) -> EntryId) -> Vec<Vec<usize>> {
     let mut rounds: Vec<(BTreeSet<EntryId>, Vec<usize>)> = Vec::new();
@@ -126,18 +139,26 @@ fn rounds<I>(items: &[I], id: impl Fn(&I) -> EntryId) -> Vec<Vec<usize>> {
 
 impl Inner {
     async fn report(&self, items: Vec<Report>) -> Result<Batch<Reported>> {
-        let items = &items;
         // A report that was recorded is found recorded when it runs again, so a lost answer is answered by that.
-        self.settle(items.len(), &|tx| async move { self.report_items(tx, items).await }.boxed()).await
+        in_halves(items, &|items: Vec<Report>| {
+            async move {
+                let items = &items[..];
+                self.settle(items.len(), &|tx| async move { self.report_items(tx, items).await }.boxed()).await
+            }
+            .boxed()
+        })
+        .await
     }
 
     async fn report_items(&self, tx: Arc<Tx>, items: &[Report]) -> Result<(Batch<Reported>, Vec<i32>), Fault> {
         let mut answers: Vec<Option<Result<Reported>>> = items.iter().map(|_| None).collect();
-        let mut queues = Vec::new();
+        let mut moved = Moved::default();
         for round in rounds(items, |item| item.holder.id) {
             let round: Vec<(usize, &Report)> = round.into_iter().map(|index| (index, &items[index])).collect();
-            self.report_round(&tx, &round, &mut answers, &mut queues).await?;
+            self.report_round(&tx, &round, &mut answers, &mut moved).await?;
         }
+        let Moved { mut queues, freed } = moved;
+        queues.extend(self.promote(&tx, borrowed(&freed)).await?);
         Ok((all_answered(answers), queues))
     }
 
@@ -146,7 +167,7 @@ impl Inner {
         tx: &Tx,
         round: &[(usize, &Report)],
         answers: &mut [Option<Result<Reported>>],
-        queues: &mut Vec<i32>,
+        moved: &mut Moved,
     ) -> Result<(), Fault> {
         let live = self.lock_live(tx, round.iter().map(|(_, item)| item.holder.id)).await?;
         let others = round
@@ -172,8 +193,8 @@ impl Inner {
                 _ => answers[*index] = Some(Err(nothing_held(id, &known))),
             }
         }
-        let mut rows = self.end_attempts(tx, &ends, queues).await?;
-        rows.extend(self.retry_attempts(tx, &retries, queues).await?);
+        let mut rows = self.end_attempts(tx, &ends, &mut moved.freed).await?;
+        rows.extend(self.retry_attempts(tx, &retries, &mut moved.queues).await?);
         let ended = ends.iter().map(|(index, item, ..)| (*index, item.holder.id));
         let retried = retries.iter().map(|(index, item, _)| (*index, item.holder.id));
         let written = self.add_audit(tx, &rows).await?;
@@ -205,7 +226,7 @@ impl Inner {
         &self,
         tx: &Tx,
         ends: &[(usize, &Report, &Live, tidegate_core::End)],
-        queues: &mut Vec<i32>,
+        freed: &mut Groups,
     ) -> Result<Vec<AuditRow>, Fault> {
         let mut items: Vec<Finalize> = ends
             .iter()
@@ -222,8 +243,7 @@ impl Inner {
             return Ok(Vec::new());
         }
         items.sort_by_key(|item| item.id);
-        let (_, promoted) = self.move_to_log(tx, &items).await?;
-        queues.extend(promoted);
+        self.move_to_log(tx, &items, freed).await?;
         let row = |(_, item, live, _): &(usize, &Report, &Live, tidegate_core::End)| {
             let mut row = row_of(item, live);
             if item.outcome == Outcome::Failed {
@@ -357,10 +377,13 @@ impl Inner {
 
     async fn beat_items(&self, tx: Arc<Tx>, items: &[Heartbeat]) -> Result<(Batch<Held>, Vec<i32>), Fault> {
         let (live, refused) = self.held(&tx, items.iter().map(|item| &item.holder)).await?;
+        let claimed = self.claimed_for(&tx, items, &live).await?;
         let mut extends = Vec::new();
         for (index, item) in items.iter().enumerate() {
-            if let (None, Some(live)) = (refused.get(&index), live.get(&item.holder.id.get())) {
-                extends.push(Extend { id: item.holder.id, token: live.token, lease: item.lease });
+            let id = item.holder.id.get();
+            if let (None, Some(live)) = (refused.get(&index), live.get(&id)) {
+                let lease = item.lease.length(claimed.get(&id).copied(), &self.settings_of(live.queue_id).await?);
+                extends.push(Extend { id: item.holder.id, token: live.token, lease });
             }
         }
         let (extended, _) = self.extend_items(Arc::clone(&tx), &extends).await?;
@@ -376,12 +399,59 @@ impl Inner {
         Ok((items.iter().enumerate().map(answer).collect(), Vec::new()))
     }
 
-    async fn reset(&self, items: Vec<Reset>) -> Result<Batch<()>> {
-        let items = &items;
-        self.settle(items.len(), &|tx| async move { self.reset_items(tx, items).await }.boxed()).await
+    /// How long the claims asked for, in milliseconds, where somebody wants to know. The audit says it.
+    async fn claimed_for(
+        &self,
+        tx: &Tx,
+        items: &[Heartbeat],
+        live: &HashMap<i64, Live>,
+    ) -> Result<HashMap<i64, i64>, Fault> {
+        let unsaid = items.iter().filter(|item| matches!(item.lease, HeartbeatLease::AsClaimed { .. }));
+        let wanted: BTreeMap<i64, i64> =
+            unsaid.filter_map(|item| Some((item.holder.id.get(), live.get(&item.holder.id.get())?.token.0))).collect();
+        if wanted.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let (ids, tokens): (Vec<i64>, Vec<i64>) = wanted.into_iter().unzip();
+        let rows = tx.query(&self.sql.work.claimed_for, &[&ids, &tokens]).await?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
-    async fn reset_items(&self, tx: Arc<Tx>, items: &[Reset]) -> Result<(Batch<()>, Vec<i32>), Fault> {
+    async fn queues_of(&self, ids: &[EntryId]) -> Result<Vec<Option<QueueName>>> {
+        let numbers: Vec<i64> = ids.iter().map(|id| id.get()).collect();
+        let reader = self.database.reader_patiently().await?;
+        let rows = reader.query(&self.sql.work.queues_of, &[&numbers]).await.map_err(Fault::into_error)?;
+        drop(reader);
+        let found: HashMap<i64, i32> =
+            rows.iter().filter_map(|row| Some((row.get(0), row.get::<_, Option<i32>>(1)?))).collect();
+        let mut catalog = self.catalog().await?;
+        if found.values().any(|queue| catalog.queue_by_id(*queue).is_none()) {
+            self.reload_catalog().await?;
+            catalog = self.catalog().await?;
+        }
+        let name = |id: &i64| Some(catalog.queue_by_id(*found.get(id)?)?.name.clone());
+        Ok(numbers.iter().map(name).collect())
+    }
+
+    async fn reset(&self, items: Vec<Reset>) -> Result<Batch<()>> {
+        let items = &items;
+        let work = |tx| async move { self.reset_items(tx, items).await }.boxed();
+        // Run again, a reset of our own would look like an entry that cannot be reset.
+        let confirm = |tx: Arc<Tx>, (answers, _): &(Batch<i64>, Vec<i32>)| {
+            let rows = items.iter().zip(answers).filter_map(|(item, row)| Some((item.id.get(), *row.as_ref().ok()?)));
+            let (entries, rows): (Vec<i64>, Vec<i64>) = rows.unzip();
+            async move {
+                let found = tx.query(&self.sql.work.resets_stand, &[&entries, &rows]).await?;
+                Ok(found.len() == rows.len())
+            }
+            .boxed()
+        };
+        let answers = self.settle_confirmed(items.len(), &work, &confirm).await?;
+        Ok(answers.into_iter().map(|answer| answer.map(drop)).collect())
+    }
+
+    /// Answers the audit row of each.
+    async fn reset_items(&self, tx: Arc<Tx>, items: &[Reset]) -> Result<(Batch<i64>, Vec<i32>), Fault> {
         let reasons: BTreeMap<i64, Option<&str>> =
             items.iter().rev().map(|item| (item.id.get(), item.reason.as_deref())).collect();
         let ids: Vec<i64> = reasons.keys().copied().collect();
@@ -397,12 +467,12 @@ impl Inner {
         }
         let (ids, texts): (Vec<i64>, Vec<Option<&str>>) =
             reasons.into_iter().filter(|(id, _)| done.contains(id)).unzip();
-        tx.execute(&self.sql.work.audit_reset, &[&self.now(), &ids, &texts]).await?;
+        let written = tx.query(&self.sql.work.audit_reset, &[&self.now(), &ids, &texts]).await?;
+        let mut open: HashMap<i64, i64> = written.iter().map(|row| (row.get(0), row.get(1))).collect();
         let known = self.known(&tx, items.iter().map(|item| item.id)).await?;
-        let mut open = done;
         let answer = |item: &Reset| {
-            if open.remove(&item.id.get()) {
-                Ok(())
+            if let Some(row) = open.remove(&item.id.get()) {
+                Ok(row)
             } else if known.contains(&item.id.get()) {
                 Err(not_resettable(item.id, "it is neither"))
             } else {
@@ -425,11 +495,11 @@ impl Inner {
         let reader = self.database.reader_patiently().await?;
         let mut known = BTreeMap::new();
         for row in reader.query(&self.sql.work.consumers, &[]).await.map_err(Fault::into_error)? {
-            crate::work::seen(&mut known, row.get(0), QueueName::new(row.get::<_, String>(1))?, row.get(2));
+            crate::work::seen(&mut known, row.get(0), super::row::queue(&row, 1, 3)?, row.get(2));
         }
-        for row in reader.query(&self.sql.work.held, &[&self.now()]).await.map_err(Fault::into_error)? {
+        for row in reader.query(&self.sql.work.held, &[]).await.map_err(Fault::into_error)? {
             let worker: Option<String> = row.get(0);
-            let queue = QueueName::new(row.get::<_, String>(1))?;
+            let queue = super::row::queue(&row, 1, 4)?;
             let view = crate::work::seen(&mut known, worker.unwrap_or_default(), queue, row.get(2));
             view.held += 1;
             if view.holds.len() < SHOWN {

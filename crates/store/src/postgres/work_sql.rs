@@ -20,9 +20,12 @@ pub(super) struct WorkSql {
     pub(super) audit_abandoned: String,
     pub(super) audit_released: String,
     pub(super) audit_reset: String,
+    pub(super) resets_stand: String,
     pub(super) audit: String,
     pub(super) last_verdicts: String,
     pub(super) last_starts: String,
+    pub(super) claimed_for: String,
+    pub(super) queues_of: String,
     pub(super) lock_live: String,
     pub(super) reset: String,
     pub(super) summaries: String,
@@ -38,11 +41,12 @@ pub(super) struct WorkSql {
     pub(super) held: String,
     pub(super) forget_audit: String,
     pub(super) old_rows: String,
+    pub(super) lock_old_rows: String,
     pub(super) forget_entries: String,
     pub(super) uncount: String,
     pub(super) put_key: String,
     pub(super) keys: String,
-    pub(super) key_by_hash: String,
+    pub(super) keys_by_hash: String,
     pub(super) revoke_key: String,
     pub(super) keys_used: String,
 }
@@ -53,6 +57,9 @@ const AUDIT: &str = "a.id, a.entry_id, a.action, a.worker, a.generation, a.attem
 /// What is shown of an API key.
 const KEY: &str = "id, name, scopes, client_id, created_at, last_used_at, revoked_at";
 const NOW: &str = "coalesce($1::timestamptz, statement_timestamp())";
+/// The type of the entry behind a tag's row.
+const TYPE_OF: &str = "(SELECT e.event_type FROM {ns}.events e \
+    WHERE e.id = (SELECT q.event_id FROM {ns}.event_queue q WHERE q.id = t.entry_id))";
 /// Where a live entry stands among those of its tags.
 const STATE: &str = "CASE WHEN q.lease_until IS NOT NULL THEN 3 ELSE least(q.place, 2) END";
 const RANK: &str = "CASE WHEN q.lease_until IS NOT NULL THEN (extract(epoch FROM q.lease_until) * 1000000)::bigint \
@@ -67,6 +74,7 @@ impl WorkSql {
                 .replace("{key}", KEY)
                 .replace("{state}", STATE)
                 .replace("{rank}", RANK)
+                .replace("{type_of}", TYPE_OF)
                 .replace("{now_us}", "(extract(epoch FROM {now}) * 1000000)::bigint")
                 .replace("{now}", NOW)
                 .replace("{ns}", namespace)
@@ -87,9 +95,12 @@ impl WorkSql {
             audit_abandoned: fill(AUDIT_ABANDONED),
             audit_released: fill(AUDIT_RELEASED),
             audit_reset: fill(AUDIT_RESET),
+            resets_stand: fill(RESETS_STAND),
             audit: fill("SELECT {audit} FROM {ns}.event_audit a WHERE a.entry_id = $1 ORDER BY a.id"),
             last_verdicts: fill(LAST_VERDICTS),
             last_starts: fill(LAST_STARTS),
+            claimed_for: fill(CLAIMED_FOR),
+            queues_of: fill(QUEUES_OF),
             lock_live: fill(LOCK_LIVE),
             reset: fill(RESET),
             summaries: fill(SUMMARIES),
@@ -102,11 +113,12 @@ impl WorkSql {
             count_log: fill(COUNT_LOG),
             count_tags: fill(COUNT_TAGS),
             consumers: fill(
-                "SELECT c.worker, n.name, c.seen_at FROM {ns}.consumers c JOIN {ns}.queues n ON n.id = c.queue_id",
+                "SELECT c.worker, n.name, c.seen_at, n.client_id FROM {ns}.consumers c JOIN {ns}.queues n ON n.id = c.queue_id",
             ),
             held: fill(HELD),
             forget_audit: fill(FORGET_AUDIT),
-            old_rows: fill(OLD_ROWS),
+            old_rows: fill(&format!("{OLD_ROWS}{OLD_ROWS_FROM}")),
+            lock_old_rows: fill(&format!("{OLD_ROWS}{OLD_ROWS_OF}")),
             forget_entries: fill(FORGET_ENTRIES),
             uncount: fill(UNCOUNT),
             put_key: fill(
@@ -114,7 +126,8 @@ impl WorkSql {
                  ON CONFLICT (hash) DO NOTHING RETURNING {key}",
             ),
             keys: fill("SELECT {key} FROM {ns}.api_keys ORDER BY id"),
-            key_by_hash: fill("SELECT {key} FROM {ns}.api_keys WHERE hash = $1"),
+            // Unique index on the hash.
+            keys_by_hash: fill("SELECT {key}, hash FROM {ns}.api_keys WHERE hash = ANY ($1::bytea[])"),
             revoke_key: fill(
                 "UPDATE {ns}.api_keys SET revoked_at = coalesce(revoked_at, {now}) WHERE id = $2 RETURNING {key}",
             ),
@@ -132,33 +145,30 @@ WITH offered AS MATERIALIZED (
     CROSS JOIN LATERAL (
         (SELECT t.entry_id FROM {ns}.event_tags t
          WHERE t.queue_id = $4 AND t.tag = p.tag AND t.state = 0 AND t.priority = p.priority AND t.rank >= p.mark
-           AND ($5::text[] IS NULL OR EXISTS (
-               SELECT FROM {ns}.event_queue q JOIN {ns}.events e ON e.id = q.event_id
-               WHERE q.id = t.entry_id AND e.event_type = ANY ($5::text[])))
+           AND ($5::text[] IS NULL OR {type_of} = ANY ($5::text[]))
          ORDER BY t.rank, t.entry_id LIMIT $6)
         UNION ALL
         (SELECT t.entry_id FROM {ns}.event_tags t
          WHERE t.queue_id = $4 AND t.tag = p.tag AND t.state = 1 AND t.priority = p.priority AND t.rank <= {now_us}
-           AND ($5::text[] IS NULL OR EXISTS (
-               SELECT FROM {ns}.event_queue q JOIN {ns}.events e ON e.id = q.event_id
-               WHERE q.id = t.entry_id AND e.event_type = ANY ($5::text[])))
+           AND ($5::text[] IS NULL OR {type_of} = ANY ($5::text[]))
          ORDER BY t.rank, t.entry_id LIMIT $6)
         UNION ALL
         (SELECT t.entry_id FROM {ns}.event_tags t
          WHERE t.queue_id = $4 AND t.tag = p.tag AND t.state = 3 AND t.priority = p.priority AND t.rank <= {now_us}
-           AND ($5::text[] IS NULL OR EXISTS (
-               SELECT FROM {ns}.event_queue q JOIN {ns}.events e ON e.id = q.event_id
-               WHERE q.id = t.entry_id AND e.event_type = ANY ($5::text[])))
+           AND ($5::text[] IS NULL OR {type_of} = ANY ($5::text[]))
          ORDER BY t.rank, t.entry_id LIMIT $6)
     ) AS o
     GROUP BY o.entry_id, p.priority
     ORDER BY p.priority, o.entry_id LIMIT $6
 ), taken AS MATERIALIZED (
     SELECT q.ctid
-    FROM offered o JOIN {ns}.event_queue q ON q.id = o.id
-    WHERE q.place < 2 AND (q.place = 0 OR q.due_at <= {now}) AND (q.lease_until IS NULL OR q.lease_until <= {now})
-    ORDER BY o.priority, o.id LIMIT $7
-    FOR UPDATE OF q SKIP LOCKED
+    FROM offered o CROSS JOIN LATERAL (
+        SELECT q.ctid FROM {ns}.event_queue q
+        WHERE q.id = o.id AND q.place < 2 AND (q.place = 0 OR q.due_at <= {now})
+          AND (q.lease_until IS NULL OR q.lease_until <= {now})
+        FOR UPDATE SKIP LOCKED
+    ) AS q
+    LIMIT $7
 )";
 
 /// Which tags have something to claim: a look at the first of each priority and state (event_tags_rank).
@@ -180,30 +190,54 @@ WHERE EXISTS (
          WHERE t.queue_id = $2 AND t.tag = w.tag AND t.state = 3 AND t.priority = p.priority AND t.rank <= {now_us} LIMIT 1)
     ) AS found)";
 
-/// Leased entries stand by the end of their lease (event_tags' primary key).
+/// Leased entries stand by the end of their lease (event_tags' primary key). As in all statements here that change tags by
+/// their place: whoever changes the tags of an entry has locked the entry in a statement before, so the place
+/// holds. A tag is found as the first at or after its key: only the primary key has that order.
 const LEASE_TAGS: &str = "
-UPDATE {ns}.event_tags t SET state = 3, rank = i.rank
-FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS i(tag, id, rank)
-WHERE t.tag = i.tag AND t.entry_id = i.id";
+WITH found AS MATERIALIZED (
+    SELECT f.place, i.rank FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS i(tag, id, rank)
+    CROSS JOIN LATERAL (
+        SELECT n.place FROM (
+            SELECT t.ctid AS place, t.tag, t.entry_id FROM {ns}.event_tags t
+            WHERE (t.tag, t.entry_id) >= (i.tag, i.id) ORDER BY t.tag, t.entry_id LIMIT 1
+        ) AS n WHERE n.tag = i.tag AND n.entry_id = i.id
+    ) AS f
+)
+UPDATE {ns}.event_tags t SET state = 3, rank = f.rank FROM found f WHERE t.ctid = f.place";
 
 /// The tags of live entries follow them to where they wait now (primary keys).
 const FOLLOW: &str = "
-UPDATE {ns}.event_tags t SET state = {state}, rank = {rank}
-FROM unnest($1::bigint[]) AS i(id)
-JOIN {ns}.event_queue q ON q.id = i.id
-JOIN {ns}.events e ON e.id = q.event_id
-CROSS JOIN LATERAL unnest(string_to_array(e.tags, ',')) AS x(tag)
-WHERE t.tag = x.tag AND t.entry_id = q.id";
+WITH found AS MATERIALIZED (
+    SELECT f.place, {state} AS state, {rank} AS rank
+    FROM unnest($1::bigint[]) AS i(id)
+    CROSS JOIN LATERAL (SELECT * FROM {ns}.event_queue q WHERE q.id = i.id OFFSET 0) AS q
+    CROSS JOIN LATERAL unnest(string_to_array(
+        (SELECT e.tags FROM {ns}.events e WHERE e.id = q.event_id), ',')) AS x(tag)
+    CROSS JOIN LATERAL (
+        SELECT n.place FROM (
+            SELECT t.ctid AS place, t.tag, t.entry_id FROM {ns}.event_tags t
+            WHERE (t.tag, t.entry_id) >= (x.tag, q.id) ORDER BY t.tag, t.entry_id LIMIT 1
+        ) AS n WHERE n.tag = x.tag AND n.entry_id = q.id
+    ) AS f
+)
+UPDATE {ns}.event_tags t SET state = f.state, rank = f.rank FROM found f WHERE t.ctid = f.place";
 
 /// The tags of ended entries go to the log (primary keys).
 const END_TAGS: &str = "
 WITH ended AS MATERIALIZED (
     SELECT i.id, i.status, x.tag
     FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) AS i(id, event_id, status)
-    JOIN {ns}.events e ON e.id = i.event_id
-    CROSS JOIN LATERAL unnest(string_to_array(e.tags, ',')) AS x(tag)
+    CROSS JOIN LATERAL unnest(string_to_array(
+        (SELECT e.tags FROM {ns}.events e WHERE e.id = i.event_id), ',')) AS x(tag)
+), found AS MATERIALIZED (
+    SELECT f.place FROM ended x CROSS JOIN LATERAL (
+        SELECT n.place FROM (
+            SELECT t.ctid AS place, t.tag, t.entry_id FROM {ns}.event_tags t
+            WHERE (t.tag, t.entry_id) >= (x.tag, x.id) ORDER BY t.tag, t.entry_id LIMIT 1
+        ) AS n WHERE n.tag = x.tag AND n.entry_id = x.id
+    ) AS f
 ), gone AS (
-    DELETE FROM {ns}.event_tags t USING ended x WHERE t.tag = x.tag AND t.entry_id = x.id
+    DELETE FROM {ns}.event_tags t USING found f WHERE t.ctid = f.place
 )
 INSERT INTO {ns}.log_tags (entry_id, status, tag) SELECT id, status, tag FROM ended
 ON CONFLICT (tag, status, entry_id) DO NOTHING";
@@ -213,12 +247,17 @@ const PUT_TAGS: &str = "
 WITH back AS MATERIALIZED (
     SELECT q.id, q.queue_id, {state} AS state, {rank} AS rank, coalesce(l.priority, -q.lane - 1000) AS priority, x.tag
     FROM unnest($1::bigint[]) AS i(id)
-    JOIN {ns}.event_queue q ON q.id = i.id
-    LEFT JOIN {ns}.lanes l ON l.id = q.lane
-    JOIN {ns}.events e ON e.id = q.event_id
-    CROSS JOIN LATERAL unnest(string_to_array(e.tags, ',')) AS x(tag)
+    CROSS JOIN LATERAL (SELECT * FROM {ns}.event_queue q WHERE q.id = i.id OFFSET 0) AS q
+    LEFT JOIN LATERAL (SELECT * FROM {ns}.lanes l WHERE l.id = q.lane OFFSET 0) AS l ON true
+    CROSS JOIN LATERAL unnest(string_to_array(
+        (SELECT e.tags FROM {ns}.events e WHERE e.id = q.event_id), ',')) AS x(tag)
+), found AS MATERIALIZED (
+    SELECT f.place FROM back b CROSS JOIN LATERAL (
+        SELECT t.ctid AS place FROM {ns}.log_tags t
+        WHERE t.tag = b.tag AND t.status IN (1, 2) AND t.entry_id = b.id OFFSET 0
+    ) AS f
 ), gone AS (
-    DELETE FROM {ns}.log_tags t USING back b WHERE t.tag = b.tag AND t.status IN (1, 2) AND t.entry_id = b.id
+    DELETE FROM {ns}.log_tags t USING found f WHERE t.ctid = f.place
 )
 INSERT INTO {ns}.event_tags (entry_id, rank, queue_id, state, priority, tag)
 SELECT id, rank, queue_id, state, priority, tag FROM back
@@ -234,9 +273,11 @@ WHERE state = 3 AND rank > (extract(epoch FROM $2::timestamptz) * 1000000)::bigi
 const KNOWN_REQUESTS: &str = "
 SELECT i.ord::integer, d.entry_id, d.event_id, e.created_at, d.fingerprint
 FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS i(client_id, key, ord)
-JOIN {ns}.deduplication d ON d.client_id = i.client_id AND d.kind = 1 AND d.scope = 0 AND d.key = i.key
-LEFT JOIN {ns}.events e ON e.id = d.event_id
-WHERE d.expires_at > {now}";
+CROSS JOIN LATERAL (
+    SELECT * FROM {ns}.deduplication d
+    WHERE d.client_id = i.client_id AND d.kind = 1 AND d.scope = 0 AND d.key = i.key AND d.expires_at > {now} OFFSET 0
+) AS d
+LEFT JOIN LATERAL (SELECT e.created_at FROM {ns}.events e WHERE e.id = d.event_id OFFSET 0) AS e ON true";
 
 /// Takes keys of requests that are free or expired. Keys come sorted.
 const TAKE_REQUESTS: &str = "
@@ -264,8 +305,8 @@ RETURNING {audit}";
 
 /// Appends: who picked what.
 const AUDIT_PICKED: &str = "
-INSERT INTO {ns}.event_audit (entry_id, action, worker, generation, attempt, token, created_at)
-SELECT i.id, 0, $2, i.generation, i.attempt, i.token, {now}
+INSERT INTO {ns}.event_audit (entry_id, action, worker, generation, attempt, token, created_at, execution_time_ms)
+SELECT i.id, 0, $2, i.generation, i.attempt, i.token, {now}, $7
 FROM unnest($3::bigint[], $4::integer[], $5::integer[], $6::bigint[]) AS i(id, generation, attempt, token)";
 
 /// Appends: where the last thing known (event_audit_entry, from its end) is that somebody else held it under an older
@@ -293,7 +334,16 @@ WHERE l.action IN (0, 1) AND l.token = i.token";
 const AUDIT_RESET: &str = "
 INSERT INTO {ns}.event_audit (entry_id, action, generation, attempt, token, message, created_at)
 SELECT q.id, 6, q.generation, q.attempts, q.token, i.message, {now}
-FROM unnest($2::bigint[], $3::text[]) AS i(id, message) JOIN {ns}.event_queue q ON q.id = i.id";
+FROM unnest($2::bigint[], $3::text[]) AS i(id, message)
+CROSS JOIN LATERAL (SELECT * FROM {ns}.event_queue q WHERE q.id = i.id OFFSET 0) AS q
+RETURNING entry_id, id";
+
+/// Which of these audit rows are there (event_audit's primary key).
+const RESETS_STAND: &str = "
+SELECT a.id FROM unnest($1::bigint[], $2::bigint[]) AS i(entry_id, id)
+CROSS JOIN LATERAL (
+    SELECT a.id FROM {ns}.event_audit a WHERE a.id = i.id AND a.entry_id = i.entry_id AND a.action = 6 OFFSET 0
+) AS a";
 
 /// What workers last reported about entries (event_audit_entry, from its end).
 const LAST_VERDICTS: &str = "
@@ -316,38 +366,60 @@ CROSS JOIN LATERAL (
 
 /// Live entries, locked in the order of their ids (event_queue's primary key).
 const LOCK_LIVE: &str = "
-SELECT q.id, q.token, q.lease_until IS NOT NULL, q.worker, q.attempts, q.max_attempts, q.generation, q.queue_id, e.retry
-FROM unnest($1::bigint[]) AS i(id) JOIN {ns}.event_queue q ON q.id = i.id JOIN {ns}.events e ON e.id = q.event_id
-FOR UPDATE OF q";
+SELECT q.id, q.token, q.leased, q.worker, q.attempts, q.max_attempts, q.generation, q.queue_id, e.retry
+FROM unnest($1::bigint[]) AS i(id)
+CROSS JOIN LATERAL (
+    SELECT q.*, q.lease_until IS NOT NULL AS leased FROM {ns}.event_queue q WHERE q.id = i.id FOR UPDATE
+) AS q
+CROSS JOIN LATERAL (SELECT e.retry FROM {ns}.events e WHERE e.id = q.event_id OFFSET 0) AS e";
+
+/// How long claims asked for (event_audit_entry): the row of a claim holds it where the others hold how long work took.
+const CLAIMED_FOR: &str = "
+SELECT i.id, a.execution_time_ms
+FROM unnest($1::bigint[], $2::bigint[]) AS i(id, token)
+CROSS JOIN LATERAL (
+    SELECT v.execution_time_ms FROM {ns}.event_audit v
+    WHERE v.entry_id = i.id AND v.token = i.token AND v.action = 0 ORDER BY v.id DESC LIMIT 1
+) AS a
+WHERE a.execution_time_ms IS NOT NULL";
+
+/// The queues of entries, live or ended (both primary keys).
+const QUEUES_OF: &str = "
+SELECT i.id, coalesce((SELECT q.queue_id FROM {ns}.event_queue q WHERE q.id = i.id),
+                      (SELECT g.queue_id FROM {ns}.event_log g WHERE g.id = i.id ORDER BY g.generation DESC LIMIT 1))
+FROM unnest($1::bigint[]) AS i(id)";
 
 /// Puts held entries back by hand (event_queue's primary key).
 const RESET: &str = "
 UPDATE {ns}.event_queue q
 SET lease_until = NULL, worker = NULL, token = q.token + 1, attempts = q.attempts - 1, place = 1, due_at = {now},
     updated_at = {now}
-FROM unnest($2::bigint[]) AS i(id)
-WHERE q.id = i.id AND q.lease_until IS NOT NULL
+WHERE q.id = ANY ($2::bigint[]) AND q.lease_until IS NOT NULL
 RETURNING q.id, q.queue_id, q.flags";
 
-/// Entries as lists show them (primary keys).
+/// Entries as lists show them (primary keys). The fact of one that was set aside may be missing.
 const SUMMARIES: &str = "
 SELECT q.id, q.event_id, n.name, q.attempts, q.max_attempts, coalesce(l.priority, -q.lane - 1000)::smallint, q.group_key,
-       q.worker, coalesce(q.updated_at, e.created_at), CASE WHEN q.lease_until IS NULL THEN -2 ELSE -1 END::smallint,
-       q.due_at, e.event_type, e.title, e.tags, e.client_id, e.created_at
+       q.worker, coalesce(q.updated_at, e.created_at, to_timestamp(((q.event_id >> 22) + 1577836800000) / 1000.0)), CASE WHEN q.lease_until IS NULL THEN -2 ELSE -1 END::smallint,
+       q.due_at, coalesce(e.event_type, l.event_type, ''), e.title, e.tags, n.client_id,
+       coalesce(e.created_at, to_timestamp(((q.event_id >> 22) + 1577836800000) / 1000.0))
 FROM unnest($1::bigint[]) AS i(id)
-JOIN {ns}.event_queue q ON q.id = i.id
-JOIN {ns}.queues n ON n.id = q.queue_id
-LEFT JOIN {ns}.lanes l ON l.id = q.lane
-JOIN {ns}.events e ON e.id = q.event_id
+CROSS JOIN LATERAL (SELECT * FROM {ns}.event_queue q WHERE q.id = i.id OFFSET 0) AS q
+CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = q.queue_id OFFSET 0) AS n
+LEFT JOIN LATERAL (SELECT * FROM {ns}.lanes l WHERE l.id = q.lane OFFSET 0) AS l ON true
+LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = q.event_id OFFSET 0) AS e ON true
 UNION ALL
 SELECT g.id, g.event_id, n.name, g.attempts, g.max_attempts, coalesce(l.priority, -g.lane - 1000)::smallint, g.group_key,
-       g.worker, g.finished_at, g.status, NULL, e.event_type, e.title, e.tags, e.client_id, e.created_at
+       g.worker, g.finished_at, g.status, NULL, coalesce(e.event_type, l.event_type, ''), e.title, e.tags, n.client_id,
+       coalesce(e.created_at, to_timestamp(((g.event_id >> 22) + 1577836800000) / 1000.0))
 FROM unnest($1::bigint[]) AS i(id)
-JOIN {ns}.event_log g ON g.id = i.id
-JOIN {ns}.queues n ON n.id = g.queue_id
-LEFT JOIN {ns}.lanes l ON l.id = g.lane
-JOIN {ns}.events e ON e.id = g.event_id
-WHERE g.superseded <> 1";
+CROSS JOIN LATERAL (
+    SELECT * FROM {ns}.event_log g
+    WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0) AND g.superseded <> 1 OFFSET 0
+) AS g
+CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = g.queue_id OFFSET 0) AS n
+LEFT JOIN LATERAL (SELECT * FROM {ns}.lanes l WHERE l.id = g.lane OFFSET 0) AS l ON true
+LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = g.event_id OFFSET 0) AS e ON true";
 
 /// How many entries there are: counted ones, those since (event_log_commits), without those that live again
 /// (event_log_superseded), and live ones (all of them, where they are asked for). One statement, one snapshot.
@@ -428,7 +500,7 @@ ON CONFLICT (tag, status) DO UPDATE SET rows = c.rows + excluded.rows";
 
 /// What workers hold (the live table, whole: the worker list is asked for by people).
 const HELD: &str = "
-SELECT q.worker, n.name, coalesce(q.updated_at, q.processing_started_at, q.lease_until), q.id, {now}
+SELECT q.worker, n.name, coalesce(q.updated_at, q.processing_started_at, q.lease_until), q.id, n.client_id
 FROM {ns}.event_queue q JOIN {ns}.queues n ON n.id = q.queue_id WHERE q.lease_until IS NOT NULL";
 
 /// Old audit rows, from the start of the primary key.
@@ -438,42 +510,61 @@ DELETE FROM {ns}.event_audit a WHERE a.id IN (
     WHERE o.created_at < {now} - $2::bigint * interval '1 microsecond'
 )";
 
-/// Log rows from a number on (event_log's primary key): whether each is old enough, was counted, and was read by every
-/// projection.
+/// Log rows: whether each is old enough, was counted, and was read by every projection; and whether its event was published
+/// after everything that may go.
 const OLD_ROWS: &str = "
 SELECT g.id, g.event_id, g.status, g.superseded, coalesce(g.flags, 0::smallint),
        g.xid < c.xid
        AND g.finished_at < {now} - (CASE WHEN g.status IN (1, 2) AND g.superseded = 0 THEN $3::bigint ELSE $2::bigint END)
                                    * interval '1 microsecond'
        AND NOT EXISTS (SELECT FROM {ns}.projections p
-                       WHERE p.state < 2 AND (p.xid, p.id) < (g.xid, g.id))
-FROM {ns}.event_log g CROSS JOIN {ns}.log_counts c
-WHERE g.id > $4::bigint
-ORDER BY g.id, g.generation LIMIT $5::bigint
-FOR UPDATE OF g";
+                       WHERE p.state < 2 AND (p.xid, p.id) < (g.xid, g.id)),
+       to_timestamp(((g.event_id >> 22) + 1577836800000) / 1000.0)
+           >= {now} - least($2::bigint, $3::bigint) * interval '1 microsecond'
+FROM {ns}.event_log g CROSS JOIN {ns}.log_counts c";
 
-/// Removes ended entries (primary keys).
+/// From a number on (event_log's primary key).
+const OLD_ROWS_FROM: &str = "
+WHERE g.id > $4::bigint ORDER BY g.id, g.generation LIMIT $5::bigint";
+
+/// Of these entries, which nobody changes meanwhile (event_log's primary key).
+const OLD_ROWS_OF: &str = "
+WHERE g.id = ANY ($4::bigint[]) ORDER BY g.id, g.generation FOR UPDATE OF g";
+
+/// Removes ended entries (primary keys), whose log rows and counts are locked.
 const FORGET_ENTRIES: &str = "
-WITH tags AS (
-    DELETE FROM {ns}.log_tags t USING (
-        SELECT i.id, x.tag
-        FROM unnest($1::bigint[], $2::bigint[]) AS i(id, event_id)
-        JOIN {ns}.events e ON e.id = i.event_id
-        CROSS JOIN LATERAL unnest(string_to_array(e.tags, ',')) AS x(tag)
-    ) AS x
-    WHERE t.tag = x.tag AND t.status IN (0, 1, 2, 3) AND t.entry_id = x.id
-), counted AS (
-    SELECT x.tag, r.status, count(*) AS rows
-    FROM unnest($3::bigint[], $4::smallint[]) AS r(event_id, status)
-    JOIN {ns}.events e ON e.id = r.event_id
-    CROSS JOIN LATERAL unnest(string_to_array(e.tags, ',')) AS x(tag)
-    GROUP BY x.tag, r.status
+WITH tagged AS MATERIALIZED (
+    SELECT f.place
+    FROM unnest($1::bigint[], $2::bigint[]) AS i(id, event_id)
+    CROSS JOIN LATERAL unnest(string_to_array(
+        (SELECT e.tags FROM {ns}.events e WHERE e.id = i.event_id), ',')) AS x(tag)
+    CROSS JOIN LATERAL (
+        SELECT t.ctid AS place FROM {ns}.log_tags t
+        WHERE t.tag = x.tag AND t.status IN (0, 1, 2, 3) AND t.entry_id = i.id OFFSET 0
+    ) AS f
+), tags AS (
+    DELETE FROM {ns}.log_tags t USING tagged f WHERE t.ctid = f.place
+), counted AS MATERIALIZED (
+    SELECT f.place, n.rows FROM (
+        SELECT x.tag, r.status, count(*) AS rows
+        FROM unnest($3::bigint[], $4::smallint[]) AS r(event_id, status)
+        CROSS JOIN LATERAL unnest(string_to_array(
+            (SELECT e.tags FROM {ns}.events e WHERE e.id = r.event_id), ',')) AS x(tag)
+        GROUP BY x.tag, r.status
+    ) AS n CROSS JOIN LATERAL (
+        SELECT c.ctid AS place FROM {ns}.tag_counts c WHERE c.tag = n.tag AND c.status = n.status OFFSET 0
+    ) AS f
 ), uncounted AS (
-    UPDATE {ns}.tag_counts c SET rows = c.rows - n.rows FROM counted n WHERE c.tag = n.tag AND c.status = n.status
+    UPDATE {ns}.tag_counts c SET rows = c.rows - n.rows FROM counted n WHERE c.ctid = n.place
 ), facts AS (
     DELETE FROM {ns}.events e WHERE e.id = ANY ($2::bigint[])
+), rows AS MATERIALIZED (
+    SELECT g.* FROM unnest($1::bigint[]) AS i(id) CROSS JOIN LATERAL (
+        SELECT g.tableoid AS part, g.ctid AS place FROM {ns}.event_log g
+        WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0) OFFSET 0
+    ) AS g
 )
-DELETE FROM {ns}.event_log g WHERE g.id = ANY ($1::bigint[])";
+DELETE FROM {ns}.event_log g USING rows r WHERE g.ctid = r.place AND g.tableoid = r.part";
 
 /// Takes removed rows off the counts.
 const UNCOUNT: &str = "

@@ -16,7 +16,7 @@ const DISCARDED: i16 = 2;
 pub(super) fn redrive(tx: &mut Tx<'_>, ids: &[EntryId]) -> Result<Batch<Generation>> {
     let mut answers = Vec::with_capacity(ids.len());
     for id in ids {
-        answers.push(match dead_letter(tx, *id)? {
+        answers.push(match redrivable(tx, *id)? {
             Ok(dead) => Ok(redrive_one(tx, *id, &dead, false)?),
             Err(error) => Err(error),
         });
@@ -29,6 +29,7 @@ pub(super) fn redrive_one(tx: &mut Tx<'_>, id: EntryId, dead: &LastLog, raise: b
     let sql = tx.sql();
     tx.prepare(&sql.redrive)?.execute((dead.seq, tx.now, i64::from(raise)))?;
     tx.prepare(&sql.supersede)?.execute((dead.seq, REDRIVEN))?;
+    super::lanes::find_again(tx, id.get(), dead.queue_id, dead.event_id)?;
     if tags::is_tagged(dead.flags) {
         let tags = tags::of_fact(tx, dead.event_id)?;
         tags::remove_ended(tx, id.get(), &tags, dead.end.code())?;
@@ -68,4 +69,15 @@ pub(super) fn dead_letter(tx: &Tx<'_>, id: EntryId) -> Result<Result<LastLog>> {
         Some(last) if !last.end.is_dead_letter() => Err(conflict(last.end.as_str())),
         Some(last) => Ok(last),
     })
+}
+
+/// The same of one that is to wait again. Where its group cannot be read, nobody could be next in it.
+pub(super) fn redrivable(tx: &Tx<'_>, id: EntryId) -> Result<Result<LastLog>> {
+    Ok(dead_letter(tx, id)?.and_then(|last| match last.has_readable_group {
+        true => Ok(last),
+        false => Err(Error::new(
+            ErrorKind::Conflict,
+            format!("entry {id} cannot wait again: its message group cannot be read; discard it"),
+        )),
+    }))
 }

@@ -27,6 +27,12 @@ fn classify(error: &rusqlite::Error) -> (ErrorKind, &'static str) {
     if is_lost_sync(code) {
         return (ErrorKind::Corrupt, "the database could not make data durable");
     }
+    if code == ffi::SQLITE_CONSTRAINT_COMMITHOOK {
+        return (
+            ErrorKind::Conflict,
+            "the transaction is over (SQLite rolled it back, or a statement ended it): nothing was written",
+        );
+    }
     match code & 0xff {
         ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED => (ErrorKind::Busy, "somebody else holds the database's lock"),
         ffi::SQLITE_FULL => (ErrorKind::Unavailable, "there is no space left for the database"),
@@ -39,6 +45,11 @@ fn classify(error: &rusqlite::Error) -> (ErrorKind, &'static str) {
         ffi::SQLITE_NOTADB => (ErrorKind::Corrupt, "the file is not a SQLite database"),
         ffi::SQLITE_CONSTRAINT => (ErrorKind::Conflict, "the database refused it"),
         ffi::SQLITE_SCHEMA => (ErrorKind::Schema, "the database's schema changed"),
+        // Nothing is wrong with the request: the same call may succeed a little later.
+        ffi::SQLITE_PROTOCOL => (ErrorKind::Busy, "other processes kept the write-ahead log's locks busy"),
+        ffi::SQLITE_INTERRUPT | ffi::SQLITE_ABORT => (ErrorKind::Unavailable, "the statement was interrupted"),
+        ffi::SQLITE_NOLFS => (ErrorKind::Unavailable, "the file system cannot hold a file this large"),
+        ffi::SQLITE_INTERNAL | ffi::SQLITE_MISUSE => (ErrorKind::Unavailable, "the database library failed"),
         _ => (ErrorKind::Invalid, "the request does not fit the database"),
     }
 }
@@ -61,6 +72,27 @@ fn database_error(error: &Error) -> Option<&rusqlite::Error> {
             .downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>()
             .and_then(|shared| shared.downcast_ref::<rusqlite::Error>())
     })
+}
+
+/// What a commit met. When the disk failed while it was made durable, it may be there after a restart or not.
+pub(super) fn at_commit(error: rusqlite::Error) -> Error {
+    if extended_code(&error).is_some_and(is_lost_sync) {
+        let message =
+            format!("the disk failed at a commit: it may or may not have happened, and a restart tells: {error}");
+        return Error::new(ErrorKind::Indeterminate, message).with_source(error);
+    }
+    error.into()
+}
+
+/// What every call is told once the store has stopped.
+pub(super) fn stopped(cause: &Error) -> Error {
+    let message = format!("the store has stopped: data could not be made durable ({cause}). Mend the disk and restart");
+    Error::new(ErrorKind::Corrupt, message).with_source(cause.clone())
+}
+
+/// SQLite undid the transaction by itself while the work went on.
+pub(super) fn rolled_back() -> Error {
+    Error::new(ErrorKind::Conflict, "the transaction was rolled back by one of its statements: nothing was written")
 }
 
 /// A failed fsync: what was written may be gone while the kernel believes it is not, so nothing may be tried again.
@@ -97,11 +129,25 @@ mod tests {
             (ffi::SQLITE_IOERR_FSYNC, ErrorKind::Corrupt),
             (ffi::SQLITE_CORRUPT, ErrorKind::Corrupt),
             (ffi::SQLITE_NOTADB, ErrorKind::Corrupt),
+            (ffi::SQLITE_PROTOCOL, ErrorKind::Busy),
+            (ffi::SQLITE_INTERRUPT, ErrorKind::Unavailable),
+            (ffi::SQLITE_ABORT_ROLLBACK, ErrorKind::Unavailable),
+            (ffi::SQLITE_CONSTRAINT_COMMITHOOK, ErrorKind::Conflict),
+            (ffi::SQLITE_TOOBIG, ErrorKind::Invalid),
         ];
         for (code, kind) in cases {
             assert_eq!(failure(code).kind(), kind, "{code}");
         }
         assert!(failure(ffi::SQLITE_FULL).to_string().contains("no space"));
+    }
+
+    #[test]
+    fn only_a_failed_fsync_at_a_commit_leaves_its_outcome_open() {
+        let at = |code| at_commit(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
+        assert_eq!(at(ffi::SQLITE_IOERR_FSYNC).kind(), ErrorKind::Indeterminate);
+        assert!(is_fatal(&at(ffi::SQLITE_IOERR_FSYNC)));
+        assert_eq!(at(ffi::SQLITE_FULL).kind(), ErrorKind::Unavailable);
+        assert_eq!(at(ffi::SQLITE_IOERR_WRITE).kind(), ErrorKind::Unavailable);
     }
 
     #[test]

@@ -37,7 +37,7 @@ fn record(tx: &Tx<'_>, items: &[HandlerState]) -> Result<Batch<()>> {
     Ok(answers)
 }
 
-fn history(tx: &Tx<'_>, id: i64) -> Result<HandlerHistory> {
+pub(super) fn history(tx: &Tx<'_>, id: i64) -> Result<HandlerHistory> {
     let sql = tx.sql();
     let states = tx
         .prepare(&sql.handled)?

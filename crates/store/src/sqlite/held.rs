@@ -1,19 +1,56 @@
 //! A transaction on the writer that async code holds open: its steps are sent over one by one. Other writers wait
-//! meanwhile, so one that nobody goes on with is rolled back after a while.
+//! meanwhile, so one that nobody goes on with is rolled back after a while. Also knows which tasks and threads hold the
+//! writer, so that a call which would wait for itself is refused at once.
 
+use std::cell::Cell;
+use std::future::Future;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 
 use super::SqliteStore;
-use super::errors::closed;
+use super::errors::{closed, rolled_back};
 use super::jobs::{Urgency, job};
 use super::tx::Tx;
+use super::writer::Inbox;
 use crate::error::{Error, ErrorKind, Result};
 
-type Step = Box<dyn FnOnce(&Connection) + Send>;
+tokio::task_local! {
+    /// The stores whose writer this task holds.
+    static HELD: Vec<usize>;
+}
+
+thread_local! {
+    /// The store whose writer this thread is.
+    static WRITER_OF: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A number that no other open store has.
+fn number(inbox: &Arc<Inbox>) -> usize {
+    Arc::as_ptr(inbox).addr()
+}
+
+/// Says that this thread is the store's writer.
+pub(super) fn mark_thread(inbox: &Arc<Inbox>) {
+    WRITER_OF.set(number(inbox));
+}
+
+/// Refuses a call from whoever holds the writer: it would wait for itself.
+pub(super) fn refuse_own_call(inbox: &Arc<Inbox>) -> Result<()> {
+    let this = number(inbox);
+    if WRITER_OF.get() == this || HELD.try_with(|held| held.contains(&this)).unwrap_or(false) {
+        return Err(Error::invalid(
+            "this call would wait for the transaction that it is made in: use the transaction's own methods \
+             (its publish, execute and query), or make the call after the transaction",
+        ));
+    }
+    Ok(())
+}
+
+type Step = Box<dyn FnOnce(Result<&Connection>) + Send>;
 
 enum Message {
     Step(Step),
@@ -24,7 +61,10 @@ enum Message {
 #[derive(Debug)]
 pub struct SqliteTx {
     messages: mpsc::Sender<Message>,
-    outcome: oneshot::Receiver<Result<()>>,
+    outcome: Mutex<oneshot::Receiver<Result<()>>>,
+    /// Why it is over, should the writer have ended it.
+    over: Arc<OnceLock<Error>>,
+    store: usize,
 }
 
 impl SqliteStore {
@@ -32,31 +72,44 @@ impl SqliteStore {
     /// `patience`, for other writers wait.
     ///
     /// # Errors
-    /// When the store is closed or has stopped.
+    /// When the store is closed or has stopped, and `Invalid` from within another transaction of the same store.
     pub fn begin(&self, patience: Duration) -> Result<SqliteTx> {
         let (messages, inbox) = mpsc::channel();
-        let (mut job, outcome) = job(move |tx: &mut Tx<'_>| serve(tx.conn, &inbox, patience));
-        job.alone = true;
-        self.enqueue(Urgency::Claim, job)?;
-        Ok(SqliteTx { messages, outcome })
+        let over = Arc::new(OnceLock::new());
+        let reason = Arc::clone(&over);
+        let (job, outcome) = job(move |tx: &mut Tx<'_>| {
+            serve(tx.conn, &inbox, patience).inspect_err(|error| {
+                // Set only here.
+                let _ = reason.set(error.clone());
+            })
+        });
+        self.enqueue(Urgency::Alone, job)?;
+        Ok(SqliteTx { messages, outcome: Mutex::new(outcome), over, store: number(&self.inner.inbox) })
     }
 }
 
 /// Runs steps until it is told to commit.
 fn serve(conn: &Connection, inbox: &mpsc::Receiver<Message>, patience: Duration) -> Result<()> {
+    let started = Instant::now();
     loop {
         match inbox.recv_timeout(patience) {
-            Ok(Message::Step(step)) => step(conn),
-            Ok(Message::Commit) if conn.is_autocommit() => {
-                return Err(Error::new(ErrorKind::Conflict, "the transaction was rolled back by one of its steps"));
-            }
+            // Outside the transaction a step would be committed by itself.
+            Ok(Message::Step(step)) if conn.is_autocommit() => step(Err(rolled_back())),
+            Ok(Message::Step(step)) => step(Ok(conn)),
+            Ok(Message::Commit) if conn.is_autocommit() => return Err(rolled_back()),
             Ok(Message::Commit) => return Ok(()),
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Error::new(ErrorKind::Conflict, "the transaction was given up"));
             }
             Err(RecvTimeoutError::Timeout) => {
+                tracing::warn!(
+                    held_for = ?started.elapsed(),
+                    idle_for = ?patience,
+                    "a transaction was rolled back: it did nothing while all other writers waited for it. Do slow work \
+                     before or after the transaction, and publish with the transaction's own publish"
+                );
                 return Err(Error::new(
-                    ErrorKind::Busy,
+                    ErrorKind::Conflict,
                     format!("the transaction was rolled back: it held up all writers and did nothing for {patience:?}"),
                 ));
             }
@@ -65,6 +118,22 @@ fn serve(conn: &Connection, inbox: &mpsc::Receiver<Message>, patience: Duration)
 }
 
 impl SqliteTx {
+    /// Runs work of the task that holds this transaction. Calls of the same store from within it are refused instead of
+    /// waiting for the transaction to end.
+    pub async fn scope<F: Future>(&self, work: F) -> F::Output {
+        let mut held = HELD.try_with(Vec::clone).unwrap_or_default();
+        held.push(self.store);
+        HELD.scope(held, work).await
+    }
+
+    /// Says why the transaction is over, if the writer has ended it.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn check(&self) -> Result<()> {
+        self.over.get().map_or(Ok(()), |reason| Err(reason.clone()))
+    }
+
     /// Runs a step inside the transaction.
     ///
     /// # Errors
@@ -77,10 +146,14 @@ impl SqliteTx {
         let (sender, answer) = oneshot::channel();
         let step: Step = Box::new(move |conn| {
             // Nobody there to hear it: the caller dropped its future, and the transaction with it.
-            let _ = sender.send(step(conn));
+            let _ = sender.send(conn.and_then(step));
         });
-        self.messages.send(Message::Step(step)).map_err(|_| over())?;
-        answer.await.unwrap_or_else(|_| Err(over()))
+        if self.messages.send(Message::Step(step)).is_ok()
+            && let Ok(answer) = answer.await
+        {
+            return answer;
+        }
+        Err(self.ended().await)
     }
 
     /// Commits, and answers once it is durable.
@@ -88,15 +161,19 @@ impl SqliteTx {
     /// # Errors
     /// What the commit met; nothing was written then.
     pub async fn commit(self) -> Result<()> {
-        let sent = self.messages.send(Message::Commit);
-        match self.outcome.await {
-            Ok(outcome) => outcome,
-            Err(_) if sent.is_err() => Err(over()),
-            Err(_) => Err(closed()),
-        }
+        self.check()?;
+        // Should the writer have gone on already, the outcome says why.
+        let _ = self.messages.send(Message::Commit);
+        self.outcome.into_inner().await.unwrap_or_else(|_| Err(closed()))
     }
-}
 
-fn over() -> Error {
-    Error::new(ErrorKind::Busy, "the transaction is over: it took too long, or the store was closed; try again")
+    /// Why no step is served any more. The writer says so soon, if it has not yet.
+    async fn ended(&self) -> Error {
+        let mut outcome = self.outcome.lock().await;
+        if let Err(reason) = self.check() {
+            return reason;
+        }
+        let reason = (&mut *outcome).await.unwrap_or_else(|_| Err(closed())).err().unwrap_or_else(closed);
+        self.over.get_or_init(|| reason).clone()
+    }
 }

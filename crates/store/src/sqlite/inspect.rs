@@ -1,11 +1,15 @@
 //! Reading: entries, why one is not running, depths and counts.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use rusqlite::{OptionalExtension, Row};
 use tidegate_core::{Depth, End, EntryId, LeaseToken, QueueConfig, QueueName, QueueState, Tsid, Why};
 
 use super::errors::damaged;
 use super::facts;
-use super::tx::{Tx, entry_id, moment, no_queue, queue_state, read_settings};
+use super::tx::{Tx, entry_id, moment, no_queue, queue_state, read_queue_name, read_settings};
+use super::unreadable::shown;
 use crate::error::{Error, Result};
 use crate::store::{Census, DeadLetters, EntryPhase, EntryView};
 
@@ -65,18 +69,18 @@ fn view(row: &Row<'_>, id: EntryId, phase: EntryPhase) -> Result<EntryView> {
     Ok(EntryView {
         id,
         event_id: Tsid::from_i64(row.get(0)?),
-        queue: QueueName::new(row.get::<_, String>(1)?)?,
+        queue: read_queue_name(row, 1, 17)?,
         generation: row.get(2)?,
         attempts: row.get(3)?,
         max_attempts: row.get(4)?,
         token: LeaseToken(row.get(5)?),
         priority: row.get(6)?,
-        group: row.get(7)?,
+        group: shown(row, 7)?,
         error: row.get(8)?,
         results: row.get(9)?,
         phase,
         updated_at: moment(row.get(16)?)?,
-        fact: facts::read(row, 17)?,
+        fact: facts::show(row, 18)?,
     })
 }
 
@@ -106,7 +110,7 @@ pub(super) fn dead_letters(tx: &Tx<'_>, query: &DeadLetters) -> Result<Vec<Entry
 fn queue(tx: &Tx<'_>, name: &QueueName) -> Result<(i64, QueueState)> {
     let found: Option<(i64, i16)> = tx
         .prepare(&tx.sql().queue_by_name)?
-        .query_row([name.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))
+        .query_row((name.name(), name.client().map(Tsid::to_i64)), |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     let (id, state) = found.ok_or_else(|| no_queue(name))?;
     Ok((id, queue_state(state)?))
@@ -180,6 +184,44 @@ pub(super) fn census(tx: &Tx<'_>) -> Result<Census> {
     Ok(census)
 }
 
+/// For how long the first entry of each queue could have been claimed.
+pub(super) fn oldest(tx: &Tx<'_>) -> Result<Vec<(QueueName, Option<Duration>)>> {
+    let sql = tx.sql();
+    let mut since: HashMap<i64, i64> = HashMap::new();
+    for statement in [&sql.oldest_fresh, &sql.oldest_timed] {
+        let mut statement = tx.prepare(statement)?;
+        let mut rows = statement.query([tx.now])?;
+        while let Some(row) = rows.next()? {
+            if let (queue, Some(at)) = (row.get(0)?, row.get::<_, Option<i64>>(1)?) {
+                let first = since.entry(queue).or_insert(at);
+                *first = at.min(*first);
+            }
+        }
+    }
+    let mut queues = Vec::new();
+    let mut statement = tx.prepare(&sql.queue_ids)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let first = since.get(&row.get(0)?);
+        let age = first.map(|at| Duration::from_micros(u64::try_from(tx.now - at).unwrap_or(0)));
+        queues.push((read_queue_name(row, 1, 2)?, age));
+    }
+    Ok(queues)
+}
+
+/// One queue.
+pub(super) fn queue_config(tx: &mut Tx<'_>, name: &QueueName) -> Result<Option<QueueConfig>> {
+    Ok(tx.find_queue(name)?.map(|queue| {
+        let known = &tx.known.queues[queue];
+        QueueConfig {
+            name: known.name.clone(),
+            state: known.state,
+            depth_limit: known.depth_limit.map(i64::unsigned_abs),
+            settings: known.settings.clone(),
+        }
+    }))
+}
+
 /// All queues.
 pub(super) fn queues(tx: &Tx<'_>) -> Result<Vec<QueueConfig>> {
     let mut statement = tx.prepare(&tx.sql().queues)?;
@@ -187,7 +229,7 @@ pub(super) fn queues(tx: &Tx<'_>) -> Result<Vec<QueueConfig>> {
     let mut queues = Vec::new();
     while let Some(row) = rows.next()? {
         queues.push(QueueConfig {
-            name: QueueName::new(row.get::<_, String>(0)?)?,
+            name: read_queue_name(row, 0, 4)?,
             state: queue_state(row.get(1)?)?,
             depth_limit: row.get::<_, Option<i64>>(2)?.map(i64::unsigned_abs),
             settings: read_settings(row.get(3)?)?,

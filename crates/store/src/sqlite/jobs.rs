@@ -13,7 +13,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// Jobs that may wait in one class; more are refused as busy.
 const WAITING_LIMIT: usize = 1 << 16;
 
-/// How urgent a job is. All that waits of a more urgent class goes first, up to a bound per transaction.
+/// How urgent a job is. All that waits of a more urgent class goes first, up to a bound per transaction; each class gets
+/// at least one job into every merged transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Urgency {
     /// Ends, extensions, returns, upkeep: they free what others wait for.
@@ -22,10 +23,13 @@ pub(super) enum Urgency {
     Claim = 1,
     /// Publishes and everything else.
     Publish = 2,
+    /// Transactions of the application's own. Nothing is merged with them; they take turns with the other classes.
+    Alone = 3,
 }
 
-/// How many classes there are.
-pub(super) const CLASSES: usize = 3;
+/// How many classes are merged into one transaction.
+pub(super) const MERGED: usize = 3;
+const CLASSES: usize = MERGED + 1;
 
 /// Work inside a transaction, answered once its outcome is sure.
 pub(super) trait Job: Send {
@@ -41,8 +45,6 @@ pub(super) trait Job: Send {
 pub(super) struct Queued {
     pub(super) job: Box<dyn Job>,
     pub(super) since: Instant,
-    /// Wants a transaction of its own.
-    pub(super) alone: bool,
     /// Need not run when nobody waits for its answer.
     pub(super) skippable: bool,
 }
@@ -85,7 +87,7 @@ where
 {
     let (sender, receiver) = oneshot::channel();
     let job = Box::new(Work { work: Some(work), answer: None, sender });
-    (Queued { job, since: Instant::now(), alone: false, skippable: false }, receiver)
+    (Queued { job, since: Instant::now(), skippable: false }, receiver)
 }
 
 /// What a wait for jobs found.
@@ -174,6 +176,13 @@ impl Jobs {
     /// Takes the next job of a class.
     pub(super) fn pop(&self, class: usize) -> Option<Queued> {
         self.lock().classes[class].pop_front()
+    }
+
+    /// Whether jobs wait that can be merged, and whether jobs wait that want a transaction of their own.
+    pub(super) fn waiting(&self) -> (bool, bool) {
+        let state = self.lock();
+        let (merged, alone) = state.classes.split_at(MERGED);
+        (merged.iter().any(|class| !class.is_empty()), alone.iter().any(|class| !class.is_empty()))
     }
 
     /// Takes the next job of any class, waiting for it; `None` once closed and empty.

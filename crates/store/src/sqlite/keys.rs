@@ -14,7 +14,9 @@ use crate::keys::{KeyStore, KeyView, NewKey};
 #[async_trait]
 impl KeyStore for SqliteStore {
     async fn put_key(&self, key: NewKey) -> Result<KeyView> {
-        self.write(Urgency::Publish, move |tx| put(tx, &key)).await
+        let made = self.write(Urgency::Publish, move |tx| put(tx, &key)).await;
+        self.inner.key_changes.add();
+        made
     }
 
     async fn keys(&self) -> Result<Vec<KeyView>> {
@@ -31,20 +33,26 @@ impl KeyStore for SqliteStore {
     }
 
     async fn revoke_key(&self, id: i64) -> Result<KeyView> {
-        self.write(Urgency::Publish, move |tx| {
+        let revoke = self.write(Urgency::Publish, move |tx| {
             tx.prepare(&tx.sql().revoke_api_key)?.execute((id, tx.now))?;
             by_id(tx, id)?.ok_or_else(|| crate::keys::no_key(id))
+        });
+        let revoked = revoke.await;
+        self.inner.key_changes.add();
+        revoked
+    }
+
+    async fn keys_by_hash(&self, hashes: Vec<Vec<u8>>) -> Result<Vec<Option<KeyView>>> {
+        self.read(move |tx| {
+            let mut statement = tx.prepare(&tx.sql().api_key_by_hash)?;
+            let mut find = |hash| statement.query_row([hash], |row| Ok(read(row))).optional()?.transpose();
+            hashes.iter().map(&mut find).collect()
         })
         .await
     }
 
-    async fn key_by_hash(&self, hash: &[u8]) -> Result<Option<KeyView>> {
-        let hash = hash.to_vec();
-        self.read(move |tx| {
-            let found = tx.prepare(&tx.sql().api_key_by_hash)?.query_row([hash], |row| Ok(read(row))).optional()?;
-            found.transpose()
-        })
-        .await
+    fn key_changes(&self) -> u64 {
+        self.inner.key_changes.count()
     }
 
     async fn keys_used(&self, ids: Vec<i64>) -> Result<()> {

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 
 use rusqlite::types::ToSql;
 use rusqlite::{OptionalExtension, Row};
-use tidegate_core::{End, EntryId, QueueName, Status, Timestamp, Tsid};
+use tidegate_core::{End, EntryId, Status, Timestamp, Tsid};
 
 use super::errors::damaged;
 use super::jobs::Urgency;
-use super::tx::{Tx, moment};
+use super::tx::{Tx, moment, read_queue_name};
+use super::unreadable::shown;
 use super::{SqliteStore, tags};
 use crate::error::Result;
 use crate::listing::{Dialect, Listing, candidates, check, is_counted};
@@ -68,10 +69,10 @@ fn read(row: &Row<'_>, id: i64, live: bool) -> Result<EntrySummary> {
     Ok(EntrySummary {
         id: EntryId::new(id)?,
         event_id: Tsid::from_i64(row.get(0)?),
-        queue: QueueName::new(row.get::<_, String>(1)?)?,
-        event_type: row.get(10)?,
-        title: row.get(11)?,
-        tags: tags::read(row.get(12)?),
+        queue: read_queue_name(row, 1, 13)?,
+        event_type: shown(row, 10)?.unwrap_or_default(),
+        title: shown(row, 11)?,
+        tags: tags::read(shown(row, 12)?),
         client: row.get::<_, Option<i64>>(13)?.map(Tsid::from_i64),
         status,
         attempts,
@@ -79,7 +80,7 @@ fn read(row: &Row<'_>, id: i64, live: bool) -> Result<EntrySummary> {
         next_retry_at: next_retry_at(due, attempts, updated_at).filter(|_| status == Status::Pending),
         worker: row.get::<_, Option<String>>(6)?,
         priority: row.get(4)?,
-        group: row.get(5)?,
+        group: shown(row, 5)?,
         created_at: moment(row.get(14)?)?,
         updated_at,
     })
@@ -156,7 +157,7 @@ fn tagged_tail(tx: &Tx<'_>, seq: i64, upto: i64) -> Result<HashMap<(String, i16)
     let mut counts = HashMap::new();
     while let Some(row) = rows.next()? {
         let status: i16 = row.get(0)?;
-        for tag in tags::read(row.get(1)?) {
+        for tag in tags::read(shown(row, 1)?) {
             *counts.entry((tag, status)).or_insert(0) += 1;
         }
     }

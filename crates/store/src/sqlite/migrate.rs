@@ -3,6 +3,7 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use super::claim::ROOM;
+use super::plain_sql;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{SCHEMA_VERSION, StoreOptions};
 
@@ -12,10 +13,14 @@ const STEPS: &[(i32, i32, &str)] = &[
     (3, 1, include_str!("0003_projections.sql")),
     (4, 1, include_str!("0004_schedules.sql")),
     (5, 1, include_str!("0005_worker_api.sql")),
+    // A program that knows queues by name alone would make clients' queues anew, beside theirs.
+    (8, 8, include_str!("0008_clients.sql")),
+    (9, 8, include_str!("0009_catalogue.sql")),
+    (10, 8, include_str!("0010_publish_sql.sql")),
 ];
 
 /// SQLite's moment in microseconds, in words that old versions know too.
-const SQL_NOW: &str = "(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)";
+pub(super) const SQL_NOW: &str = "(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)";
 
 struct Meta {
     version: i32,
@@ -26,17 +31,29 @@ struct Meta {
 
 /// Checks the schema and, where allowed, migrates it.
 pub(super) fn migrate(conn: &Connection, options: &StoreOptions, now: i64) -> Result<()> {
-    if let Some(meta) = read_meta(conn, &options.namespace)?
-        && meta.version >= SCHEMA_VERSION
-    {
-        return check(&meta, options);
+    match read_meta(conn, &options.namespace)? {
+        Some(meta) if meta.version >= SCHEMA_VERSION => check(&meta, options)?,
+        _ => {
+            conn.execute_batch("BEGIN IMMEDIATE")?;
+            let outcome = migrate_locked(conn, options, now).and_then(|()| Ok(conn.execute_batch("COMMIT")?));
+            if outcome.is_err() && !conn.is_autocommit() {
+                conn.execute_batch("ROLLBACK")?;
+            }
+            outcome?;
+        }
     }
-    conn.execute_batch("BEGIN IMMEDIATE")?;
-    let outcome = migrate_locked(conn, options, now).and_then(|()| Ok(conn.execute_batch("COMMIT")?));
-    if outcome.is_err() && !conn.is_autocommit() {
-        conn.execute_batch("ROLLBACK")?;
+    tell_payload_limit(conn, options)
+}
+
+/// Publishers by plain SQL are held to this program's limit. Writes only when it is another one.
+fn tell_payload_limit(conn: &Connection, options: &StoreOptions) -> Result<()> {
+    let namespace = &options.namespace;
+    let limit = i64::try_from(options.payload_limit.0).unwrap_or(i64::MAX);
+    let told: i64 = conn.query_row(&format!("SELECT payload_limit FROM {namespace}_meta"), [], |row| row.get(0))?;
+    if told != limit {
+        conn.execute(&format!("UPDATE {namespace}_meta SET payload_limit = ?1"), [limit])?;
     }
-    outcome
+    Ok(())
 }
 
 /// Looks again: somebody else may have migrated while this process waited for the lock.
@@ -56,9 +73,9 @@ fn migrate_locked(conn: &Connection, options: &StoreOptions, now: i64) -> Result
         conn.execute_batch(&first_schema(options, now))?;
     }
     for (to, oldest_compatible, sql) in STEPS.iter().filter(|(to, ..)| *to > version.max(1)) {
-        conn.execute_batch(&sql.replace("{ns}", namespace))?;
+        conn.execute_batch(&plain_sql::fill(sql, options))?;
         conn.execute(
-            &format!("UPDATE {namespace}_meta SET schema_version = ?1, oldest_compatible = ?2"),
+            &format!("UPDATE {namespace}_meta SET schema_version = ?1, oldest_compatible = max(oldest_compatible, ?2)"),
             (to, oldest_compatible),
         )?;
     }

@@ -3,6 +3,7 @@
 //! This file is the store's face: it turns each verb into a job for a thread and waits for the answer. The verbs
 //! themselves are in the modules beside it, as functions of a transaction; none of them knows threads or futures.
 
+mod checkpoint;
 mod claim;
 mod dead_letters;
 mod errors;
@@ -12,9 +13,13 @@ mod held;
 mod inspect;
 mod jobs;
 mod keys;
+mod lanes;
 mod listing;
 mod migrate;
 mod open;
+mod place;
+mod plain_sql;
+mod probe;
 mod projections;
 mod publish;
 mod queries;
@@ -26,7 +31,9 @@ mod standing;
 mod tags;
 #[cfg(test)]
 mod tests;
+mod time;
 mod tx;
+mod unreadable;
 mod upkeep;
 mod work;
 mod writer;
@@ -34,6 +41,7 @@ mod writer;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::Connection;
@@ -48,13 +56,16 @@ use self::tx::{Known, Shared, Tx};
 use self::writer::Inbox;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
-use crate::keys::KeyStore;
+use crate::keys::{KeyChanges, KeyStore};
 use crate::standing::Standing;
 use crate::store::{
-    Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Published,
-    QueueChange, Requeue, Store, Upkeep, Wake,
+    Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Probe,
+    Published, QueueChange, Requeue, Store, Upkeep, Wake,
 };
 use crate::work::WorkStore;
+
+/// How long one round of upkeep removes expired keys: half of the time, however many there are.
+const KEYS_BUDGET: Duration = Duration::from_millis(500);
 
 /// A store in a SQLite file. Clones share it; it closes with the last one.
 ///
@@ -77,12 +88,15 @@ pub struct SqliteStore {
 
 struct Inner {
     path: PathBuf,
+    /// Under which this process is elected for maintenance.
+    name: String,
     keeping: open::Keeping,
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     reads: Arc<Jobs>,
     /// Ends when the last thread has closed its connection.
     threads: watch::Receiver<()>,
+    key_changes: KeyChanges,
 }
 
 impl std::fmt::Debug for Inner {
@@ -101,6 +115,7 @@ impl Inner {
     fn close(&self) {
         self.inbox.jobs.close();
         self.reads.close();
+        self.inbox.checkpoints.close();
     }
 }
 
@@ -138,7 +153,7 @@ impl SqliteStore {
     /// Runs a closure in a transaction of its own on the store's writer: what it writes, and what it publishes and
     /// finalises with [`publish_in`](Self::publish_in) and [`finalize_in`](Self::finalize_in), commits together. An
     /// error or a panic rolls it back. Other writers wait meanwhile, so it should be short and must not wait for this
-    /// store.
+    /// store: a call of it from within is refused.
     ///
     /// # Errors
     /// The closure's own, or what the commit met.
@@ -147,9 +162,8 @@ impl SqliteStore {
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T> + Send + 'static,
     {
-        let (mut job, answer) = job(move |tx: &mut Tx<'_>| work(tx.conn));
-        job.alone = true;
-        self.enqueue(Urgency::Publish, job)?;
+        let (job, answer) = job(move |tx: &mut Tx<'_>| work(tx.conn));
+        self.enqueue(Urgency::Alone, job)?;
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -157,7 +171,8 @@ impl SqliteStore {
     /// is the error, and the transaction is as before the call. After the commit, [`Store::wake`] tells consumers.
     ///
     /// # Errors
-    /// As [`Store::publish`]; `Busy` when another connection holds the write lock.
+    /// As [`Store::publish`]; `Busy` when another connection holds the write lock, or has written since this transaction
+    /// first read. A transaction that reads before it publishes is best begun with `BEGIN IMMEDIATE`.
     pub fn publish_in(&self, conn: &Connection, events: Vec<NewEvent>) -> Result<Vec<Published>> {
         if events.iter().any(|event| event.idempotency.is_some()) {
             return Err(Error::invalid("an idempotency key needs a transaction of its own: use publish"));
@@ -186,10 +201,17 @@ impl SqliteStore {
     /// Runs a verb inside a caller's transaction, undone by itself when it fails.
     fn within<T>(&self, conn: &Connection, work: impl FnOnce(&mut Tx<'_>) -> Result<T>) -> Result<T> {
         self.check_running()?;
+        self.inner.inbox.place.check()?;
+        if conn.is_autocommit() {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                "the connection has no open transaction: it was not begun, or SQLite has rolled it back after an error",
+            ));
+        }
         conn.execute_batch("SAVEPOINT tidegate")?;
         let (mut known, mut woken) = (Known::default(), BTreeSet::new());
         let mut tx = Tx::new(conn, &self.inner.shared, &mut known, &mut woken);
-        let outcome = work(&mut tx).and_then(|answer| tx.finish().map(|()| answer));
+        let outcome = begin_writing(&tx).and_then(|()| work(&mut tx)).and_then(|answer| tx.finish().map(|()| answer));
         if !conn.is_autocommit() {
             conn.execute_batch(if outcome.is_ok() {
                 "RELEASE tidegate"
@@ -206,6 +228,7 @@ impl SqliteStore {
 
     fn enqueue(&self, urgency: Urgency, job: jobs::Queued) -> Result<()> {
         self.check_running()?;
+        held::refuse_own_call(&self.inner.inbox)?;
         self.inner.inbox.jobs.push(urgency, job)
     }
 
@@ -232,6 +255,20 @@ impl SqliteStore {
         self.inner.reads.push(Urgency::Finish, job)?;
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
+}
+
+/// Takes the write lock before anything is read. In a deferred transaction that has read, SQLite neither waits for the lock
+/// nor lets it be taken over what others committed since; in one that has not, it waits as the connection says.
+fn begin_writing(tx: &Tx<'_>) -> Result<()> {
+    tx.prepare(&tx.sql().begin_writing)?.execute([]).map(drop).map_err(|error| match Error::from(error) {
+        busy if busy.kind() == ErrorKind::Busy => Error::new(
+            ErrorKind::Busy,
+            "another connection writes, or has written since this transaction first read: begin it with BEGIN IMMEDIATE \
+             and try again",
+        )
+        .with_source(busy),
+        error => error,
+    })
 }
 
 #[async_trait]
@@ -301,6 +338,11 @@ impl Store for SqliteStore {
         self.read(|tx| inspect::queues(tx)).await
     }
 
+    async fn queue(&self, name: &QueueName) -> Result<Option<QueueConfig>> {
+        let name = name.clone();
+        self.read(move |tx| inspect::queue_config(tx, &name)).await
+    }
+
     async fn put_queue(&self, name: &QueueName, change: QueueChange) -> Result<QueueConfig> {
         let name = name.clone();
         self.write(Urgency::Finish, move |tx| upkeep::put_queue(tx, &name, change)).await
@@ -310,10 +352,40 @@ impl Store for SqliteStore {
         self.write(Urgency::Claim, move |tx| upkeep::consumers_seen(tx, &consumers)).await
     }
 
+    async fn beat(&self) -> Result<Option<Duration>> {
+        self.write(Urgency::Finish, upkeep::beat).await
+    }
+
+    async fn oldest(&self) -> Result<Vec<(QueueName, Option<Duration>)>> {
+        self.read(|tx| inspect::oldest(tx)).await
+    }
+
+    async fn elect(&self, task: &'static str, lease: Duration) -> Result<bool> {
+        let holder = self.inner.name.clone();
+        self.write(Urgency::Publish, move |tx| upkeep::elect(tx, task, &holder, lease)).await
+    }
+
     async fn maintain(&self) -> Result<Upkeep> {
-        let upkeep = self.write(Urgency::Finish, upkeep::maintain).await?;
+        let mut upkeep = self.write(Urgency::Finish, upkeep::maintain).await?;
+        let began = std::time::Instant::now();
+        let mut forgotten = upkeep.keys_expired;
+        // In small transactions behind everything else, as long as there are any and the round has time.
+        while forgotten >= upkeep::KEYS as u64 && began.elapsed() < KEYS_BUDGET {
+            forgotten = self.write(Urgency::Publish, upkeep::forget_keys).await?;
+            upkeep.keys_expired += forgotten;
+        }
         self.count_log().await?;
         Ok(upkeep)
+    }
+
+    async fn probe(&self) -> Result<Probe> {
+        let (mut job, answer) = job(probe::probe);
+        // Should nobody wait any more, the next one tells.
+        job.skippable = true;
+        self.enqueue(Urgency::Finish, job)?;
+        answer.await.unwrap_or_else(|_| Err(closed()))?;
+        self.inner.inbox.checkpoints.check()?;
+        Ok(Probe { wal_bytes: self.inner.inbox.place.wal_bytes() })
     }
 
     fn handler_states(&self) -> Option<&dyn HandlerStates> {
@@ -341,6 +413,10 @@ impl Store for SqliteStore {
         self.inner.inbox.standing.dismiss();
     }
 
+    fn check_caller(&self) -> Result<()> {
+        held::refuse_own_call(&self.inner.inbox)
+    }
+
     fn wakeups(&self) -> broadcast::Receiver<Wake> {
         let receiver = self.inner.inbox.wake.subscribe();
         // The writer looks for other connections' commits only while somebody listens: it must hear of the first.
@@ -360,6 +436,9 @@ impl Store for SqliteStore {
     }
 
     async fn close(&self) {
+        let holder = self.inner.name.clone();
+        // A store that is closed already, or has stopped, resigns by letting its lease run out.
+        let _ = self.write(Urgency::Finish, move |tx| Ok(tx.prepare(&tx.sql().resign)?.execute([&holder])?)).await;
         self.inner.close();
         let mut threads = self.inner.threads.clone();
         while threads.changed().await.is_ok() {}

@@ -9,18 +9,19 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::{broadcast, oneshot, watch};
 
+use super::checkpoint::{self, Checkpoints};
 use super::jobs::Jobs;
+use super::place::Place;
 use super::queries::Sql;
 use super::tx::{Shared, Time};
 use super::writer::{Inbox, Writer};
 use super::{Inner, SqliteStore, migrate, reader, standing, writer};
 use crate::error::{Error, ErrorKind, Result};
+use crate::keys::KeyChanges;
 use crate::store::StoreOptions;
 
 /// More than there are statements, so that none is compiled twice.
 const STATEMENTS: usize = 256;
-/// The write-ahead log's file is cut back to this when it was longer for a while.
-const WAL_BYTES: i64 = 64 << 20;
 /// Wake-ups that a slow listener can fall behind before it is told that some were lost.
 const WAKEUPS: usize = 1024;
 
@@ -94,14 +95,26 @@ struct Ready {
     inbox: Arc<Inbox>,
     writer: Writer,
     readers: Vec<Connection>,
+    /// Copies the write-ahead log, where there is one.
+    copier: Option<Connection>,
+}
+
+fn read_only(path: &Path) -> Error {
+    let message = format!("the database {} is read-only: make the file and its folder writable", path.display());
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Ready> {
     let time = Time::new(options.store.clock.clone());
+    let sql = Sql::new(&options.store.namespace);
     let conn = patiently(options.store.lock_timeout, || {
         let conn = connect(&path, keeping, &options, writer::CACHE_KIB)?;
-        conn.pragma_update(None, "wal_autocheckpoint", 0)?;
         migrate::migrate(&conn, &options.store, time.now())?;
+        if conn.is_readonly(rusqlite::MAIN_DB)? {
+            return Err(read_only(&path));
+        }
+        // The wall clock may have been set back since somebody last wrote.
+        time.at_least(conn.query_row(&sql.last_moment, [], |row| row.get(0))?);
         Ok(conn)
     })?;
     let readers_wanted = if keeping == Keeping::File { reader::READERS } else { 0 };
@@ -111,7 +124,14 @@ fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Re
         reader.pragma_update(None, "query_only", true)?;
         readers.push(reader);
     }
-    let sql = Sql::new(&options.store.namespace);
+    let (place, copier) = match keeping {
+        Keeping::File => {
+            let copier =
+                patiently(options.store.lock_timeout, || connect(&path, keeping, &options, reader::CACHE_KIB))?;
+            (Place::of(&path)?, Some(copier))
+        }
+        Keeping::Memory => (Place::default(), None),
+    };
     let shared = Arc::new(Shared { options: options.store, sql, time });
     let (wake, _) = broadcast::channel(WAKEUPS);
     let inbox = Arc::new(Inbox {
@@ -120,13 +140,15 @@ fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Re
         wake,
         stopped: OnceLock::new(),
         commits: AtomicU64::new(0),
+        place,
+        checkpoints: Checkpoints::default(),
     });
     let writer = Writer::new(conn, shared.clone(), inbox.clone())?;
     if keeping == Keeping::Memory {
         // Without a write-ahead log a commit waits for other connections' reads to end.
         writer.wait_at_commit()?;
     }
-    Ok(Ready { path, keeping, shared, inbox, writer, readers })
+    Ok(Ready { path, keeping, shared, inbox, writer, readers, copier })
 }
 
 impl Ready {
@@ -135,11 +157,13 @@ impl Ready {
         let reads = Arc::new(Jobs::new());
         let inner = Inner {
             path: self.path,
+            name: format!("{:016x}", rand::random::<u64>()),
             keeping: self.keeping,
             shared: self.shared.clone(),
-            inbox: self.inbox,
+            inbox: self.inbox.clone(),
             reads: reads.clone(),
             threads,
+            key_changes: KeyChanges::default(),
         };
         // From here on an error drops `inner`, which ends the threads started before it.
         let store = SqliteStore { inner: Arc::new(inner) };
@@ -147,6 +171,14 @@ impl Ready {
             let (shared, reads, alive) = (self.shared.clone(), reads.clone(), alive.clone());
             spawn("tidegate-read", move || {
                 reader::run(&conn, &shared, &reads);
+                drop(conn);
+                drop(alive);
+            })?;
+        }
+        if let Some(conn) = self.copier {
+            let (inbox, alive) = (self.inbox, alive.clone());
+            spawn("tidegate-copy", move || {
+                checkpoint::run(&conn, &inbox);
                 drop(conn);
                 drop(alive);
             })?;
@@ -207,6 +239,8 @@ fn connect(path: &Path, keeping: Keeping, options: &SqliteOptions, cache_kib: i3
     conn.pragma_update(None, "cache_size", -cache_kib)?;
     conn.pragma_update(None, "mmap_size", 0)?;
     conn.pragma_update(None, "temp_store", "MEMORY")?;
-    conn.pragma_update(None, "journal_size_limit", WAL_BYTES)?;
+    conn.pragma_update(None, "journal_size_limit", checkpoint::KEPT_BYTES as i64)?;
+    // Only the thread that is there for it copies the write-ahead log.
+    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
     Ok(conn)
 }

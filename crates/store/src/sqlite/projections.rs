@@ -11,6 +11,7 @@ use tidegate_core::{End, EntryId, Tsid};
 use super::errors::damaged;
 use super::jobs::Urgency;
 use super::tx::{Tx, entry_id, later, moment};
+use super::unreadable::shown;
 use super::{SqliteStore, facts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::projections::{
@@ -109,8 +110,8 @@ fn log_row(row: &Row<'_>, query: &ReadLog) -> Result<Option<LogRow>> {
     if !query.ends.contains(&end) {
         return Ok(None);
     }
-    let Some(event_type) = row.get_ref(7)?.as_str_or_null().map_err(rusqlite::Error::from)? else { return Ok(None) };
-    if query.types.as_ref().is_some_and(|types| !types.iter().any(|wanted| wanted == event_type)) {
+    let Some(event_type) = shown(row, 7)? else { return Ok(None) };
+    if query.types.as_ref().is_some_and(|types| !types.contains(&event_type)) {
         return Ok(None);
     }
     Ok(Some(LogRow {
@@ -120,7 +121,7 @@ fn log_row(row: &Row<'_>, query: &ReadLog) -> Result<Option<LogRow>> {
         event_id: Tsid::from_i64(row.get(3)?),
         end,
         finished_at: moment(row.get(5)?)?,
-        fact: facts::read(row, 6)?,
+        fact: facts::show(row, 6)?,
     }))
 }
 
@@ -317,6 +318,12 @@ impl Projections for SqliteStore {
     async fn activate(&self, id: &ProjectionId, token: i64) -> Result<()> {
         let id = id.clone();
         self.write(Urgency::Finish, move |tx| activate(tx, &id, token)).await
+    }
+
+    async fn remove(&self, name: &str) -> Result<bool> {
+        let name = name.to_owned();
+        let remove = move |tx: &mut Tx<'_>| Ok(tx.prepare(&tx.sql().remove_projection)?.execute((name, tx.now))? > 0);
+        self.write(Urgency::Finish, remove).await
     }
 
     async fn sweep(&self, name: &str) -> Result<bool> {

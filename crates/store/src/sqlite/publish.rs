@@ -7,6 +7,7 @@ use tidegate_core::{Availability, DedupMode, Deduplication, Idempotency, NewEven
 use super::settle::promote;
 use super::tags::{self, State, TAGGED};
 use super::tx::{Tx, entry_id, later, micros, moment, no_queue};
+use super::unreadable::shown;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, PublishOutcome, Published};
 
@@ -57,6 +58,7 @@ struct Run {
 struct RunKind {
     lane: i64,
     queue_id: i64,
+    client: Option<i64>,
     max_attempts: u32,
     exhausted_as: i16,
     /// The part of the number that an event's id does not hold.
@@ -101,29 +103,34 @@ impl<'t, 'c> Publishing<'t, 'c> {
 
     fn publish(&mut self, event: &NewEvent) -> Answer {
         let Some(queue) = self.tx.find_queue(&event.queue)? else { return Ok(Err(no_queue(&event.queue))) };
-        if self.tx.known.queues[queue].state == QueueState::Draining {
-            return Ok(Err(Error::new(ErrorKind::Full, format!("queue {} is draining", event.queue))));
-        }
         if let Some(request) = &event.idempotency
             && let Some(answer) = self.repeated_request(event, request)?
         {
             return Ok(answer);
         }
+        // A repeat is answered whatever the queue accepts; new contents are not a repeat.
+        let is_draining = self.tx.known.queues[queue].state == QueueState::Draining;
         if let Some(dedup) = &event.deduplication
+            && !(is_draining && dedup.mode == DedupMode::ReplaceWaiting)
             && let Some(answer) = self.repeat(queue, event, dedup)?
         {
             return Ok(answer);
         }
+        if is_draining {
+            return Ok(Err(crate::store::draining(&event.queue)));
+        }
         if self.is_full(queue)? {
             return Ok(Err(Error::new(ErrorKind::Full, format!("queue {} is full", event.queue))));
         }
-        self.create(queue, event).map(Ok)
+        match self.tx.lane(queue, &event.event_type, event.priority)? {
+            Ok(lane) => self.create(queue, lane, event).map(Ok),
+            Err(refused) => Ok(Err(refused)),
+        }
     }
 
-    fn create(&mut self, queue: usize, event: &NewEvent) -> Result<Published> {
+    fn create(&mut self, queue: usize, lane: i64, event: &NewEvent) -> Result<Published> {
         let now = self.tx.now;
         let id = self.draw()?;
-        let lane = self.tx.lane(queue, &event.event_type, event.priority)?;
         let due = match event.available {
             Availability::Now => None,
             Availability::At(at) => Some(micros(at).max(now)),
@@ -135,7 +142,8 @@ impl<'t, 'c> Publishing<'t, 'c> {
         let keyed = event.deduplication.is_some() || event.idempotency.is_some();
         if place == 0 && !keyed && event.tags.is_empty() {
             let (max_attempts, exhausted_as) = (event.max_attempts, event.exhausted_as.code());
-            self.add_to_run(id, RunKind { lane, queue_id, max_attempts, exhausted_as, high: id & !TSID_SEQUENCE })?;
+            let (high, client) = (id & !TSID_SEQUENCE, event.queue.client().map(Tsid::to_i64));
+            self.add_to_run(id, RunKind { lane, queue_id, client, max_attempts, exhausted_as, high })?;
             self.tx.wake(queue);
             return self.published(id, event_id, PublishOutcome::Created, now);
         }
@@ -143,7 +151,7 @@ impl<'t, 'c> Publishing<'t, 'c> {
             id,
             event_id.to_i64(),
             due,
-            event.client.map(Tsid::to_i64),
+            event.queue.client().map(Tsid::to_i64),
             lane,
             queue_id,
             event.max_attempts,
@@ -201,6 +209,7 @@ impl<'t, 'c> Publishing<'t, 'c> {
             kind.queue_id,
             kind.max_attempts,
             kind.exhausted_as,
+            kind.client,
         ))?;
         Ok(())
     }
@@ -215,7 +224,7 @@ impl<'t, 'c> Publishing<'t, 'c> {
         self.insert_fact.execute(params![
             event_id.to_i64(),
             self.tx.now,
-            event.client.map(Tsid::to_i64),
+            event.owner().map(Tsid::to_i64),
             event_type,
             event.content_type,
             event.source,
@@ -290,7 +299,8 @@ impl<'t, 'c> Publishing<'t, 'c> {
         self.published(id, Tsid::from_i64(held), PublishOutcome::Duplicate, created_at).map(Ok)
     }
 
-    /// The waiting entry gets a new fact under its old type, for that is where it waits; the old fact goes.
+    /// The waiting entry gets a new fact under its old type, for that is where it waits; the old fact goes, and with it
+    /// what handlers answered about it.
     fn replace_waiting(
         &mut self,
         id: i64,
@@ -309,11 +319,12 @@ impl<'t, 'c> Publishing<'t, 'c> {
         }
         self.draw()?;
         let event_type: Option<String> =
-            self.tx.prepare(&sql.fact_body)?.query_row([held], |row| row.get(0)).optional()?;
+            self.tx.prepare(&sql.fact_body)?.query_row([held], |row| shown(row, 0)).optional()?.flatten();
         self.write_fact(number, event_type.as_deref().unwrap_or(&event.event_type), event)?;
         tags::remove(self.tx, id, &tags::of_fact(self.tx, held)?)?;
         tags::put(self.tx, id, &event.tags)?;
         self.tx.prepare(&sql.delete_fact)?.execute([held])?;
+        self.tx.prepare(&sql.forget_answers)?.execute([id])?;
         self.tx.prepare(&sql.point_key)?.execute(params![client(event), scope, dedup.key, event_id.to_i64()])?;
         self.published(id, event_id, PublishOutcome::Replaced, now).map(Some)
     }
@@ -357,5 +368,5 @@ fn retry_text(event: &NewEvent) -> Result<Option<String>> {
 
 /// Whose keys these are; the anchor level's are 0.
 fn client(event: &NewEvent) -> i64 {
-    event.client.map_or(0, Tsid::to_i64)
+    event.owner().map_or(0, Tsid::to_i64)
 }

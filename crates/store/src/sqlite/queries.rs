@@ -35,6 +35,19 @@ macro_rules! fact {
     };
 }
 
+/// The same where the fact may be missing: its type is then its lane's, and its moment the one that the event's id holds.
+macro_rules! shown_fact {
+    ($entry:literal) => {
+        concat!(
+            "e.client_id, coalesce(e.event_type, l.event_type, ''), coalesce(e.payload, x''), e.content_type, e.source, \
+             e.subject, e.time, e.external_id, e.correlation_id, e.causation_id, e.attributes, \
+             coalesce(e.created_at, ((",
+            $entry,
+            ".event_id >> 22) + 1577836800000) * 1000), e.title, e.description, e.tags, e.retry"
+        )
+    };
+}
+
 /// What a claim needs to know of a candidate.
 macro_rules! candidate {
     () => {
@@ -51,10 +64,14 @@ macro_rules! audit {
     };
 }
 
-/// What a list shows of a fact.
+/// What a list shows of a fact, which may be missing.
 macro_rules! summary {
-    () => {
-        "e.event_type, e.title, e.tags, e.client_id, e.created_at"
+    ($entry:literal) => {
+        concat!(
+            "coalesce(e.event_type, l.event_type, ''), e.title, e.tags, n.client_id, coalesce(e.created_at, ((",
+            $entry,
+            ".event_id >> 22) + 1577836800000) * 1000)"
+        )
     };
 }
 
@@ -74,13 +91,26 @@ macro_rules! projection {
 
 queries! {
     /// One row.
-    generation = "SELECT generation FROM {ns}_meta";
-    /// One row.
-    bump_generation = "UPDATE {ns}_meta SET generation = generation + 1";
+    catalogue = "SELECT generation, catalogue_stamp FROM {ns}_meta";
+    /// Primary key. Whether a version with its stamp belongs to this database's history.
+    catalogue_known = "SELECT 1 FROM {ns}_catalogue_history WHERE version = ?1 AND stamp = ?2";
+    /// Indexes queues_version, lanes_version and catalogue_removed_version.
+    catalogue_changes = "SELECT id FROM {ns}_queues INDEXED BY {ns}_queues_version WHERE version > ?1 \
+         UNION ALL SELECT queue_id FROM {ns}_lanes INDEXED BY {ns}_lanes_version WHERE version > ?1 \
+         UNION ALL SELECT queue_id FROM {ns}_catalogue_removed WHERE version > ?1";
     /// One row.
     heartbeat = "SELECT at FROM {ns}_heartbeat";
+    /// One row each; the last event by its primary key, which rises with time.
+    last_moment = "SELECT CAST(max(coalesce((SELECT at FROM {ns}_heartbeat), 0), \
+         coalesce((SELECT created_at FROM {ns}_events WHERE id = (SELECT max(id) FROM {ns}_events)), 0)) AS INTEGER)";
     /// One row.
     beat = "UPDATE {ns}_heartbeat SET at = ?1";
+    /// Appends; always rolled back.
+    probe_room = "INSERT INTO {ns}_events (id, created_at, event_type, payload) VALUES (-1, 0, '', zeroblob(?1))";
+    /// One row.
+    probe_write = "UPDATE {ns}_sequence SET entry_id = entry_id";
+    /// No row: a write transaction begins.
+    begin_writing = "UPDATE {ns}_sequence SET entry_id = entry_id WHERE only_row = 0";
     /// One row.
     next_entry_id = "SELECT entry_id FROM {ns}_sequence";
     /// One row.
@@ -91,19 +121,62 @@ queries! {
     save_log_seq = "UPDATE {ns}_sequence SET log_seq = ?1";
 
     /// Index queues_name.
-    queue_by_name = "SELECT id, state, depth_limit, settings FROM {ns}_queues WHERE coalesce(client_id, 0) = 0 AND name = ?1";
+    queue_by_name = "SELECT id, state, depth_limit, settings FROM {ns}_queues WHERE coalesce(client_id, 0) = coalesce(?2, 0) AND name = ?1";
     /// Index queues_name, whole: queues are few.
-    queues = "SELECT name, state, depth_limit, settings FROM {ns}_queues WHERE coalesce(client_id, 0) = 0 ORDER BY name";
+    queues = "SELECT name, state, depth_limit, settings, client_id FROM {ns}_queues ORDER BY coalesce(client_id, 0), name";
     /// Primary key.
-    queue_name = "SELECT name FROM {ns}_queues WHERE id = ?1";
+    queue_name = "SELECT name, client_id FROM {ns}_queues WHERE id = ?1";
     /// Appends.
-    insert_queue = "INSERT INTO {ns}_queues (name, state, depth_limit, created_at, settings) VALUES (?1, ?2, ?3, ?4, ?5)";
+    insert_queue = "INSERT INTO {ns}_queues (name, state, depth_limit, created_at, settings, client_id) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     /// Primary key.
     update_queue = "UPDATE {ns}_queues SET state = ?2, depth_limit = ?3, settings = ?4 WHERE id = ?1";
     /// Index lanes_key.
-    lanes_of_queue = "SELECT id, priority, event_type FROM {ns}_lanes WHERE queue_id = ?1";
+    lanes_of_queue = "SELECT id, priority, event_type FROM {ns}_lanes WHERE queue_id = ?1 AND state = 0";
     /// Appends.
-    insert_lane = "INSERT INTO {ns}_lanes (queue_id, priority, event_type) VALUES (?1, ?2, ?3)";
+    insert_lane = "INSERT INTO {ns}_lanes (queue_id, priority, event_type, used_at) VALUES (?1, ?2, ?3, ?4)";
+
+    /// Primary key.
+    note_lane = "UPDATE {ns}_lanes SET used_at = ?2 WHERE id = ?1 AND used_at < ?3";
+    /// Indexes lanes_idle, event_queue_fresh and event_queue_timed.
+    idle_lanes = "SELECT l.id, l.queue_id FROM {ns}_lanes l INDEXED BY {ns}_lanes_idle \
+         WHERE l.state = 0 AND l.used_at < ?1 \
+         AND NOT EXISTS (SELECT 1 FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh WHERE q.lane = l.id AND q.place = 0) \
+         AND NOT EXISTS (SELECT 1 FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_timed WHERE q.lane = l.id AND q.place = 1) \
+         LIMIT ?2";
+    /// Index event_queue_parked, up to a bound.
+    parked_lanes = "SELECT lane FROM {ns}_event_queue INDEXED BY {ns}_event_queue_parked \
+         WHERE queue_id = ?1 AND place >= 2 LIMIT ?2";
+    /// Primary key. No event type begins with that character, so the key is free for another lane.
+    remove_lane = "UPDATE {ns}_lanes SET state = 2, was_type = event_type, event_type = char(1) || id, \
+         last_entry = (SELECT entry_id FROM {ns}_sequence) WHERE id = ?1";
+    /// Index lanes_gone, then the ends of others: lanes that no entry was in any more and that no process can know.
+    forget_lanes = "DELETE FROM {ns}_lanes WHERE id IN (SELECT id FROM {ns}_lanes INDEXED BY {ns}_lanes_gone \
+         WHERE state = 2 AND version < (SELECT min(version) FROM {ns}_catalogue_history) \
+         AND last_entry < coalesce((SELECT min(id) FROM {ns}_event_log), 9223372036854775807) \
+         AND last_entry < coalesce((SELECT min(id) FROM {ns}_event_queue), 9223372036854775807) LIMIT ?1)";
+    /// Index event_queue_fresh, from one lane that holds something to the next; the lanes' primary key.
+    fresh_strays = "WITH RECURSIVE step(lane) AS (\
+         SELECT min(lane) FROM {ns}_event_queue INDEXED BY {ns}_event_queue_fresh WHERE place = 0 \
+         UNION ALL SELECT (SELECT min(q.lane) FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh \
+             WHERE q.place = 0 AND q.lane > step.lane) FROM step WHERE step.lane IS NOT NULL) \
+         SELECT l.id, l.priority FROM step CROSS JOIN {ns}_lanes l ON l.id = step.lane WHERE l.state = 2";
+    /// Index event_queue_timed, from one lane that holds something to the next; the lanes' primary key.
+    timed_strays = "WITH RECURSIVE step(lane) AS (\
+         SELECT min(lane) FROM {ns}_event_queue INDEXED BY {ns}_event_queue_timed WHERE place = 1 \
+         UNION ALL SELECT (SELECT min(q.lane) FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_timed \
+             WHERE q.place = 1 AND q.lane > step.lane) FROM step WHERE step.lane IS NOT NULL) \
+         SELECT l.id, l.priority FROM step CROSS JOIN {ns}_lanes l ON l.id = step.lane WHERE l.state = 2";
+    /// Index event_queue_fresh.
+    rescue_fresh = "UPDATE {ns}_event_queue INDEXED BY {ns}_event_queue_fresh SET place = 3, lane = ?2 \
+         WHERE lane = ?1 AND place = 0 AND lease_until IS NULL";
+    /// Index event_queue_timed.
+    rescue_timed = "UPDATE {ns}_event_queue INDEXED BY {ns}_event_queue_timed SET place = 3, lane = ?2 \
+         WHERE lane = ?1 AND place = 1 AND lease_until IS NULL";
+    /// Primary keys.
+    lane_of_entry = "SELECT l.state, l.priority FROM {ns}_event_queue q CROSS JOIN {ns}_lanes l ON l.id = q.lane WHERE q.id = ?1";
+    /// Primary key.
+    set_lane = "UPDATE {ns}_event_queue SET lane = ?2 WHERE id = ?1";
 
     /// Appends, save for clocks that were set back.
     insert_fact = "INSERT INTO {ns}_events (id, created_at, client_id, event_type, content_type, source, subject, time, \
@@ -116,7 +189,7 @@ queries! {
     /// The facts' primary key, a run of neighbours just written; appends. An event's id ends with the entry's.
     insert_run = "INSERT INTO {ns}_event_queue (id, event_id, client_id, lane, queue_id, max_attempts, place, \
          exhausted_as, token, attempts, generation, room) \
-         SELECT (e.id & 4194303) | ?3, e.id, e.client_id, ?4, ?5, ?6, 0, ?7, 0, 0, 1, zeroblob({room}) \
+         SELECT (e.id & 4194303) | ?3, e.id, ?8, ?4, ?5, ?6, 0, ?7, 0, 0, 1, zeroblob({room}) \
          FROM {ns}_events e WHERE e.id BETWEEN ?1 AND ?2";
     /// Appends: a fact without the rarer fields.
     insert_plain_fact = "INSERT INTO {ns}_events (id, created_at, event_type, payload) VALUES (?1, ?2, ?3, ?4)";
@@ -139,21 +212,27 @@ queries! {
     /// Indexes event_queue_fresh, _timed and _parked, at most as many entries as the limit.
     count_queue = "SELECT count(*) FROM (\
          SELECT 1 FROM {ns}_lanes l JOIN {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh ON q.lane = l.id AND q.place = 0 \
-         WHERE l.queue_id = ?1 \
+         WHERE l.queue_id = ?1 AND l.state = 0 \
          UNION ALL \
          SELECT 1 FROM {ns}_lanes l JOIN {ns}_event_queue q INDEXED BY {ns}_event_queue_timed ON q.lane = l.id AND q.place = 1 \
-         WHERE l.queue_id = ?1 \
+         WHERE l.queue_id = ?1 AND l.state = 0 \
          UNION ALL \
          SELECT 1 FROM {ns}_event_queue INDEXED BY {ns}_event_queue_parked WHERE queue_id = ?1 AND place >= 2 \
          LIMIT ?2)";
 
+    /// Index event_queue_fresh: the next lane that holds something.
+    next_fresh_lane = "SELECT min(lane) FROM {ns}_event_queue INDEXED BY {ns}_event_queue_fresh \
+         WHERE place = 0 AND lane BETWEEN ?1 AND ?2";
+    /// Index event_queue_timed: the next lane that holds something.
+    next_timed_lane = "SELECT min(lane) FROM {ns}_event_queue INDEXED BY {ns}_event_queue_timed \
+         WHERE place = 1 AND lane BETWEEN ?1 AND ?2";
     /// Index event_queue_fresh, from the lane's mark on, and the facts' primary key; stepped only as far as needed.
     fresh = concat!("SELECT ", candidate!(), ", ", fact!(), " FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh \
-         CROSS JOIN {ns}_events e ON e.id = q.event_id \
+         LEFT JOIN {ns}_events e ON e.id = q.event_id \
          WHERE q.lane = ?1 AND q.place = 0 AND q.id > ?3 AND (q.lease_until IS NULL OR q.lease_until <= ?2) ORDER BY q.id");
     /// Index event_queue_timed and the facts' primary key; stepped only as far as needed.
     timed = concat!("SELECT ", candidate!(), ", ", fact!(), " FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_timed \
-         CROSS JOIN {ns}_events e ON e.id = q.event_id \
+         LEFT JOIN {ns}_events e ON e.id = q.event_id \
          WHERE q.lane = ?1 AND q.place = 1 AND q.due_at <= ?2 AND (q.lease_until IS NULL OR q.lease_until <= ?2) \
          ORDER BY q.due_at, q.id");
     /// Index event_queue_fresh, over what was claimed and what stood leased before it.
@@ -182,8 +261,11 @@ queries! {
          WHERE id = ?1 AND token = ?2 AND lease_until IS NOT NULL";
     /// Primary key.
     handled = "SELECT handler, result FROM {ns}_event_handler_states WHERE entry_id = ?1 ORDER BY handler";
-    /// Index on (id, generation).
-    last_results = "SELECT results FROM {ns}_event_log WHERE id = ?1 ORDER BY generation DESC LIMIT 1";
+    /// Index on (id, generation), and the queue's primary key: what was answered about other contents does not count.
+    last_results = "SELECT CASE WHEN event_id = (SELECT q.event_id FROM {ns}_event_queue q WHERE q.id = ?1) THEN results END \
+         FROM {ns}_event_log WHERE id = ?1 ORDER BY generation DESC LIMIT 1";
+    /// Primary key.
+    forget_answers = "DELETE FROM {ns}_event_handler_states WHERE entry_id = ?1";
     /// Primary keys, from the start.
     forget_handled = "DELETE FROM {ns}_event_handler_states WHERE (entry_id, handler) IN \
          (SELECT entry_id, handler FROM {ns}_event_handler_states \
@@ -254,15 +336,15 @@ queries! {
     /// Primary keys.
     view_live = concat!("SELECT q.event_id, n.name, q.generation, q.attempts, q.max_attempts, q.token, \
          coalesce(l.priority, -1000 - q.lane), q.group_key, q.last_error, NULL, q.place, q.due_at, q.lease_until, \
-         q.processing_started_at, q.worker, q.queue_id, coalesce(q.updated_at, e.created_at), ", fact!(), " \
+         q.processing_started_at, q.worker, q.queue_id, coalesce(q.updated_at, e.created_at, 0), n.client_id, ", shown_fact!("q"), " \
          FROM {ns}_event_queue q JOIN {ns}_queues n ON n.id = q.queue_id LEFT JOIN {ns}_lanes l ON l.id = q.lane \
-         JOIN {ns}_events e ON e.id = q.event_id WHERE q.id = ?1");
+         LEFT JOIN {ns}_events e ON e.id = q.event_id WHERE q.id = ?1");
     /// Index event_log_key, from its end, then primary keys.
     view_ended = concat!("SELECT g.event_id, n.name, g.generation, g.attempts, g.max_attempts, g.token, \
          coalesce(l.priority, -1000 - g.lane), g.group_key, g.errors, g.results, g.status, g.finished_at, g.superseded, \
-         NULL, g.worker, g.queue_id, g.finished_at, ", fact!(), " \
+         NULL, g.worker, g.queue_id, g.finished_at, n.client_id, ", shown_fact!("g"), " \
          FROM {ns}_event_log g JOIN {ns}_queues n ON n.id = g.queue_id LEFT JOIN {ns}_lanes l ON l.id = g.lane \
-         JOIN {ns}_events e ON e.id = g.event_id WHERE g.id = ?1 ORDER BY g.generation DESC LIMIT 1");
+         LEFT JOIN {ns}_events e ON e.id = g.event_id WHERE g.id = ?1 ORDER BY g.generation DESC LIMIT 1");
     /// Indexes event_queue_group_head and _parked: everybody of the group who goes before.
     ahead_in_group = "SELECT (SELECT count(*) FROM {ns}_event_queue INDEXED BY {ns}_event_queue_group_head \
              WHERE queue_id = ?1 AND group_key = ?2 AND group_key IS NOT NULL AND place < 2 AND id <> ?3) + \
@@ -272,12 +354,12 @@ queries! {
     ahead_in_queue = "SELECT count(*) FROM (\
          SELECT 1 FROM {ns}_lanes l CROSS JOIN {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh \
          ON q.lane = l.id AND q.place = 0 \
-         WHERE l.queue_id = ?1 AND (l.priority < ?2 OR l.priority = ?2 AND q.id < ?3) \
+         WHERE l.queue_id = ?1 AND l.state = 0 AND (l.priority < ?2 OR l.priority = ?2 AND q.id < ?3) \
          AND (q.lease_until IS NULL OR q.lease_until <= ?4) \
          UNION ALL \
          SELECT 1 FROM {ns}_lanes l CROSS JOIN {ns}_event_queue q INDEXED BY {ns}_event_queue_timed \
          ON q.lane = l.id AND q.place = 1 AND q.due_at <= ?4 \
-         WHERE l.queue_id = ?1 AND (l.priority < ?2 OR l.priority = ?2 AND q.id < ?3) \
+         WHERE l.queue_id = ?1 AND l.state = 0 AND (l.priority < ?2 OR l.priority = ?2 AND q.id < ?3) \
          AND (q.lease_until IS NULL OR q.lease_until <= ?4) \
          LIMIT 1000)";
     /// The live table, whole: counting everything reads everything.
@@ -287,6 +369,26 @@ queries! {
          count(*) FILTER (WHERE place >= 2), \
          count(*) FILTER (WHERE lease_until IS NOT NULL) \
          FROM {ns}_event_queue WHERE queue_id = ?1";
+    /// Index event_queue_fresh, from one lane that holds something to the next.
+    oldest_fresh = "WITH RECURSIVE step(lane) AS (\
+         SELECT min(lane) FROM {ns}_event_queue INDEXED BY {ns}_event_queue_fresh WHERE place = 0 \
+         UNION ALL SELECT (SELECT min(q.lane) FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh \
+             WHERE q.place = 0 AND q.lane > step.lane) FROM step WHERE step.lane IS NOT NULL) \
+         SELECT l.queue_id, (SELECT ((q.event_id >> 22) + 1577836800000) * 1000 \
+             FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_fresh WHERE q.lane = step.lane AND q.place = 0 \
+             AND (q.lease_until IS NULL OR q.lease_until <= ?1) ORDER BY q.id LIMIT 1) \
+         FROM step CROSS JOIN {ns}_lanes l ON l.id = step.lane";
+    /// Index event_queue_timed, from one lane that holds something to the next.
+    oldest_timed = "WITH RECURSIVE step(lane) AS (\
+         SELECT min(lane) FROM {ns}_event_queue INDEXED BY {ns}_event_queue_timed WHERE place = 1 \
+         UNION ALL SELECT (SELECT min(q.lane) FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_timed \
+             WHERE q.place = 1 AND q.lane > step.lane) FROM step WHERE step.lane IS NOT NULL) \
+         SELECT l.queue_id, (SELECT q.due_at FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_timed \
+             WHERE q.lane = step.lane AND q.place = 1 AND q.due_at <= ?1 \
+             AND (q.lease_until IS NULL OR q.lease_until <= ?1) ORDER BY q.due_at, q.id LIMIT 1) \
+         FROM step CROSS JOIN {ns}_lanes l ON l.id = step.lane";
+    /// The same index as its table's name, whole: queues are few.
+    queue_ids = "SELECT id, name, client_id FROM {ns}_queues";
     /// All of it, once. An entry that ever ended has one log row of generation 1; one that lives again has a later one.
     census = "SELECT (SELECT count(*) FROM {ns}_events), \
          (SELECT count(*) FROM {ns}_event_queue WHERE lease_until IS NULL), \
@@ -303,11 +405,17 @@ queries! {
     /// Index event_queue_arrived.
     any_arrived = "SELECT 1 FROM {ns}_event_queue INDEXED BY {ns}_event_queue_arrived WHERE place = 3 LIMIT 1";
     /// Index event_queue_arrived and the facts' primary key.
-    arrived = "SELECT q.id, q.queue_id, q.lane, q.due_at, q.group_key, e.event_type \
-         FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_arrived CROSS JOIN {ns}_events e ON e.id = q.event_id \
+    arrived = "SELECT q.id, q.queue_id, q.lane, q.due_at, q.group_key, e.event_type, q.flags \
+         FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_arrived LEFT JOIN {ns}_events e ON e.id = q.event_id \
          WHERE q.place = 3 ORDER BY q.id LIMIT ?1";
     /// Primary key; leaves event_queue_arrived for the index of its new place.
     sort_in = "UPDATE {ns}_event_queue SET lane = ?2, place = ?3, due_at = ?4 WHERE id = ?1";
+    /// Primary key: takes or keeps the lease of a task.
+    elect = "INSERT INTO {ns}_maintenance (task, holder, until) VALUES (?1, ?2, ?3) \
+         ON CONFLICT (task) DO UPDATE SET holder = excluded.holder, until = excluded.until \
+         WHERE holder = excluded.holder OR until <= ?4";
+    /// The whole table, which has a row per task.
+    resign = "DELETE FROM {ns}_maintenance WHERE holder = ?1";
     /// Index deduplication_expiry.
     forget_keys = "DELETE FROM {ns}_deduplication WHERE (client_id, kind, scope, key) IN \
          (SELECT client_id, kind, scope, key FROM {ns}_deduplication INDEXED BY {ns}_deduplication_expiry \
@@ -349,6 +457,9 @@ queries! {
     /// Primary key.
     activate_projection = "UPDATE {ns}_projections SET state = 1, updated_at = ?4 \
          WHERE name = ?1 AND version = ?2 AND token = ?3 AND state < 2";
+    /// Primary key, all versions of a name. Their readers are fenced.
+    remove_projection = "UPDATE {ns}_projections SET state = 2, token = token + 1, reader = NULL, reader_until = NULL, \
+         failed_entry = NULL, failures = 0, error = NULL, retry_at = NULL, updated_at = ?2 WHERE name = ?1";
     /// Primary key, all versions of a name. Their readers are fenced.
     retire_projections = "UPDATE {ns}_projections SET state = 2, token = token + 1, reader = NULL, reader_until = NULL, \
          failed_entry = NULL, failures = 0, error = NULL, retry_at = NULL, updated_at = ?3 \
@@ -405,13 +516,15 @@ queries! {
     move_tag = "UPDATE {ns}_event_tags SET state = ?3, rank = ?4 WHERE tag = ?1 AND entry_id = ?2";
     /// Primary key.
     delete_tag = "DELETE FROM {ns}_event_tags WHERE tag = ?1 AND entry_id = ?2";
+    /// The live tags, whole: only for an entry whose fact, and with it its tags, is missing.
+    forget_tags = "DELETE FROM {ns}_event_tags WHERE entry_id = ?1";
     /// Primary key.
     put_log_tag = "INSERT OR REPLACE INTO {ns}_log_tags (tag, status, entry_id) VALUES (?1, ?2, ?3)";
     /// Primary key.
     delete_log_tag = "DELETE FROM {ns}_log_tags WHERE tag = ?1 AND status = ?2 AND entry_id = ?3";
     /// Index event_tags_rank, then primary keys; stepped only as far as needed.
     tagged = concat!("SELECT ", candidate!(), ", ", fact!(), " FROM {ns}_event_tags t INDEXED BY {ns}_event_tags_rank \
-         CROSS JOIN {ns}_event_queue q ON q.id = t.entry_id CROSS JOIN {ns}_events e ON e.id = q.event_id \
+         CROSS JOIN {ns}_event_queue q ON q.id = t.entry_id LEFT JOIN {ns}_events e ON e.id = q.event_id \
          WHERE t.queue_id = ?1 AND t.tag = ?2 AND t.state = ?3 AND t.priority = ?4 AND t.rank <= ?5 \
          AND q.place < 2 AND (q.place = 0 OR q.due_at <= ?6) AND (q.lease_until IS NULL OR q.lease_until <= ?6) \
          ORDER BY t.rank, t.entry_id");
@@ -440,6 +553,9 @@ queries! {
     /// Index event_audit_entry, from its end.
     last_verdict = concat!("SELECT ", audit!(), " FROM {ns}_event_audit INDEXED BY {ns}_event_audit_entry \
          WHERE entry_id = ?1 AND worker = ?2 AND (?3 IS NULL OR token = ?3) AND action IN (2, 3) ORDER BY id DESC LIMIT 1");
+    /// Index on the entry and the row's number.
+    claimed_for = "SELECT execution_time_ms FROM {ns}_event_audit WHERE entry_id = ?1 AND token = ?2 AND action = 0 \
+         ORDER BY id DESC LIMIT 1";
     /// Index event_audit_entry, from its end.
     last_start = concat!("SELECT ", audit!(), " FROM {ns}_event_audit INDEXED BY {ns}_event_audit_entry \
          WHERE entry_id = ?1 AND worker = ?2 AND token = ?3 AND action = 1 ORDER BY id DESC LIMIT 1");
@@ -483,18 +599,18 @@ queries! {
 
     /// Primary keys.
     summary_live = concat!("SELECT q.event_id, n.name, q.attempts, q.max_attempts, coalesce(l.priority, -1000 - q.lane), \
-         q.group_key, q.worker, coalesce(q.updated_at, e.created_at), q.lease_until, q.due_at, ", summary!(), " \
+         q.group_key, q.worker, coalesce(q.updated_at, e.created_at, 0), q.lease_until, q.due_at, ", summary!("q"), " \
          FROM {ns}_event_queue q JOIN {ns}_queues n ON n.id = q.queue_id LEFT JOIN {ns}_lanes l ON l.id = q.lane \
-         JOIN {ns}_events e ON e.id = q.event_id WHERE q.id = ?1");
+         LEFT JOIN {ns}_events e ON e.id = q.event_id WHERE q.id = ?1");
     /// Index event_log_key, from its end, then primary keys.
     summary_ended = concat!("SELECT g.event_id, n.name, g.attempts, g.max_attempts, coalesce(l.priority, -1000 - g.lane), \
-         g.group_key, g.worker, g.finished_at, g.status, NULL, ", summary!(), " \
+         g.group_key, g.worker, g.finished_at, g.status, NULL, ", summary!("g"), " \
          FROM {ns}_event_log g JOIN {ns}_queues n ON n.id = g.queue_id LEFT JOIN {ns}_lanes l ON l.id = g.lane \
-         JOIN {ns}_events e ON e.id = g.event_id WHERE g.id = ?1 ORDER BY g.generation DESC LIMIT 1");
+         LEFT JOIN {ns}_events e ON e.id = g.event_id WHERE g.id = ?1 ORDER BY g.generation DESC LIMIT 1");
     /// The whole table, which holds a day's consumers.
-    all_consumers = "SELECT c.worker, n.name, c.seen_at FROM {ns}_consumers c JOIN {ns}_queues n ON n.id = c.queue_id";
+    all_consumers = "SELECT c.worker, n.name, c.seen_at, n.client_id FROM {ns}_consumers c JOIN {ns}_queues n ON n.id = c.queue_id";
     /// The live table, whole: the worker list is asked for by people.
-    all_held = "SELECT q.worker, n.name, q.id, coalesce(q.updated_at, q.processing_started_at, q.lease_until) \
+    all_held = "SELECT q.worker, n.name, q.id, coalesce(q.updated_at, q.processing_started_at, q.lease_until), n.client_id \
          FROM {ns}_event_queue q JOIN {ns}_queues n ON n.id = q.queue_id WHERE q.lease_until IS NOT NULL";
 
     /// Primary key, from its start.
@@ -503,6 +619,9 @@ queries! {
     /// Index event_log_key, from where the last batch stopped.
     old_entries = "SELECT id, max(generation), event_id, min(seq), max(seq), max(finished_at), max(flags) \
          FROM {ns}_event_log INDEXED BY {ns}_event_log_key WHERE id > ?1 GROUP BY id ORDER BY id LIMIT ?2";
+    /// Index event_log_key.
+    old_entry = "SELECT id, max(generation), event_id, min(seq), max(seq), max(finished_at), max(flags) \
+         FROM {ns}_event_log INDEXED BY {ns}_event_log_key WHERE id = ?1 GROUP BY id";
     /// Index event_log_key.
     log_rows_of = "SELECT seq, status, superseded FROM {ns}_event_log INDEXED BY {ns}_event_log_key WHERE id = ?1";
     /// Index event_log_key.
@@ -546,10 +665,14 @@ mod tests {
             "consumers_since",
             "forget_consumers",
             "forget_handled",
+            "forget_lanes",
+            "resign",
             "queues",
+            "queue_ids",
             "insert_queue",
             "projections",
             "move_tag_leases",
+            "forget_tags",
             "count_live",
             "count_held",
             "all_consumers",

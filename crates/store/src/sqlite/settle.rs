@@ -6,6 +6,7 @@ use tidegate_core::{End, EntryId, LeaseToken, Timestamp};
 use super::errors::damaged;
 use super::tags;
 use super::tx::{Tx, later, micros, moment};
+use super::unreadable::shown;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Finalized, Requeue, RequeueAt};
 
@@ -183,7 +184,7 @@ pub(super) fn live(tx: &Tx<'_>, id: i64) -> Result<Option<Live>> {
             token: LeaseToken(row.get(0)?),
             leased: row.get::<_, Option<i64>>(1)?.is_some(),
             queue_id: row.get(2)?,
-            group: row.get(3)?,
+            group: shown(row, 3)?,
             worker: row.get(4)?,
             flags: row.get(5)?,
             event_id: row.get(6)?,
@@ -204,6 +205,7 @@ pub(super) struct LastLog {
     pub(super) superseded: bool,
     pub(super) queue_id: i64,
     pub(super) group: Option<String>,
+    pub(super) has_readable_group: bool,
     pub(super) flags: Option<i64>,
     pub(super) event_id: i64,
 }
@@ -219,7 +221,8 @@ pub(super) fn last_log(tx: &Tx<'_>, id: i64) -> Result<Option<LastLog>> {
         end: End::from_code(row.get(3)?).ok_or_else(|| damaged("an entry has an unknown end"))?,
         superseded: row.get(4)?,
         queue_id: row.get(5)?,
-        group: row.get(6)?,
+        has_readable_group: row.get_ref(6)?.as_str_or_null().is_ok(),
+        group: shown(row, 6)?,
         flags: row.get(7)?,
         event_id: row.get(8)?,
     }))

@@ -2,17 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use tidegate_core::QueueName;
 use tokio::sync::oneshot;
 
 use crate::error::Result;
-use crate::store::{Claim, Claimed};
+use crate::standing::Taken;
+use crate::store::Claim;
 
 /// Claims that may stand at once: each costs every transaction that makes something claimable in its queue a look.
 const MOST: usize = 16;
 
-pub(super) type Answer = oneshot::Sender<Result<Vec<Claimed>>>;
+pub(super) type Answer = oneshot::Sender<Result<Taken>>;
 
 /// All claims that stand, the first come first.
 #[derive(Debug, Default)]
@@ -44,7 +46,7 @@ impl List {
     }
 
     /// Lets a claim stand; `None` when too many do.
-    pub(super) fn stand(&self, claim: Claim) -> Option<(u64, oneshot::Receiver<Result<Vec<Claimed>>>)> {
+    pub(super) fn stand(&self, claim: Claim) -> Option<(u64, oneshot::Receiver<Result<Taken>>)> {
         let mut state = self.lock();
         if state.closed || state.claims.len() >= MOST {
             return None;
@@ -104,7 +106,7 @@ impl List {
         state.claims[at].trying = false;
         if state.claims[at].withdrawn {
             // Whoever took it back waits for this answer, or is gone.
-            let _ = state.claims.remove(at).answer.send(Ok(Vec::new()));
+            let _ = state.claims.remove(at).answer.send(Ok(Taken { at: Instant::now(), claimed: Vec::new() }));
         }
     }
 

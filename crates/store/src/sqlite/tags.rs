@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use rusqlite::OptionalExtension;
 use tidegate_core::{QueueName, QueueState};
 
-use super::errors::damaged;
 use super::tx::Tx;
+use super::unreadable::shown;
 use crate::error::Result;
 
 /// The bits of `flags`.
@@ -34,8 +34,7 @@ pub(super) fn is_audited(flags: Option<i64>) -> bool {
 
 /// The tags of a fact.
 pub(super) fn of_fact(tx: &Tx<'_>, event_id: i64) -> Result<Vec<String>> {
-    let text: Option<String> =
-        tx.prepare(&tx.sql().tags_of_fact)?.query_row([event_id], |row| row.get(0)).optional()?.flatten();
+    let text = tx.prepare(&tx.sql().tags_of_fact)?.query_row([event_id], |row| shown(row, 0)).optional()?.flatten();
     Ok(read(text))
 }
 
@@ -181,10 +180,7 @@ impl Place {
     }
 }
 
-/// Reads a retry policy back.
-pub(super) fn read_retry(text: Option<String>) -> Result<Option<tidegate_core::RetryPolicy>> {
-    let read = |text: String| {
-        serde_json::from_str(&text).map_err(|error| damaged("a retry policy cannot be read").with_source(error))
-    };
-    text.map(read).transpose()
+/// Reads a retry policy back. One that cannot be read is as good as none: the queue's applies.
+pub(super) fn read_retry(text: Option<String>) -> Option<tidegate_core::RetryPolicy> {
+    text.and_then(|text| serde_json::from_str(&text).ok())
 }

@@ -1,6 +1,10 @@
 //! What only SQLite has: one writer that merges, savepoints, plain SQL through a view, foreign locks and commits.
 
+mod clock;
+mod fsync;
+mod place;
 mod standing;
+mod turns;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -269,7 +273,7 @@ async fn plain_sql_refuses_and_repeats() {
         conn.execute(insert, ("t", "{}", "k", "default")).unwrap();
     }
     let refused = [
-        ("t", Some("other"), Some("k"), "default", "another event"),
+        ("t", Some("\"other\""), Some("k"), "default", "another event"),
         ("", Some("{}"), None, "default", "event type"),
         ("t", None, None, "default", "null"),
         ("t", Some("{}"), None, "nowhere", "no such queue"),
@@ -480,7 +484,8 @@ async fn no_statement_is_compiled_again_for_other_values() {
         let by_tag = Claim { tags: Some(vec!["a".into()]), audit: true, ..want(1) };
         let tagged = store.claim(by_tag).await.unwrap();
         let holder = crate::work::Holder { id: tagged[0].id, worker: "w".into(), lease: Some(tagged[0].token) };
-        let heartbeat = crate::work::Heartbeat { holder: holder.clone(), lease: Duration::from_secs(round + 1) };
+        let lease = crate::work::HeartbeatLease::For(Duration::from_secs(round + 1));
+        let heartbeat = crate::work::Heartbeat { holder: holder.clone(), lease };
         WorkStore::heartbeat(&store, vec![heartbeat]).await.unwrap().remove(0).unwrap();
         let report = crate::work::Report {
             holder,

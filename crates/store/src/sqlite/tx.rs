@@ -1,48 +1,21 @@
 //! What the verbs work with inside one transaction: the connection, the moment, and what is known of queues and lanes.
 //! Knows nothing of threads and commits.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::Duration;
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension};
-use tidegate_core::{EntryId, QueueName, QueueSettings, QueueState, Timestamp};
+use tidegate_core::{EntryId, QueueName, QueueSettings, QueueState, Timestamp, Tsid};
 
 use super::errors::damaged;
 use super::queries::Sql;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Clock, StoreOptions};
+use crate::store::StoreOptions;
+
+pub(super) use super::time::Time;
 
 /// Types with lanes of their own in one queue; further types share one lane per priority.
 const OWN_LANES: usize = 256;
-
-/// The process's clock, which never goes back, or the one that tests move.
-#[derive(Debug)]
-pub(super) struct Time {
-    clock: Clock,
-    last: AtomicI64,
-}
-
-impl Time {
-    pub(super) fn new(clock: Clock) -> Self {
-        Self { clock, last: AtomicI64::new(0) }
-    }
-
-    /// Microseconds since 1970.
-    pub(super) fn now(&self) -> i64 {
-        if let Some(now) = self.clock.now() {
-            return now.as_microsecond();
-        }
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
-        self.last.fetch_max(now, Ordering::SeqCst).max(now)
-    }
-
-    /// Whether tests move it. Then nothing was ever down.
-    pub(super) fn is_manual(&self) -> bool {
-        matches!(self.clock, Clock::Manual(_))
-    }
-}
 
 /// What stays the same as long as the store is open.
 #[derive(Debug)]
@@ -117,7 +90,9 @@ impl<'c> Tx<'c> {
         let sql = self.sql();
         let found = self
             .prepare(&sql.queue_by_name)?
-            .query_row([name.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
+            .query_row((name.name(), name.client().map(Tsid::to_i64)), |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+            })
             .optional()?;
         let Some((id, state, depth_limit, settings)) = found else { return Ok(None) };
         let lanes = self.load_lanes(id)?;
@@ -137,8 +112,8 @@ impl<'c> Tx<'c> {
             return Ok(index);
         }
         let sql = self.sql();
-        let name: String = self.prepare(&sql.queue_name)?.query_row([id], |row| row.get(0))?;
-        self.queue(&QueueName::new(name)?)
+        let name = self.prepare(&sql.queue_name)?.query_row([id], |row| Ok(read_queue_name(row, 0, 1)))??;
+        self.queue(&name)
     }
 
     fn load_lanes(&self, queue_id: i64) -> Result<Lanes> {
@@ -151,27 +126,44 @@ impl<'c> Tx<'c> {
         Ok(lanes)
     }
 
-    /// The lane of a type and priority; it is made when it is not there yet.
-    pub(super) fn lane(&mut self, queue: usize, event_type: &str, priority: i16) -> Result<i64> {
+    /// The lane of a type and priority; it is made when it is not there yet, unless the queue has as many as it may.
+    pub(super) fn lane(&mut self, queue: usize, event_type: &str, priority: i16) -> Result<Result<i64>> {
         let known = &self.known.queues[queue];
         if let Some(lane) = known.lanes.find(event_type, priority) {
-            return Ok(lane);
+            self.known.used.insert(lane);
+            return Ok(Ok(lane));
+        }
+        let count = known.lanes.list.len();
+        if count >= self.shared.options.max_lanes {
+            return Ok(Err(crate::store::too_many_lanes(&known.name, count)));
         }
         let own = known.lanes.by_type.contains_key(event_type) || known.lanes.by_type.len() < OWN_LANES;
-        let (queue_id, own_type) = (known.id, own.then_some(event_type));
+        self.add_lane(queue, own.then_some(event_type), priority).map(Ok)
+    }
+
+    /// The lane of an entry that is in the queue already: a shared one, where the queue has as many lanes as it may.
+    pub(super) fn lane_of_arrival(&mut self, queue: usize, event_type: &str, priority: i16) -> Result<i64> {
+        if let Ok(lane) = self.lane(queue, event_type, priority)? {
+            return Ok(lane);
+        }
+        match self.known.queues[queue].lanes.shared(priority) {
+            Some(lane) => Ok(lane),
+            None => self.add_lane(queue, None, priority),
+        }
+    }
+
+    fn add_lane(&mut self, queue: usize, own_type: Option<&str>, priority: i16) -> Result<i64> {
+        let queue_id = self.known.queues[queue].id;
         let sql = self.sql();
-        self.prepare(&sql.insert_lane)?.execute((queue_id, priority, own_type))?;
-        let lane = self.conn.last_insert_rowid();
-        self.bump_generation()?;
+        let lane = self.prepare(&sql.insert_lane)?.insert((queue_id, priority, own_type, self.now))?;
+        self.known.catalogue = self.catalogue()?;
         self.known.queues[queue].lanes.add(lane, priority, own_type.map(Into::into));
         Ok(lane)
     }
 
-    /// Tells other processes that queues or lanes changed.
-    pub(super) fn bump_generation(&mut self) -> Result<()> {
-        self.prepare(&self.sql().bump_generation)?.execute([])?;
-        self.known.generation += 1;
-        Ok(())
+    /// The catalogue's version as it stands; triggers raise it with every change of a queue or a lane.
+    pub(super) fn catalogue(&self) -> Result<Version> {
+        Version::read(self.conn, self.sql())
     }
 
     /// Says that something became claimable in a queue.
@@ -189,17 +181,35 @@ impl<'c> Tx<'c> {
     }
 }
 
+/// A version of the catalogue. The stamp is random: two histories of one file may share a number, never a stamp.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Version {
+    number: i64,
+    stamp: i64,
+}
+
+impl Version {
+    fn read(conn: &Connection, sql: &Sql) -> Result<Self> {
+        let read = |row: &rusqlite::Row<'_>| Ok(Self { number: row.get(0)?, stamp: row.get(1)? });
+        Ok(conn.prepare_cached(&sql.catalogue)?.query_row([], read)?)
+    }
+}
+
 /// What this process knows of queues, lanes and leases. It holds until another connection changes the database or a
 /// transaction of ours is rolled back.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) queues: Vec<Queue>,
     by_name: HashMap<QueueName, usize>,
-    /// The configuration generation that it was read at.
-    pub(super) generation: i64,
+    /// The catalogue's version that it was read at.
+    pub(super) catalogue: Version,
     /// The youngest heartbeat seen.
     pub(super) heartbeat: i64,
     pub(super) marks: Marks,
+    /// Lanes that were used since that was last written down.
+    pub(super) used: HashSet<i64>,
+    /// When lanes were last looked after.
+    pub(super) tended: i64,
 }
 
 impl Known {
@@ -209,8 +219,32 @@ impl Known {
         self.queues.len() - 1
     }
 
-    /// Forgets queues and lanes.
+    /// Forgets queues that others changed since the version known, or all where this is another history. Called at the
+    /// start of a transaction.
+    pub(super) fn catch_up(&mut self, conn: &Connection, sql: &Sql) -> Result<()> {
+        let now = Version::read(conn, sql)?;
+        if now == self.catalogue {
+            return Ok(());
+        }
+        let known = self.catalogue;
+        let ours = known.number <= now.number
+            && conn.prepare_cached(&sql.catalogue_known)?.exists((known.number, known.stamp))?;
+        if ours {
+            let mut changes = conn.prepare_cached(&sql.catalogue_changes)?;
+            let changed = changes.query_map([known.number], |row| row.get(0))?;
+            let changed = changed.collect::<rusqlite::Result<HashSet<i64>>>()?;
+            self.queues.retain(|queue| !changed.contains(&queue.id));
+            self.by_name = self.queues.iter().enumerate().map(|(at, queue)| (queue.name.clone(), at)).collect();
+        } else {
+            self.forget();
+        }
+        self.catalogue = now;
+        Ok(())
+    }
+
+    /// Forgets queues and lanes, and the version with them: one that was raised and rolled back is nobody's.
     pub(super) fn forget(&mut self) {
+        self.catalogue = Version::default();
         self.queues.clear();
         self.by_name.clear();
         self.marks.clear();
@@ -233,6 +267,8 @@ pub(super) struct Queue {
 pub(super) struct Lanes {
     /// By priority, first things first.
     pub(super) list: Vec<Lane>,
+    /// By number.
+    pub(super) ids: Vec<i64>,
     by_type: HashMap<Box<str>, Vec<(i16, i64)>>,
 }
 
@@ -251,6 +287,8 @@ impl Lanes {
         }
         let position = self.list.partition_point(|lane| lane.priority <= priority);
         self.list.insert(position, Lane { id, priority, event_type });
+        let position = self.ids.partition_point(|other| *other < id);
+        self.ids.insert(position, id);
     }
 
     fn find(&self, event_type: &str, priority: i16) -> Option<i64> {
@@ -260,6 +298,11 @@ impl Lanes {
         if self.by_type.len() < OWN_LANES {
             return None;
         }
+        self.shared(priority)
+    }
+
+    /// The lane that types without one of their own share.
+    fn shared(&self, priority: i16) -> Option<i64> {
         self.list.iter().find(|lane| lane.event_type.is_none() && lane.priority == priority).map(|lane| lane.id)
     }
 }
@@ -302,6 +345,12 @@ impl Marks {
     }
 }
 
+/// A queue from the columns of its name and its client.
+pub(super) fn read_queue_name(row: &rusqlite::Row<'_>, name: usize, client: usize) -> Result<QueueName> {
+    let client = row.get::<_, Option<i64>>(client)?.map(Tsid::from_i64);
+    Ok(QueueName::of(client, row.get::<_, String>(name)?)?)
+}
+
 pub(super) fn no_queue(name: &QueueName) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no queue {name}"))
 }
@@ -318,7 +367,9 @@ pub(super) fn queue_state(code: i16) -> Result<QueueState> {
     QueueState::from_code(code).ok_or_else(|| damaged("a queue has an unknown state"))
 }
 
+/// A stored moment; one beyond the library's reach is shown as the first or the last that there is.
 pub(super) fn moment(micros: i64) -> Result<Timestamp> {
+    let micros = micros.clamp(Timestamp::MIN.as_second() * 1_000_000, Timestamp::MAX.as_second() * 1_000_000);
     Timestamp::from_microsecond(micros).map_err(|error| damaged("a stored moment is out of range").with_source(error))
 }
 

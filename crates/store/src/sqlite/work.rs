@@ -10,18 +10,18 @@ use tidegate_core::work::{self, Attempt, Decision, Recorded};
 use tidegate_core::{Action, End, EntryId, LeaseToken, Outcome, QueueName};
 
 use super::SqliteStore;
-use super::dead_letters::{dead_letter, redrive_one};
+use super::dead_letters::{redrivable, redrive_one};
 use super::errors::damaged;
 use super::jobs::Urgency;
+use super::listing;
 use super::settle::{Ending, Live, end_live, last_log, live};
 use super::tags;
-use super::tx::{Tx, entry_id, later, micros, moment};
-use super::{listing, retain};
+use super::tx::{Tx, entry_id, later, micros, moment, read_queue_name};
 use crate::error::{Error, Result};
 use crate::store::{Batch, Claimed};
 use crate::work::{
-    AuditRow, Heartbeat, Held, Holder, ListQuery, Page, Report, Reported, Reset, Retained, Retention, Verdict,
-    WorkStore, WorkerView,
+    AuditRow, Heartbeat, HeartbeatLease, Held, Holder, ListQuery, Page, Report, Reported, Reset, Retained, Retention,
+    Verdict, WorkStore, WorkerView,
 };
 
 /// Entries that a worker is shown to hold, at most.
@@ -45,6 +45,10 @@ impl WorkStore for SqliteStore {
         self.write(Urgency::Finish, move |tx| each(&items, |item| reset(tx, item))).await
     }
 
+    async fn queues_of(&self, ids: Vec<EntryId>) -> Result<Vec<Option<QueueName>>> {
+        self.read(move |tx| ids.iter().map(|id| queue_of(tx, id.get())).collect()).await
+    }
+
     async fn audit(&self, id: EntryId) -> Result<Vec<AuditRow>> {
         self.read(move |tx| trail(tx, id)).await
     }
@@ -63,7 +67,7 @@ impl WorkStore for SqliteStore {
     }
 
     async fn retain(&self, retention: Retention) -> Result<Retained> {
-        self.write(Urgency::Publish, move |tx| retain::retain(tx, &retention)).await
+        self.forget_old(retention).await
     }
 }
 
@@ -152,7 +156,7 @@ fn retry_attempt(tx: &mut Tx<'_>, item: &Report, live: &Live) -> Result<Reported
     let id = item.holder.id.get();
     let retry: Option<String> =
         tx.prepare(&sql.retry_of_fact)?.query_row([live.event_id], |row| row.get(0)).optional()?.flatten();
-    let policy = tags::read_retry(retry)?;
+    let policy = tags::read_retry(retry);
     let queue = tx.queue_by_id(live.queue_id)?;
     let settings = &tx.known.queues[queue].settings;
     let delay = work::retry_delay(policy.as_ref(), settings.retry.as_ref(), live.attempts, rand::random());
@@ -225,14 +229,34 @@ fn heartbeat(tx: &mut Tx<'_>, item: &Heartbeat) -> Answer<Held> {
         Ok(live) => live,
         Err(error) => return Ok(Err(error)),
     };
-    let until = later(tx.now, item.lease)?;
     let id = item.holder.id.get();
+    let claimed = match item.lease {
+        HeartbeatLease::For(_) => None,
+        HeartbeatLease::AsClaimed { .. } => claimed_for(tx, id, live.token)?,
+    };
+    let queue = tx.queue_by_id(live.queue_id)?;
+    let until = later(tx.now, item.lease.length(claimed, &tx.known.queues[queue].settings))?;
     tx.prepare(&tx.sql().extend)?.query_row((id, live.token.0, until, tx.now), |_| Ok(())).optional()?;
     tx.known.marks.lease_ends(until);
     if tags::is_tagged(live.flags) {
         tags::follow(tx, id)?;
     }
     Ok(Ok(Held { token: live.token, lease_until: moment(until)?, attempts: live.attempts }))
+}
+
+/// How long a claim asked for, in milliseconds, where the audit knows it.
+fn claimed_for(tx: &Tx<'_>, id: i64, token: LeaseToken) -> Result<Option<i64>> {
+    Ok(tx.prepare(&tx.sql().claimed_for)?.query_row((id, token.0), |row| row.get(0)).optional()?.flatten())
+}
+
+fn queue_of(tx: &mut Tx<'_>, id: i64) -> Result<Option<QueueName>> {
+    let queue_id = match live(tx, id)? {
+        Some(live) => Some(live.queue_id),
+        None => last_log(tx, id)?.map(|last| last.queue_id),
+    };
+    let Some(queue_id) = queue_id else { return Ok(None) };
+    let queue = tx.queue_by_id(queue_id)?;
+    Ok(Some(tx.known.queues[queue].name.clone()))
 }
 
 fn reset(tx: &mut Tx<'_>, item: &Reset) -> Answer<()> {
@@ -252,7 +276,7 @@ fn reset(tx: &mut Tx<'_>, item: &Reset) -> Answer<()> {
 }
 
 fn reset_failed(tx: &mut Tx<'_>, item: &Reset) -> Answer<()> {
-    let dead = match dead_letter(tx, item.id)? {
+    let dead = match redrivable(tx, item.id)? {
         Ok(dead) if dead.end == End::Failed => dead,
         Ok(dead) => return Ok(Err(crate::work::not_resettable(item.id, dead.end.as_str()))),
         Err(error) => return Ok(Err(error)),
@@ -270,7 +294,9 @@ fn audit_reset(tx: &mut Tx<'_>, item: &Reset) -> Result<()> {
 }
 
 /// The audit says who picked what.
-pub(super) fn audit_picked(tx: &Tx<'_>, claimed: &[(i16, Claimed)], worker: &str) -> Result<()> {
+pub(super) fn audit_picked(tx: &Tx<'_>, claimed: &[(i16, Claimed)], worker: &str, lease: Duration) -> Result<()> {
+    // A heartbeat that names no lease asks for this one.
+    let lease = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
     let mut statement = tx.prepare(&tx.sql().add_audit)?;
     for (_, entry) in claimed {
         statement.execute(params![
@@ -281,7 +307,7 @@ pub(super) fn audit_picked(tx: &Tx<'_>, claimed: &[(i16, Claimed)], worker: &str
             entry.attempts,
             entry.token.0,
             None::<i32>,
-            None::<i64>,
+            lease,
             None::<&str>,
             None::<i64>,
             None::<u32>,
@@ -345,16 +371,18 @@ fn trail(tx: &Tx<'_>, id: EntryId) -> Result<Vec<AuditRow>> {
 
 /// Reads the columns that `queries::audit!` names.
 fn read_audit(row: &Row<'_>) -> Result<AuditRow> {
+    let action = Action::from_code(row.get(2)?).ok_or_else(|| damaged("an audit row has an unknown action"))?;
     Ok(AuditRow {
         id: row.get(0)?,
         entry: entry_id(row.get(1)?)?,
-        action: Action::from_code(row.get(2)?).ok_or_else(|| damaged("an audit row has an unknown action"))?,
+        action,
         worker: row.get(3)?,
         generation: row.get(4)?,
         attempt: row.get(5)?,
         token: LeaseToken(row.get(6)?),
         status_code: row.get(7)?,
-        execution_time_ms: row.get(8)?,
+        // The row of a claim holds the lease there.
+        execution_time_ms: row.get::<_, Option<i64>>(8)?.filter(|_| action != Action::Picked),
         message: row.get(9)?,
         next_retry_at: row.get::<_, Option<i64>>(10)?.map(moment).transpose()?,
         retry_count: row.get(11)?,
@@ -368,13 +396,13 @@ fn workers(tx: &Tx<'_>, stale_after: Duration) -> Result<Vec<WorkerView>> {
     let mut statement = tx.prepare(&tx.sql().all_consumers)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        let queue = QueueName::new(row.get::<_, String>(1)?)?;
+        let queue = read_queue_name(row, 1, 3)?;
         crate::work::seen(&mut known, row.get(0)?, queue, moment(row.get(2)?)?);
     }
     let mut statement = tx.prepare(&tx.sql().all_held)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        let queue = QueueName::new(row.get::<_, String>(1)?)?;
+        let queue = read_queue_name(row, 1, 4)?;
         let worker = row.get::<_, Option<String>>(0)?.unwrap_or_default();
         let view = crate::work::seen(&mut known, worker, queue, moment(row.get(3)?)?);
         view.held += 1;

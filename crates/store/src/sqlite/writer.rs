@@ -4,23 +4,24 @@
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use rusqlite::wal::CheckpointMode;
 use tidegate_core::QueueName;
 use tokio::sync::broadcast;
 
-use super::errors::is_fatal;
-use super::jobs::{CLASSES, Found, Jobs, Queued};
+use super::checkpoint::{self, Checkpoints};
+use super::errors::{self, is_fatal, rolled_back};
+use super::jobs::{Found, Jobs, MERGED, Queued, Urgency};
+use super::place::Place;
 use super::tx::{Known, Shared, Tx};
-use super::{claim, standing};
+use super::{claim, held, standing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint;
-use crate::standing::StandingClaims;
-use crate::store::{Claim, Claimed, Wake};
+use crate::standing::{StandingClaims, Taken};
+use crate::store::{Claim, Wake};
 
 /// Jobs of one class that one transaction merges at most.
 const MERGE: usize = 256;
@@ -28,8 +29,6 @@ const MERGE: usize = 256;
 const MERGE_TIME: Duration = Duration::from_millis(10);
 /// How often to look for what other connections wrote, while somebody wants to know.
 const LOOK: Duration = Duration::from_millis(20);
-/// Pages in the write-ahead log from which on it is copied into the database, after the answers.
-const CHECKPOINT_PAGES: i32 = 4000;
 /// The page cache of the writer, in KiB.
 pub(super) const CACHE_KIB: i32 = 16 << 10;
 
@@ -43,6 +42,9 @@ pub(super) struct Inbox {
     pub(super) stopped: OnceLock<Error>,
     /// Commits so far.
     pub(super) commits: AtomicU64,
+    /// Whether the files are where they were.
+    pub(super) place: Place,
+    pub(super) checkpoints: Checkpoints,
 }
 
 impl StandingClaims for Inbox {
@@ -69,8 +71,29 @@ pub(super) struct Writer {
     stale: bool,
     woken: BTreeSet<QueueName>,
     wal_pages: Arc<AtomicI32>,
-    /// Wants a transaction of its own, and met one under way.
-    alone: Option<Queued>,
+    /// The last transaction merged jobs: one that wants a transaction of its own is next.
+    merged_last: bool,
+    /// What the transaction holds is no longer what its jobs were told: it must not be committed.
+    spoilt: bool,
+    guard: Guard,
+}
+
+/// What SQLite's hooks tell and ask about the writer's transaction.
+#[derive(Debug, Clone, Default)]
+struct Guard {
+    /// Only the writer's own COMMIT may commit. A statement outside a transaction, because SQLite rolled it back by itself
+    /// or the application ended it, would otherwise be committed alone.
+    may_commit: Arc<AtomicBool>,
+    /// A rollback happened since the transaction began.
+    rolled_back: Arc<AtomicBool>,
+}
+
+impl Guard {
+    fn watch(&self, conn: &mut Connection) -> rusqlite::Result<()> {
+        let (may_commit, rolled_back) = (Arc::clone(&self.may_commit), Arc::clone(&self.rolled_back));
+        conn.commit_hook(Some(move || !may_commit.load(Ordering::Relaxed)))?;
+        conn.rollback_hook(Some(move || rolled_back.store(true, Ordering::Relaxed)))
+    }
 }
 
 impl Writer {
@@ -83,6 +106,8 @@ impl Writer {
         }))?;
         // Waiting for the lock is this thread's own loop, so that jobs that arrive meanwhile keep their own deadline.
         conn.busy_timeout(Duration::ZERO)?;
+        let guard = Guard::default();
+        guard.watch(&mut conn)?;
         Ok(Self {
             conn,
             shared,
@@ -92,7 +117,9 @@ impl Writer {
             stale: true,
             woken: BTreeSet::new(),
             wal_pages,
-            alone: None,
+            merged_last: false,
+            spoilt: false,
+            guard,
         })
     }
 
@@ -103,9 +130,10 @@ impl Writer {
 
     /// Works until the inbox is closed and empty.
     pub(super) fn run(mut self) {
+        held::mark_thread(&self.inbox);
         loop {
             let listened = self.inbox.wake.receiver_count() > 0;
-            let found = if self.alone.is_some() || self.inbox.standing.wants_look() {
+            let found = if self.inbox.standing.wants_look() {
                 Found::Jobs
             } else {
                 self.inbox.jobs.wait(listened.then_some(LOOK))
@@ -120,9 +148,15 @@ impl Writer {
                     if let Some(error) = self.inbox.stopped.get() {
                         let error = error.clone();
                         self.refuse_all(&error);
-                    } else if self.begin() {
-                        self.transaction();
-                        self.checkpoint();
+                    } else if let Err(error) = self.inbox.place.check() {
+                        self.refuse_all(&error);
+                    } else {
+                        self.inbox.checkpoints.enter();
+                        if self.begin() {
+                            self.transaction();
+                            self.want_checkpoint();
+                        }
+                        self.inbox.checkpoints.leave();
                     }
                 }
             }
@@ -135,7 +169,11 @@ impl Writer {
         loop {
             let error: Error = match execute(&self.conn, "BEGIN IMMEDIATE") {
                 Ok(()) => match self.refresh() {
-                    Ok(()) => return true,
+                    Ok(()) => {
+                        self.spoilt = false;
+                        self.guard.rolled_back.store(false, Ordering::Relaxed);
+                        return true;
+                    }
                     Err(error) => {
                         self.rollback();
                         error
@@ -148,13 +186,10 @@ impl Writer {
                 return false;
             }
             let limit = self.shared.options.lock_timeout;
-            if let Some(job) = self.alone.take_if(|job| job.since.elapsed() >= limit) {
-                job.job.answer(Err(error.clone()));
-            }
             for job in self.inbox.jobs.take_older_than(limit) {
                 job.job.answer(Err(error.clone()));
             }
-            if self.alone.is_none() && self.inbox.jobs.is_empty() && !self.inbox.standing.wants_look() {
+            if self.inbox.jobs.is_empty() && !self.inbox.standing.wants_look() {
                 return false;
             }
             std::thread::sleep(pause);
@@ -166,11 +201,7 @@ impl Writer {
     fn refresh(&mut self) -> Result<()> {
         self.look_at_version()?;
         if self.stale {
-            let generation = self.conn.prepare_cached(&self.shared.sql.generation)?.query_row([], |row| row.get(0))?;
-            if generation != self.known.generation {
-                self.known.forget();
-                self.known.generation = generation;
-            }
+            self.known.catch_up(&self.conn, &self.shared.sql)?;
             self.known.marks.clear();
             self.known.heartbeat = 0;
             self.stale = false;
@@ -199,15 +230,12 @@ impl Writer {
 
     /// Runs what waits, commits, answers.
     fn transaction(&mut self) {
-        let done = match self.alone.take() {
-            Some(job) => self.run_alone(job),
-            None => self.merge(),
-        };
+        let alone = self.alone_is_next();
+        let done = if alone { self.run_alone() } else { self.merge() };
         let Some(done) = done else {
             self.rollback();
             return;
         };
-        let alone = done.iter().any(|job| job.alone);
         let standing = if alone { Vec::new() } else { self.inbox.standing.to_try(&self.woken) };
         if done.is_empty() && standing.is_empty() {
             self.rollback();
@@ -217,9 +245,9 @@ impl Writer {
         match self.try_standing(standing, &mut found).and_then(|()| self.commit()) {
             Ok(()) => {
                 // Before the others, so that nobody is sent to look for what these have.
-                for (answer, claimed) in found {
+                for (answer, taken) in found {
                     // Gone without a word: the leases run out.
-                    let _ = answer.send(Ok(claimed));
+                    let _ = answer.send(Ok(taken));
                 }
                 for job in done {
                     job.job.answer(Ok(()));
@@ -247,9 +275,22 @@ impl Writer {
         }
     }
 
+    /// The application's own transactions and merged ones take turns while both wait, so that neither holds the other up
+    /// for longer than one transaction.
+    fn alone_is_next(&mut self) -> bool {
+        let (merged, alone) = self.inbox.jobs.waiting();
+        let merged = merged || self.inbox.standing.wants_look();
+        let next = alone && (self.merged_last || !merged);
+        self.merged_last = !next;
+        next
+    }
+
     fn commit(&mut self) -> Result<()> {
         failpoint("sqlite.before_commit");
-        execute(&self.conn, "COMMIT")?;
+        self.guard.may_commit.store(true, Ordering::Relaxed);
+        let committed = execute(&self.conn, "COMMIT").map_err(errors::at_commit);
+        self.guard.may_commit.store(false, Ordering::Relaxed);
+        committed?;
         failpoint("sqlite.after_commit");
         self.inbox.commits.fetch_add(1, Ordering::SeqCst);
         Ok(())
@@ -259,7 +300,7 @@ impl Writer {
     fn try_standing(
         &mut self,
         standing: Vec<(u64, Arc<Claim>)>,
-        found: &mut Vec<(standing::Answer, Vec<Claimed>)>,
+        found: &mut Vec<(standing::Answer, Taken)>,
     ) -> Result<()> {
         let mut lost = Ok(());
         for (number, wanted) in standing {
@@ -267,16 +308,20 @@ impl Writer {
                 self.inbox.standing.found_nothing(number);
                 continue;
             }
+            let at = Instant::now();
             match self.work_apart(|tx| claim::claim(tx, &wanted)) {
                 Ok(claimed) if claimed.is_empty() => self.inbox.standing.found_nothing(number),
-                Ok(claimed) => found.extend(self.inbox.standing.take(number).map(|answer| (answer, claimed))),
+                Ok(claimed) => {
+                    let taken = Taken { at, claimed };
+                    found.extend(self.inbox.standing.take(number).map(|answer| (answer, taken)));
+                }
                 Err(error) => {
                     self.failed(&error);
                     if let Some(answer) = self.inbox.standing.take(number) {
                         // Nobody there to hear it.
                         let _ = answer.send(Err(error.clone()));
                     }
-                    if self.conn.is_autocommit() {
+                    if self.is_lost() {
                         lost = Err(error);
                     }
                 }
@@ -290,7 +335,7 @@ impl Writer {
     fn merge(&mut self) -> Option<Vec<Queued>> {
         let started = Instant::now();
         let mut done: Vec<Queued> = Vec::new();
-        for class in 0..CLASSES {
+        for class in 0..MERGED {
             for count in 0..MERGE {
                 if count > 0 && started.elapsed() > MERGE_TIME {
                     break;
@@ -299,13 +344,6 @@ impl Writer {
                 if job.skippable && job.job.abandoned() {
                     continue;
                 }
-                if job.alone {
-                    if !done.is_empty() {
-                        self.alone = Some(job);
-                        return Some(done);
-                    }
-                    return self.run_alone(job);
-                }
                 // The first needs no savepoint: undoing it undoes nobody else.
                 let run = |tx: &mut Tx<'_>| job.job.run(tx);
                 let outcome = if done.is_empty() { self.work(run) } else { self.work_apart(run) };
@@ -313,7 +351,7 @@ impl Writer {
                     Ok(()) => done.push(job),
                     Err(error) => {
                         self.failed(&error);
-                        let lost = self.conn.is_autocommit();
+                        let lost = self.is_lost();
                         job.job.answer(Err(error.clone()));
                         // SQLite gives a whole transaction up when the disk fails or is full.
                         if lost {
@@ -330,17 +368,12 @@ impl Writer {
     }
 
     /// A transaction of the application's own.
-    fn run_alone(&mut self, mut job: Queued) -> Option<Vec<Queued>> {
+    fn run_alone(&mut self) -> Option<Vec<Queued>> {
+        let mut job = self.inbox.jobs.pop(Urgency::Alone as usize)?;
         let outcome = self.work(|tx| job.job.run(tx));
         // Its statements may have changed anything.
         self.known.forget();
         self.stale = true;
-        let outcome = outcome.and_then(|()| {
-            if self.conn.is_autocommit() {
-                return Err(Error::new(ErrorKind::Conflict, "the transaction was ended inside: nothing was committed"));
-            }
-            Ok(())
-        });
         match outcome {
             Ok(()) => Some(vec![job]),
             Err(error) => {
@@ -352,24 +385,38 @@ impl Writer {
         }
     }
 
-    /// Runs work in the transaction. A panic becomes its error; the thread lives on.
+    /// Whether nothing of the transaction can be committed any more.
+    fn is_lost(&self) -> bool {
+        self.spoilt || self.conn.is_autocommit()
+    }
+
+    /// Runs work in the transaction. A panic becomes its error; the thread lives on. Work that was content although SQLite
+    /// has rolled the transaction back is told so.
     fn work<T>(&mut self, work: impl FnOnce(&mut Tx<'_>) -> Result<T>) -> Result<T> {
         let mut tx = Tx::new(&self.conn, &self.shared, &mut self.known, &mut self.woken);
         let work = AssertUnwindSafe(|| work(&mut tx).and_then(|answer| tx.finish().map(|()| answer)));
-        catch_unwind(work).unwrap_or_else(|panic| {
+        let answer = catch_unwind(work).unwrap_or_else(|panic| {
             Err(Error::invalid(format!("the work inside the transaction panicked: {}", panic_text(&*panic))))
-        })
+        });
+        if answer.is_ok() && (self.conn.is_autocommit() || self.guard.rolled_back.load(Ordering::Relaxed)) {
+            self.spoilt = true;
+            return Err(rolled_back());
+        }
+        answer
     }
 
     /// The same, undone alone when it fails.
     fn work_apart<T>(&mut self, work: impl FnOnce(&mut Tx<'_>) -> Result<T>) -> Result<T> {
         execute(&self.conn, "SAVEPOINT job")?;
         let outcome = self.work(work);
-        if outcome.is_err() && !self.conn.is_autocommit() {
-            execute(&self.conn, "ROLLBACK TO job")?;
+        if self.is_lost() {
+            return outcome;
         }
-        if !self.conn.is_autocommit() {
-            execute(&self.conn, "RELEASE job")?;
+        let undone = if outcome.is_err() { execute(&self.conn, "ROLLBACK TO job") } else { Ok(()) };
+        if let Err(error) = undone.and_then(|()| execute(&self.conn, "RELEASE job")) {
+            // What this job wrote cannot be told from the others' work any more.
+            self.spoilt = true;
+            return Err(error.into());
         }
         outcome
     }
@@ -379,8 +426,7 @@ impl Writer {
         self.known.forget();
         self.stale = true;
         if is_fatal(error) {
-            tracing::error!(%error, "data could not be made durable: the store stops for good");
-            let _ = self.inbox.stopped.set(error.clone());
+            self.inbox.stop(error);
         }
     }
 
@@ -396,25 +442,18 @@ impl Writer {
     fn refuse_all(&mut self, error: &Error) {
         self.failed(error);
         let waiting = self.inbox.jobs.take_older_than(Duration::ZERO);
-        for job in self.alone.take().into_iter().chain(waiting) {
+        for job in waiting {
             job.job.answer(Err(error.clone()));
         }
         // Whoever waits asks again, and hears of it then.
         self.inbox.standing.dismiss();
     }
 
-    /// Copies the write-ahead log into the database once it is long. Readers may hold a part of it back.
-    fn checkpoint(&mut self) {
-        if self.wal_pages.load(Ordering::Relaxed) < CHECKPOINT_PAGES {
-            return;
-        }
-        match self.conn.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) {
-            Ok(_) => self.wal_pages.store(0, Ordering::Relaxed),
-            Err(error) => {
-                let error = Error::from(error);
-                tracing::warn!(%error, "could not copy the write-ahead log into the database");
-                self.failed(&error);
-            }
+    /// Has the write-ahead log copied into the database once it is long.
+    fn want_checkpoint(&mut self) {
+        let pages = self.wal_pages.swap(0, Ordering::Relaxed);
+        if pages >= checkpoint::PAGES {
+            self.inbox.checkpoints.want(pages);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Every case of the conformance suite on every database, each as a test of its own: `sqlite::subject::case` and
 //! `postgres::subject::case`. Cases are written in `tidegate_store::conformance`, never here.
 
+mod lost_answers;
 #[path = "postgres.rs"]
 mod on_postgres;
 #[path = "sqlite.rs"]

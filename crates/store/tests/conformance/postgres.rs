@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tidegate_core::{Availability, NewEvent};
+use tidegate_core::{Availability, DedupMode, End, NewEvent, Tsid};
 use tidegate_store::conformance::{CallerTx, Fixture};
 use tidegate_store::postgres::{PostgresOptions, PostgresStore};
 use tidegate_store::{Backend, Finalize, Finalized, Published, Result, Store, StoreOptions};
@@ -73,6 +73,25 @@ impl Fixture for Postgres {
         assert_eq!(self.connect().await.execute(statement, &[&by.as_secs_f64()]).await.unwrap(), 1);
     }
 
+    async fn sql(&self, statement: &str) {
+        self.connect().await.batch_execute(statement).await.unwrap();
+    }
+
+    async fn number(&self, query: &str) -> i64 {
+        self.connect().await.query_one(query, &[]).await.unwrap().get(0)
+    }
+
+    async fn lose_fact(&self, event: Tsid) {
+        let statement = "DELETE FROM tidegate.events WHERE id = $1";
+        assert_eq!(self.connect().await.execute(statement, &[&event.to_i64()]).await.unwrap(), 1);
+    }
+
+    async fn somebody_waits(&self) -> Option<bool> {
+        let waiting = "SELECT count(*) FROM pg_stat_activity \
+                       WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        Some(self.count(waiting).await > 0)
+    }
+
     async fn forgotten_transactions(&self) -> u64 {
         self.count(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'",
@@ -107,23 +126,30 @@ impl CallerTx for Caller {
     }
 
     async fn publish_sql(&mut self, event: &NewEvent) -> std::result::Result<(), String> {
-        let delay = match event.available {
-            Availability::Now => None,
-            Availability::After(delay) => Some(delay.as_secs_f64()),
-            Availability::At(_) => panic!("plain SQL takes a delay"),
+        let (delay, at) = match event.available {
+            Availability::Now => (None, None),
+            Availability::After(delay) => (Some(delay.as_secs_f64()), None),
+            Availability::At(at) => (None, Some(at)),
         };
-        let statement = "SELECT tidegate.publish($1, $2, queue => $3, priority => $4, \
+        let statement = "SELECT tidegate.publish($1, $2::bytea, queue => $3, priority => $4, \
                          delay => $5::float8 * interval '1 second', message_group => $6, deduplication_id => $7, \
                          max_attempts => $8, source => $9, subject => $10, content_type => $11, correlation_id => $12, \
-                         causation_id => $13, attributes => $14)";
+                         causation_id => $13, attributes => $14, tags => $15, title => $16, description => $17, \
+                         event_time => $18, available_at => $19, replace_waiting => $20, retry => $21, \
+                         max_retries => $22, external_id => $23)";
         let key = event.deduplication.as_ref().map(|deduplication| &deduplication.key);
-        let (payload, queue) = (event.payload.as_ref(), event.queue.as_str());
+        let replace = event.deduplication.as_ref().map(|deduplication| deduplication.mode == DedupMode::ReplaceWaiting);
+        let (payload, queue, priority) = (event.payload.as_ref(), event.queue.name(), i32::from(event.priority));
         let attempts = i32::try_from(event.max_attempts).unwrap();
-        let values: [&(dyn ToSql + Sync); 14] = [
+        let retries = (event.exhausted_as == End::Failed).then_some(attempts - 1);
+        let attempts = retries.is_none().then_some(attempts);
+        let tags = (!event.tags.is_empty()).then(|| event.tags.join(","));
+        let retry = event.retry.as_ref().map(|policy| serde_json::to_string(policy).unwrap());
+        let values: [&(dyn ToSql + Sync); 23] = [
             &event.event_type,
             &payload,
             &queue,
-            &event.priority,
+            &priority,
             &delay,
             &event.group,
             &key,
@@ -134,11 +160,26 @@ impl CallerTx for Caller {
             &event.correlation_id,
             &event.causation_id,
             &event.attributes,
+            &tags,
+            &event.title,
+            &event.description,
+            &event.time,
+            &at,
+            &replace,
+            &retry,
+            &retries,
+            &event.external_id,
         ];
         match self.transaction.query_one(statement, &values).await {
             Ok(_) => Ok(()),
             Err(error) => Err(error.as_db_error().map_or_else(|| error.to_string(), |said| said.message().to_owned())),
         }
+    }
+
+    async fn run_sql(&mut self, statement: &str) -> std::result::Result<(), String> {
+        let said =
+            |error: tokio_postgres::Error| error.as_db_error().map_or_else(String::new, |said| said.message().into());
+        self.transaction.batch_execute(statement).await.map_err(said)
     }
 
     async fn write_own_row(&mut self) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
-use tidegate_core::{Availability, NewEvent};
+use tidegate_core::{Availability, DedupMode, End, NewEvent, Tsid};
 use tidegate_store::conformance::{CallerTx, Fixture};
 use tidegate_store::sqlite::{SqliteOptions, SqliteStore};
 use tidegate_store::{Backend, Finalize, Finalized, Published, Result, Store, StoreOptions};
@@ -74,6 +74,23 @@ impl Fixture for Sqlite {
         assert_eq!(changed, 1);
     }
 
+    async fn sql(&self, statement: &str) {
+        self.connect().execute_batch(&statement.replace("tidegate.", "tidegate_")).unwrap();
+    }
+
+    async fn number(&self, query: &str) -> i64 {
+        self.connect().query_row(&query.replace("tidegate.", "tidegate_"), [], |row| row.get(0)).unwrap()
+    }
+
+    async fn lose_fact(&self, event: Tsid) {
+        let removed = self.connect().execute("DELETE FROM tidegate_events WHERE id = ?1", [event.to_i64()]).unwrap();
+        assert_eq!(removed, 1);
+    }
+
+    async fn somebody_waits(&self) -> Option<bool> {
+        None
+    }
+
     async fn forgotten_transactions(&self) -> u64 {
         let connection = Connection::open(self.path()).unwrap();
         connection.busy_timeout(Duration::ZERO).unwrap();
@@ -105,32 +122,49 @@ impl CallerTx for Caller {
     }
 
     async fn publish_sql(&mut self, event: &NewEvent) -> std::result::Result<(), String> {
-        let delay = match event.available {
-            Availability::Now => None,
-            Availability::After(delay) => Some(i64::try_from(delay.as_millis()).unwrap()),
-            Availability::At(_) => panic!("plain SQL takes a delay"),
+        let (delay, at) = match event.available {
+            Availability::Now => (None, None),
+            Availability::After(delay) => (Some(i64::try_from(delay.as_millis()).unwrap()), None),
+            Availability::At(at) => (None, Some(at.to_string())),
         };
         let statement = "INSERT INTO tidegate_publish (event_type, payload, queue, priority, delay_ms, message_group, \
                          deduplication_id, max_attempts, source, subject, content_type, correlation_id, causation_id, \
-                         attributes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
+                         attributes, tags, title, description, event_time, available_at, replace_waiting, retry, \
+                         max_retries, external_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, \
+                         ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)";
         let key = event.deduplication.as_ref().map(|deduplication| &deduplication.key);
+        let replace = event.deduplication.as_ref().map(|deduplication| deduplication.mode == DedupMode::ReplaceWaiting);
+        let retries = (event.exhausted_as == End::Failed).then(|| event.max_attempts - 1);
         let values = params![
             event.event_type,
             event.payload.as_ref(),
-            event.queue.as_str(),
+            event.queue.name(),
             event.priority,
             delay,
             event.group,
             key,
-            event.max_attempts,
+            retries.is_none().then_some(event.max_attempts),
             event.source,
             event.subject,
             event.content_type,
             event.correlation_id,
             event.causation_id,
             event.attributes,
+            (!event.tags.is_empty()).then(|| event.tags.join(",")),
+            event.title,
+            event.description,
+            event.time.map(|time| time.as_microsecond()),
+            at,
+            replace,
+            event.retry.as_ref().map(|policy| serde_json::to_string(policy).unwrap()),
+            retries,
+            event.external_id,
         ];
         self.connection.execute(statement, values).map(drop).map_err(|error| error.to_string())
+    }
+
+    async fn run_sql(&mut self, statement: &str) -> std::result::Result<(), String> {
+        self.connection.execute_batch(statement).map_err(|error| error.to_string())
     }
 
     async fn write_own_row(&mut self) {

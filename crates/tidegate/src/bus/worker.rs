@@ -2,17 +2,19 @@
 //! nor what handlers do.
 
 use std::future::Future;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tidegate_core::End;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use super::router::Router;
-use crate::consumer::Consumer;
+use crate::consumer::{Consumer, distant};
 use crate::delivery::QueuedEvent;
 use crate::error::{ErrorKind, Result};
+use crate::keeper::Keeper;
+use crate::manager::LAST_CLAIM;
 
 /// How long an idle worker waits before it looks by itself, when nobody says otherwise.
 const IDLE_WAIT: Duration = Duration::from_secs(10);
@@ -23,7 +25,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 ///
 /// A handler that answers `Ok` ends its event as COMPLETED; one that answers an error, panics, or cannot read the payload
 /// ends it as FAILED, with the error in the log. A worker that is stopped meanwhile gives no verdict: the event goes back
-/// into its queue, and the attempt does not count.
+/// into its queue, and the attempt does not count. A long handler keeps its lease by heartbeat; where that fails, it is cut
+/// off before the lease ends.
 #[derive(Debug, Clone)]
 pub struct BusWorker {
     consumer: Consumer,
@@ -66,20 +69,28 @@ impl BusWorker {
     /// Dropping this future does the same, except that nobody waits until the events are given back.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         let (stop, stopped) = watch::channel(false);
+        let keeper = self.keeper();
         let mut running = JoinSet::new();
         tokio::select! {
             biased;
             () = shutdown => {}
-            () = self.work(&mut running, stopped) => {}
+            () = self.work(&keeper, &mut running, stopped) => {}
         }
         if tokio::time::timeout(self.grace, all_done(&mut running)).await.is_err() {
             let _ = stop.send(true);
             all_done(&mut running).await;
         }
+        // A claim under way may still bring events for nobody, which are released then. Others may use its lane, too.
+        let _ = tokio::time::timeout(LAST_CLAIM, self.consumer.lane().idle()).await;
+        self.consumer.shared.flush_releases().await;
+    }
+
+    fn keeper(&self) -> Keeper {
+        Keeper::new(self.consumer.shared.lanes.extend.clone(), self.consumer.key.lease)
     }
 
     /// Claims and spawns until the queue is closed.
-    async fn work(&self, running: &mut JoinSet<()>, stopped: watch::Receiver<bool>) {
+    async fn work(&self, keeper: &Keeper, running: &mut JoinSet<()>, stopped: watch::Receiver<bool>) {
         let shared = &self.consumer.shared;
         let bell = shared.bells.of(&self.consumer.key.queue);
         let mut pause = FIRST_PAUSE;
@@ -90,22 +101,20 @@ impl BusWorker {
             let free = self.concurrency.saturating_sub(running.len());
             // Heard from before the look on, so that nothing falls between.
             let mut rung = bell.listen();
-            let wait = match self.consumer.poll_many(free).await {
-                Ok(events) if !events.is_empty() => {
+            let claimed = self.consumer.poll_many(free).await;
+            let wait = match claimed.and_then(|events| self.begin(events, keeper, running, &stopped)) {
+                Ok(0) => self.idle_wait,
+                Ok(_) => {
                     pause = FIRST_PAUSE;
-                    for event in events {
-                        running.spawn(self.clone().handle(event, stopped.clone()));
-                    }
                     continue;
                 }
-                Ok(_) => self.idle_wait,
                 Err(error) => {
                     tracing::warn!(%error, "events cannot be claimed, trying again");
                     pause = (pause * 2).min(self.idle_wait.max(FIRST_PAUSE));
                     pause
                 }
             };
-            let mut alarm = Instant::now() + wait;
+            let mut alarm = distant(wait);
             if let Some(moment) = bell.next_moment() {
                 alarm = alarm.min(moment.into());
             }
@@ -124,33 +133,57 @@ impl BusWorker {
     /// The store's, from claiming.
     pub async fn drain(&self) -> Result<usize> {
         let (_stop, stopped) = watch::channel(false);
+        let keeper = self.keeper();
         let mut handled = 0;
         loop {
             let events = self.consumer.poll_many(self.concurrency).await?;
-            if events.is_empty() {
-                return Ok(handled);
-            }
-            handled += events.len();
             let mut running = JoinSet::new();
-            for event in events {
-                running.spawn(self.clone().handle(event, stopped.clone()));
+            match self.begin(events, &keeper, &mut running, &stopped)? {
+                0 => return Ok(handled),
+                begun => handled += begun,
             }
             all_done(&mut running).await;
         }
     }
 
+    /// Has events handled, each in a task that is stopped when its lease is lost; answers how many.
+    fn begin(
+        &self,
+        events: Vec<QueuedEvent>,
+        keeper: &Keeper,
+        running: &mut JoinSet<()>,
+        stopped: &watch::Receiver<bool>,
+    ) -> Result<usize> {
+        keeper.hold(events.iter().map(QueuedEvent::lease))?;
+        let count = events.len();
+        for event in events {
+            let lease = Arc::clone(event.lease());
+            lease.works_in(running.spawn(self.clone().handle(event, stopped.clone())));
+        }
+        Ok(count)
+    }
+
     async fn handle(self, event: QueuedEvent, mut stopped: watch::Receiver<bool>) {
+        // A local, so that the handler is gone before its event is given back.
+        let event = event;
         let id = event.id;
+        if !event.lease().holds(Instant::now()) {
+            tracing::warn!(%id, "an event is given up: its lease ran out before it was begun");
+            return;
+        }
         let handled = tokio::select! {
             handled = self.router.route(&event) => handled,
             // No verdict: whoever takes it next starts afresh.
             () = async { let _ = stopped.wait_for(|stop| *stop).await; } => {
+                event.lease().settle();
                 if let Err(error) = event.release().await {
                     tracing::warn!(%id, %error, "an event could not be given back: its lease runs out");
                 }
                 return;
             }
         };
+        // The lease is kept until the end is written.
+        event.lease().settle();
         let ended = match handled {
             Ok(()) => event.end_as(End::Completed, None, None).await,
             Err(error) => {

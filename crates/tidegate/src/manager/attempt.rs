@@ -3,7 +3,7 @@
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -64,6 +64,8 @@ pub(crate) enum Outcome {
     Ended,
     /// Nothing more can be said about it: the lease was lost, or the answer to the commit.
     Lost(Error),
+    /// Its lease ran out before it could be begun.
+    NotBegun,
 }
 
 impl Plan {
@@ -114,16 +116,23 @@ pub(crate) async fn attempt(
     attempt.outcome()
 }
 
-/// Reads the payload once per kind.
-fn decode(open: &[&Planned], entry: &Claimed) -> Vec<Result<Payload, String>> {
-    let mut known: Vec<(TypeId, Result<Payload, String>)> = Vec::with_capacity(1);
+/// Reads the payload once per kind. One that cannot be read never will be; one that makes its reader panic counts as an
+/// attempt, like any other panic.
+fn decode(open: &[&Planned], entry: &Claimed) -> Vec<Result<Payload, Handled>> {
+    let mut known: Vec<(TypeId, Result<Payload, Handled>)> = Vec::with_capacity(1);
     open.iter()
         .map(|planned| {
             let kind = planned.handler.kind;
             if let Some((_, payload)) = known.iter().find(|(seen, _)| *seen == kind) {
                 return payload.clone();
             }
-            let payload = (planned.handler.decode)(entry);
+            let read = catch_unwind(AssertUnwindSafe(|| (planned.handler.decode)(entry)));
+            let payload = match read {
+                Ok(payload) => payload.map_err(|error| Handled::UnrecoverableError { error }),
+                Err(panic) => {
+                    Err(Handled::transient(format!("its payload's reader panicked: {}", panic_message(&*panic))))
+                }
+            };
             known.push((kind, payload.clone()));
             payload
         })
@@ -140,7 +149,7 @@ struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     /// Runs plain handlers at once. A success that comes while others still run is recorded right away.
-    async fn run_plain(&mut self, calls: Vec<(&&'a Planned, Result<Payload, String>)>) {
+    async fn run_plain(&mut self, calls: Vec<(&&'a Planned, Result<Payload, Handled>)>) {
         if calls.len() == 1 {
             for (planned, payload) in calls {
                 let answer = self.call_plain(planned, payload).await;
@@ -176,7 +185,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    fn call_plain(&self, planned: &'a Planned, payload: Result<Payload, String>) -> BoxFuture<'a, Handled> {
+    fn call_plain(&self, planned: &'a Planned, payload: Result<Payload, Handled>) -> BoxFuture<'a, Handled> {
         let (around, entry) = (self.around, Arc::clone(self.entry));
         match (payload, &planned.handler.call) {
             (Ok(payload), Call::Plain(call)) => {
@@ -186,7 +195,7 @@ impl<'a> Attempt<'a> {
                 let inner = Box::pin(async move { call(payload, data).await });
                 Box::pin(guarded(planned, around, entry, inner))
             }
-            (Err(error), _) => Box::pin(async move { unreadable(planned, error) }),
+            (Err(answer), _) => Box::pin(async move { unreadable(planned, answer) }),
             (Ok(_), Call::InTx(_)) => Box::pin(async { Handled::unrecoverable("it needs a transaction") }),
         }
     }
@@ -236,12 +245,12 @@ impl<'a> Attempt<'a> {
     }
 
     /// Runs the handlers that write in the transaction that ends the event, one after the other, and ends it there.
-    async fn run_in_tx(mut self, calls: Vec<(&'a Planned, Result<Payload, String>)>) -> Outcome {
+    async fn run_in_tx(mut self, calls: Vec<(&'a Planned, Result<Payload, Handled>)>) -> Outcome {
         let mut readable = Vec::new();
         for (planned, payload) in calls {
             match payload {
                 Ok(payload) => readable.push((Arc::clone(self.plan), position(self.plan, planned), payload)),
-                Err(error) => self.answers.push((planned, unreadable(planned, error))),
+                Err(answer) => self.answers.push((planned, unreadable(planned, answer))),
             }
         }
         if !self.has_completed() {
@@ -272,6 +281,11 @@ impl<'a> Attempt<'a> {
                 self.answers.retain(|(planned, _)| matches!(planned.handler.call, Call::Plain(_)));
                 let unfinished =
                     self.plan.handlers.iter().find(|planned| matches!(planned.handler.call, Call::InTx(_)));
+                tracing::warn!(
+                    entry = %self.entry.id,
+                    %error,
+                    "the transaction of an event's handlers failed after they had succeeded: nothing of it is kept"
+                );
                 let answer = match is_transient(&error) {
                     // The database's trouble is none of the event's: no attempt is used up.
                     true => Handled::Snooze(DATABASE_TROUBLE),
@@ -319,6 +333,11 @@ fn run_each<'a>(
             let (call, data) = (Arc::clone(call), Arc::clone(&entry));
             let inner = Box::pin(async move { call(payload, data, tx).await });
             let answer = guarded(planned, &around, Arc::clone(&entry), inner).await;
+            // A transaction that ended meanwhile keeps nothing of what the handler believes to have done.
+            let answer = match tx.check() {
+                Err(error) if answer == Handled::Success => Handled::transient(error.to_string()),
+                _ => answer,
+            };
             let content = answer == Handled::Success;
             answers.lock().unwrap_or_else(PoisonError::into_inner).push((index, answer));
             if !content {
@@ -329,8 +348,7 @@ fn run_each<'a>(
     })
 }
 
-fn unreadable(planned: &Planned, error: String) -> Handled {
-    let answer = Handled::UnrecoverableError { error };
+fn unreadable(planned: &Planned, answer: Handled) -> Handled {
     planned.meters.count(&answer, Duration::ZERO);
     answer
 }
@@ -347,9 +365,12 @@ async fn guarded<'a>(
         limited(planned, inner).await
     } else {
         let call = Invocation { handler: Arc::clone(&planned.handler.id), entry };
-        let layers = around.middleware.iter().rev();
-        let wrapped = layers.fold(inner, |next: BoxFuture<'_, Handled>, layer| layer.around(&call, next));
-        limited(planned, wrapped).await
+        // A layer's own first steps may panic too, so it is called inside.
+        let wrapped = async {
+            let layers = around.middleware.iter().rev();
+            layers.fold(inner, |next: BoxFuture<'_, Handled>, layer| layer.around(&call, next)).await
+        };
+        limited(planned, Box::pin(wrapped)).await
     };
     planned.meters.count(&answer, started.elapsed());
     answer

@@ -3,6 +3,7 @@
 
 mod attempt;
 mod builder;
+mod chunk;
 mod handler;
 mod meters;
 mod run;
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 use self::attempt::{Plan, Surroundings};
 pub use self::builder::{ManagerBuilder, ManagerOptions};
 pub use self::handler::{Delivered, Event, EventHandler, Invocation, Middleware};
+pub(crate) use self::run::LAST_CLAIM;
 use self::run::{Mode, Run};
 use crate::consumer::Consumer;
 use crate::error::{Error, Result};

@@ -1,37 +1,38 @@
-//! The process loop: claims in batches, runs attempts, settles what they led to, keeps leases alive, and stops in good
-//! order. Knows nothing of what handlers are.
+//! The process loop: claims in batches, runs attempts, settles what they led to, and stops in good order. Knows nothing of
+//! what handlers are.
 //!
-//! A claimed batch is first polled through in chunks: handlers that answer at once are settled together, in one flush.
-//! An attempt that has to wait becomes a task of its own, with a heartbeat.
+//! A claimed batch is first begun in chunks: handlers that answer at once are settled together, in one flush. An attempt
+//! that has to wait becomes a task of its own. The keeper holds the lease of every event from its claim until its outcome
+//! is written.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use tidegate_core::{End, EntryId, LeaseToken, Verdict};
-use tidegate_store::{Claimed, ErrorKind, Extend, Finalize, HandlerHistory};
+use tidegate_core::{End, Verdict};
+use tidegate_store::{Finalize, HandlerHistory};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 
 use super::Inner;
-use super::attempt::{Outcome, attempt, success_state};
+use super::attempt::{Outcome, success_state};
+use super::chunk::{CHUNK, Chunk, Parts, Start, Waiting};
 use crate::delivery::{QueuedEvent, json_list};
 use crate::error::{Error, Result};
+use crate::keeper::Keeper;
+use crate::moments::after;
 
-/// How long one chunk may poll before the rest of its events become tasks of their own.
-const CHUNK_BUDGET: Duration = Duration::from_millis(2);
-/// How many events one chunk polls.
-const CHUNK: usize = 500;
 /// How long to wait for more room before a small claim.
 const GATHER: Duration = Duration::from_millis(2);
 /// How long a stop waits for a claim that was under way.
-const LAST_CLAIM: Duration = Duration::from_secs(5);
+pub(crate) const LAST_CLAIM: Duration = Duration::from_secs(5);
+/// A chunk that takes longer than a tenth of the lease, or than this, is relieved of what does not block.
+const LONGEST_CHUNK: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -46,26 +47,15 @@ pub(crate) enum Mode {
 
 /// What a task brings back.
 enum Done {
-    Chunk {
-        decided: Vec<(QueuedEvent, Outcome)>,
-        waiting: Vec<(QueuedEvent, BoxFuture<'static, Outcome>)>,
-    },
+    /// Everything of a chunk was begun; it has what came of that.
+    Chunk(Arc<Chunk>),
+    /// What handlers answered before.
+    History(Vec<(QueuedEvent, HandlerHistory)>),
     Attempt(QueuedEvent, Outcome),
-    /// So many events are off our hands, among them these that had a heartbeat.
-    Settled(usize, Vec<EntryId>),
-    Heartbeat(Vec<(EntryId, Result<()>)>),
+    /// So many events are off our hands.
+    Settled(usize),
     /// Upkeep of our own.
     Nothing,
-}
-
-/// An attempt in a task of its own.
-struct Held {
-    token: LeaseToken,
-    abort: AbortHandle,
-    /// Until when the lease holds for sure.
-    until: Instant,
-    /// Its handlers have answered, and what follows is being written.
-    settling: bool,
 }
 
 /// How many events were asked for, and what came of it.
@@ -74,12 +64,14 @@ type Claiming = BoxFuture<'static, (usize, Result<Vec<QueuedEvent>>)>;
 pub(crate) struct Run {
     inner: Arc<Inner>,
     mode: Mode,
-    lease: Duration,
+    keeper: Keeper,
+    /// How long a chunk may take before it is relieved.
+    chunk_time: Duration,
     tasks: JoinSet<Done>,
     /// How many events each task has in hand.
     hands: HashMap<Id, usize>,
-    attempts: HashMap<EntryId, Held>,
-    owners: HashMap<Id, EntryId>,
+    /// The chunks that are being begun, by task.
+    chunks: HashMap<Id, Arc<Chunk>>,
     in_hand: usize,
     claiming: FuturesUnordered<Claiming>,
     /// How many events those claims asked for.
@@ -107,14 +99,15 @@ impl Run {
     pub(crate) fn new(inner: Arc<Inner>, mode: Mode) -> Self {
         inner.loops.fetch_add(1, Ordering::Relaxed);
         let lease = inner.consumer.key.lease;
+        let keeper = Keeper::new(inner.around.queue.shared().lanes.extend.clone(), lease);
         Self {
             inner,
             mode,
-            lease,
+            keeper,
+            chunk_time: (lease / 10).min(LONGEST_CHUNK),
             tasks: JoinSet::new(),
             hands: HashMap::new(),
-            attempts: HashMap::new(),
-            owners: HashMap::new(),
+            chunks: HashMap::new(),
             in_hand: 0,
             claiming: FuturesUnordered::new(),
             asked: 0,
@@ -130,8 +123,6 @@ impl Run {
 
     pub(crate) async fn run(mut self, stopped: impl Future<Output = ()>) -> Result<u64> {
         let mut stopped = pin!(stopped);
-        let mut heartbeat = tokio::time::interval((self.lease / 3).max(Duration::from_millis(1)));
-        heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut cleanup = tokio::time::interval(self.inner.options.cleanup_interval);
         cleanup.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -142,9 +133,9 @@ impl Run {
             tokio::select! {
                 biased;
                 () = &mut stopped => break,
+                () = self.keeper.watched() => self.relieve(),
                 done = self.tasks.join_next_with_id(), if !self.tasks.is_empty() => self.take_in(done),
                 Some((asked, claimed)) = self.claiming.next() => self.take_claimed(asked, claimed)?,
-                _ = heartbeat.tick() => self.beat(),
                 _ = cleanup.tick(), if self.mode == Mode::Forever => self.clean_up(),
                 () = sleep_until(alarm) => {}
             }
@@ -192,7 +183,11 @@ impl Run {
     fn take_claimed(&mut self, asked: usize, claimed: Result<Vec<QueuedEvent>>) -> Result<()> {
         self.asked -= asked;
         self.backlog = self.mode == Mode::Forever && claimed.as_ref().is_ok_and(|events| events.len() == asked);
-        match claimed {
+        let kept = claimed.and_then(|events| {
+            self.keeper.hold(events.iter().map(QueuedEvent::lease))?;
+            Ok(events)
+        });
+        match kept {
             Ok(events) => {
                 self.inner.note(None);
                 self.pause = FIRST_PAUSE;
@@ -238,17 +233,62 @@ impl Run {
     /// First attempts need no history; others ask for it first, together.
     fn start(&mut self, events: Vec<QueuedEvent>) {
         let (first, again): (Vec<_>, Vec<_>) = events.into_iter().partition(|event| event.token.0 <= 1);
-        let mut rest = first;
-        while !rest.is_empty() {
-            let tail = if rest.len() > CHUNK { rest.split_off(CHUNK) } else { Vec::new() };
-            let chunk = std::mem::replace(&mut rest, tail);
-            let inner = Arc::clone(&self.inner);
-            self.spawn(chunk.len(), async move { poll_through(&inner, chunk.into_iter().map(|e| (e, None))) });
-        }
+        self.begin(first.into_iter().map(|event| (event, None)).collect());
         if !again.is_empty() {
             let inner = Arc::clone(&self.inner);
             self.spawn(again.len(), async move { with_history(&inner, again).await });
         }
+    }
+
+    /// Begins events, chunk by chunk.
+    fn begin(&mut self, mut rest: VecDeque<Start>) {
+        while !rest.is_empty() {
+            let tail = if rest.len() > CHUNK { rest.split_off(CHUNK) } else { VecDeque::new() };
+            let events = std::mem::replace(&mut rest, tail);
+            let count = events.len();
+            let (inner, chunk) = (Arc::clone(&self.inner), Arc::new(Chunk::new(events)));
+            let task = {
+                let chunk = Arc::clone(&chunk);
+                self.spawn(count, async move {
+                    chunk.work(&inner);
+                    Done::Chunk(chunk)
+                })
+            };
+            self.chunks.insert(task.id(), chunk);
+            if count > 1 {
+                self.keeper.watch(Instant::now() + self.chunk_time);
+            }
+        }
+    }
+
+    /// Takes out of chunks that stand still all but what they stand at.
+    fn relieve(&mut self) {
+        let now = Instant::now();
+        let stands = |chunk: &Chunk| chunk.began().is_some_and(|began| began + self.chunk_time <= now);
+        let standing: Vec<Id> = self.chunks.iter().filter(|(_, chunk)| stands(chunk)).map(|(id, _)| *id).collect();
+        for id in standing {
+            if let Some(parts) = self.chunks.remove(&id).map(|chunk| chunk.take()) {
+                // Its task still holds the event that it stands at.
+                let left = self.hands.get(&id).map_or(0, |hands| hands.saturating_sub(parts.len()));
+                self.hands.insert(id, left);
+                if left > 0 {
+                    let advice = "put work that blocks into tokio::task::spawn_blocking";
+                    tracing::warn!(neighbours = parts.len(), advice, "a handler blocks its thread: the others go on");
+                }
+                self.take_parts(parts);
+            }
+        }
+        if !self.chunks.is_empty() {
+            self.keeper.watch(now + self.chunk_time);
+        }
+    }
+
+    fn take_parts(&mut self, parts: Parts) {
+        self.begin(parts.rest);
+        for waiting in parts.waiting {
+            self.run_apart(waiting);
+        }
+        self.settle(parts.decided);
     }
 
     fn take_in(&mut self, done: Option<Result<(Id, Done), JoinError>>) {
@@ -258,12 +298,10 @@ impl Run {
                 let hands = self.hands.remove(&id).unwrap_or(0);
                 self.take_done(id, done, hands);
             }
-            // Aborted because its lease was lost, or a fault of our own: what it held is released by its drop.
+            // Stopped because its lease was lost, or a fault of our own: what it held is released by its drop.
             Some(Err(error)) => {
                 let hands = self.hands.remove(&error.id()).unwrap_or(0);
-                if let Some(entry) = self.owners.remove(&error.id()) {
-                    self.attempts.remove(&entry);
-                }
+                self.chunks.remove(&error.id());
                 self.let_go(hands);
                 if error.is_panic() {
                     tracing::error!(%error, "a task of the manager panicked");
@@ -274,138 +312,79 @@ impl Run {
 
     fn take_done(&mut self, id: Id, done: Done, hands: usize) {
         match done {
-            Done::Chunk { decided, waiting } => {
-                for (event, attempt) in waiting {
-                    self.run_apart(event, attempt);
-                }
-                self.settle(decided);
+            Done::Chunk(chunk) => {
+                self.chunks.remove(&id);
+                self.take_parts(chunk.take());
             }
-            Done::Attempt(event, outcome) => {
-                self.owners.remove(&id);
-                // Its heart goes on beating until it is settled.
-                if let Some(held) = self.attempts.get_mut(&event.id) {
-                    held.settling = true;
-                }
-                self.settle(vec![(event, outcome)]);
+            Done::History(events) => {
+                self.begin(events.into_iter().map(|(event, history)| (event, Some(history))).collect());
             }
-            Done::Settled(count, entries) => {
-                self.let_go(count);
-                for entry in entries {
-                    self.attempts.remove(&entry);
-                }
-            }
-            Done::Heartbeat(answers) => self.hear(answers),
+            Done::Attempt(event, outcome) => self.settle(vec![(event, outcome)]),
+            Done::Settled(count) => self.let_go(count),
             Done::Nothing => self.let_go(hands),
         }
     }
 
-    /// An attempt that has to wait: a task of its own, with a heartbeat.
-    fn run_apart(&mut self, event: QueuedEvent, attempt: BoxFuture<'static, Outcome>) {
-        let (entry, token, until) = (event.id, event.token, event.claimed_since() + self.lease);
-        let abort = self.spawn(1, async move {
+    /// An attempt that has to wait: a task of its own, which is stopped when its lease is lost.
+    fn run_apart(&mut self, (event, attempt): Waiting) {
+        let lease = Arc::clone(event.lease());
+        let task = self.spawn(1, async move {
+            // In this order, so that the handler is gone before its event is given back.
+            let (event, attempt) = (event, attempt);
+            // It may have waited long for its turn.
+            if !event.lease().holds(Instant::now()) {
+                drop(attempt);
+                return Done::Attempt(event, Outcome::NotBegun);
+            }
             let outcome = attempt.await;
+            event.lease().settle();
             Done::Attempt(event, outcome)
         });
-        self.owners.insert(abort.id(), entry);
-        self.attempts.insert(entry, Held { token, abort, until, settling: false });
+        lease.works_in(task);
     }
 
+    /// Acts on what attempts led to. Their leases are kept until that is written.
     fn settle(&mut self, decided: Vec<(QueuedEvent, Outcome)>) {
         let mut ends = Vec::with_capacity(decided.len());
         for (event, outcome) in decided {
             match outcome {
                 Outcome::Ended => {
-                    self.attempts.remove(&event.id);
                     event.forget();
                     self.let_go(1);
                 }
                 Outcome::Lost(error) => {
                     // Whether it ended is not known, or somebody else has it: leave the lease to run out.
                     tracing::warn!(entry = %event.id, %error, "an event's end is not known here");
-                    self.attempts.remove(&event.id);
                     event.forget();
+                    self.let_go(1);
+                }
+                Outcome::NotBegun => {
+                    tracing::warn!(entry = %event.id, "an event is given up: its lease ran out before it was begun");
+                    drop(event);
                     self.let_go(1);
                 }
                 Outcome::Decided { verdict: Verdict::End { end, errors }, results, .. } => {
                     ends.push((ending(&event, end, errors, results), event));
                 }
                 Outcome::Decided { verdict, successes, .. } => {
-                    let (inner, entry) = (Arc::clone(&self.inner), event.id);
+                    let inner = Arc::clone(&self.inner);
                     self.spawn(1, async move {
                         give_back(&inner, event, verdict, successes).await;
-                        Done::Settled(1, vec![entry])
+                        Done::Settled(1)
                     });
                 }
             }
         }
         if !ends.is_empty() {
             let (inner, count) = (Arc::clone(&self.inner), ends.len());
-            let beating =
-                |(_, event): &(Finalize, QueuedEvent)| self.attempts.contains_key(&event.id).then_some(event.id);
-            let entries: Vec<EntryId> =
-                if self.attempts.is_empty() { Vec::new() } else { ends.iter().filter_map(beating).collect() };
             self.spawn(count, async move {
                 for answer in inner.around.queue.end_many(ends).await {
                     if let Err(error) = answer {
                         tracing::warn!(%error, "an event could not be ended");
                     }
                 }
-                Done::Settled(count, entries)
+                Done::Settled(count)
             });
-        }
-    }
-
-    /// Extends the leases of attempts that take their time, all at once.
-    fn beat(&mut self) {
-        let now = Instant::now();
-        // Nobody answered our heartbeats: stop well before somebody else may start.
-        self.attempts.retain(|entry, held| {
-            let holds = now + self.lease / 10 < held.until;
-            if !holds && !held.settling {
-                tracing::warn!(%entry, "an event is given up: its lease could not be extended in time");
-                held.abort.abort();
-            }
-            holds
-        });
-        let near = |held: &&Held| held.until.saturating_duration_since(now) < self.lease * 3 / 4;
-        let lease = self.lease;
-        let items: Vec<Extend> = self
-            .attempts
-            .iter()
-            .filter(|(_, held)| near(held))
-            .map(|(id, held)| Extend { id: *id, token: held.token, lease })
-            .collect();
-        if items.is_empty() {
-            return;
-        }
-        let inner = Arc::clone(&self.inner);
-        self.spawn(0, async move {
-            let ids: Vec<EntryId> = items.iter().map(|item| item.id).collect();
-            let answers = inner.around.queue.shared().lanes.extend.call_many(items).await;
-            Done::Heartbeat(ids.into_iter().zip(answers.into_iter().map(|answer| answer.map(drop))).collect())
-        });
-    }
-
-    fn hear(&mut self, answers: Vec<(EntryId, Result<()>)>) {
-        let until = Instant::now() + self.lease;
-        for (entry, answer) in answers {
-            match answer {
-                Ok(()) => {
-                    if let Some(held) = self.attempts.get_mut(&entry) {
-                        // Counted from before the call, to be on the safe side.
-                        held.until = held.until.max(until.checked_sub(self.lease / 20).unwrap_or(until));
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::Fenced => {
-                    if let Some(held) = self.attempts.remove(&entry)
-                        && !held.settling
-                    {
-                        tracing::warn!(%entry, "an event is given up: its lease was lost");
-                        held.abort.abort();
-                    }
-                }
-                Err(error) => tracing::debug!(%entry, %error, "a lease was not extended"),
-            }
         }
     }
 
@@ -422,13 +401,12 @@ impl Run {
     /// Claims no more, waits for what runs up to the grace period, releases the rest.
     async fn stop(&mut self) {
         self.claiming.clear();
-        let deadline = tokio::time::Instant::now() + self.inner.options.grace;
-        let mut heartbeat = tokio::time::interval((self.lease / 3).max(Duration::from_millis(1)));
+        let deadline = after(Instant::now(), self.inner.options.grace);
         while self.in_hand > 0 {
             tokio::select! {
                 done = self.tasks.join_next_with_id() => self.take_in(done),
-                _ = heartbeat.tick() => self.beat(),
-                () = tokio::time::sleep_until(deadline) => break,
+                () = self.keeper.watched() => self.relieve(),
+                () = sleep_until(Some(deadline)) => break,
             }
         }
         // Dropping an event releases it; what ended in time was settled above.
@@ -446,25 +424,6 @@ async fn sleep_until(alarm: Option<Instant>) {
     }
 }
 
-/// Polls each attempt once. Those that are done at once go on together.
-fn poll_through(inner: &Arc<Inner>, events: impl Iterator<Item = (QueuedEvent, Option<HandlerHistory>)>) -> Done {
-    let started = Instant::now();
-    let (mut decided, mut waiting) = (Vec::new(), Vec::new());
-    for (event, history) in events {
-        let mut attempt = attempt_at(inner, event.data(), history);
-        // The waker is of no use: a pending attempt is polled again at once by its own task.
-        let polled = match started.elapsed() < CHUNK_BUDGET {
-            true => Pin::new(&mut attempt).poll(&mut Context::from_waker(Waker::noop())),
-            false => Poll::Pending,
-        };
-        match polled {
-            Poll::Ready(outcome) => decided.push((event, outcome)),
-            Poll::Pending => waiting.push((event, attempt)),
-        }
-    }
-    Done::Chunk { decided, waiting }
-}
-
 async fn with_history(inner: &Arc<Inner>, events: Vec<QueuedEvent>) -> Done {
     let ids = events.iter().map(|event| event.id).collect();
     let histories = match inner.around.queue.store().handler_states() {
@@ -472,27 +431,11 @@ async fn with_history(inner: &Arc<Inner>, events: Vec<QueuedEvent>) -> Done {
         None => Ok(events.iter().map(|_| HandlerHistory::default()).collect()),
     };
     match histories {
-        Ok(histories) => poll_through(inner, events.into_iter().zip(histories.into_iter().map(Some))),
+        Ok(histories) => Done::History(events.into_iter().zip(histories).collect()),
         Err(error) => {
             tracing::warn!(%error, "events are released: what their handlers answered before cannot be read");
             Done::Nothing
         }
-    }
-}
-
-fn attempt_at(
-    inner: &Arc<Inner>,
-    entry: &Arc<Claimed>,
-    history: Option<HandlerHistory>,
-) -> BoxFuture<'static, Outcome> {
-    match inner.plan(&entry.fact.event_type) {
-        Some(plan) => Box::pin(attempt(Arc::clone(&inner.around), Arc::clone(plan), Arc::clone(entry), history)),
-        // Claimed only where unhandled events are to be completed.
-        None => Box::pin(std::future::ready(Outcome::Decided {
-            verdict: Verdict::End { end: End::Completed, errors: Vec::new() },
-            results: "{}".to_owned(),
-            successes: Vec::new(),
-        })),
     }
 }
 
@@ -511,9 +454,7 @@ async fn give_back(inner: &Inner, event: QueuedEvent, verdict: Verdict, successe
     let entry = event.id;
     let answer = match verdict {
         Verdict::Retry { after, error } => {
-            let queue = &inner.around.queue;
-            let policy = inner.options.retry.as_ref().unwrap_or(&queue.shared().options.retry);
-            let delay = after.unwrap_or_else(|| policy.delay(event.attempts, rand::random()));
+            let delay = after.unwrap_or_else(|| event.retry_delay(inner.options.retry.as_ref()));
             event.retry_after(delay, error).await
         }
         Verdict::Snooze(delay) => event.snooze(delay).await,

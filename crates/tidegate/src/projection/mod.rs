@@ -35,6 +35,7 @@ pub use self::reading::{ProjectionStatus, VersionStatus};
 use self::run::{LAG_BOUND, Loop, Passed, Session, reader_name};
 pub use self::sql::Sql;
 use crate::error::{Error, Result};
+use crate::moments::after;
 
 /// A form of projection: [`Documents`] or [`Sql`].
 #[allow(private_bounds)] // the two forms are all there are
@@ -155,7 +156,7 @@ impl<F> Projection<F> {
     /// # Errors
     /// `Busy` when that takes longer than `timeout` (why is said), `NotFound` when there is no such entry.
     pub async fn wait_for(&self, entry: EntryId, timeout: Duration) -> Result<()> {
-        let until = Instant::now() + timeout;
+        let until = after(Instant::now(), timeout);
         let mut progress = self.core.progress.subscribe();
         let mut pause = Duration::from_millis(2);
         let mut logged = None;

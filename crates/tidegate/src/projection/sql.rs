@@ -74,7 +74,10 @@ impl Sql {
             .in_transaction(move |tx| {
                 async move {
                     for (index, handler, row) in work {
-                        if let Err(error) = run(handler(tx, row)).await? {
+                        // A transaction that ended meanwhile keeps nothing of what the handler believes to have done.
+                        let answer =
+                            run(handler(tx, row)).await?.and_then(|()| tx.check().map_err(|error| told(&error)));
+                        if let Err(error) = answer {
                             *note.lock().unwrap_or_else(PoisonError::into_inner) = Some((index, error));
                             return Err(Error::invalid("a handler failed"));
                         }

@@ -236,3 +236,51 @@ async fn callers_that_give_up_at_random_leave_the_lane_whole() {
     let answers = doubler.lane.call_many((100..150).collect()).await;
     assert!(answers.iter().all(Result::is_ok), "all room came back");
 }
+
+/// A runtime of a thread of its own that ends when the returned sender is dropped.
+fn elsewhere<T: Send + 'static>(
+    make: impl FnOnce() -> T + Send + 'static,
+) -> (T, std::sync::mpsc::Sender<()>, std::thread::JoinHandle<()>) {
+    let (made, ready) = std::sync::mpsc::channel();
+    let (keep, ended) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        made.send(runtime.block_on(async { make() })).unwrap();
+        let _ = ended.recv();
+        runtime.shutdown_background();
+    });
+    (ready.recv().unwrap(), keep, thread)
+}
+
+#[tokio::test]
+async fn calls_of_a_lane_whose_runtime_is_gone_are_refused() {
+    let (doubler, keep, thread) = elsewhere(|| doubler(LaneLimits { batch_items: 1, ..LaneLimits::default() }, 1));
+    assert_eq!(soon("it works", doubler.lane.call(4)).await.unwrap(), 8);
+    let flushing = doubler.lane.submit(5).await.unwrap();
+    doubler.wait_started(2).await;
+    let waiting = doubler.lane.submit(6).await.unwrap();
+    drop(keep);
+    thread.join().unwrap();
+    let lost = soon("the call in its flush", flushing.answer()).await.unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::Indeterminate, "it may have happened: {lost}");
+    let refused = soon("the call that waits", waiting.answer()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    let refused = soon("a later call", doubler.lane.call(7)).await.unwrap_err();
+    assert!(refused.to_string().contains("runtime"), "{refused}");
+    let many = soon("many", doubler.lane.call_many(vec![1, 2, 3])).await;
+    assert!(many.iter().all(|answer| answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable)));
+    soon("idle", doubler.lane.idle()).await;
+}
+
+#[tokio::test]
+async fn the_first_call_after_the_runtimes_end_is_refused_too() {
+    let (doubler, keep, thread) = elsewhere(|| doubler(LaneLimits::default(), 100));
+    drop(keep);
+    thread.join().unwrap();
+    for _ in 0..2 {
+        let refused = soon("a call", doubler.lane.call(7)).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
+        assert!(refused.to_string().contains("runtime"), "{refused}");
+    }
+    soon("idle", doubler.lane.idle()).await;
+}

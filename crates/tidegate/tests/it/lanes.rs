@@ -139,6 +139,37 @@ async fn a_publish_whose_caller_is_gone_still_commits() {
     eventually("it is there", || async { queue.depth().await.unwrap().ready == 1 }).await;
 }
 
+/// A call waits behind a flush that is held up, and its caller goes away before its own flush begins.
+#[tokio::test]
+async fn a_publish_whose_caller_left_before_its_flush_still_commits() {
+    type Kind = fn(NewEvent, &'static str) -> NewEvent;
+    let kinds: [Kind; 4] = [
+        |event, _| event,
+        |event, name| event.group(name),
+        |event, name| event.deduplicate(name),
+        |event, name| event.group(name).deduplicate(name),
+    ];
+    for kind in kinds {
+        let store = MemoryStore::new();
+        let queue = open(&store).await;
+        let gate = MemoryStore::shut(&store.publish_gate);
+        let publish = |event: NewEvent| {
+            let queue = queue.clone();
+            tokio::spawn(async move { queue.publish(event).await })
+        };
+        let held = publish(kind(event(1), "a"));
+        eventually("its flush is held", || async { store.publishes.load(Ordering::SeqCst) == 1 }).await;
+        let gone = publish(kind(event(2), "b"));
+        yields(100).await;
+        assert_eq!(store.publishes.load(Ordering::SeqCst), 1, "it waits for the flush before it");
+        gone.abort();
+        let _ = gone.await;
+        gate.add_permits(1_000);
+        held.await.unwrap().unwrap();
+        eventually("both are there", || async { queue.depth().await.unwrap().total() == 2 }).await;
+    }
+}
+
 #[tokio::test]
 async fn one_poison_publish_fails_alone() {
     let store = MemoryStore::new();
@@ -311,4 +342,91 @@ async fn ten_thousand_cancelled_calls_lose_nothing() {
     assert!(held.iter().all(|event| event.attempts == 1), "a hang-up does not count");
     let worked = queue.finalize_many(held).await.into_iter().filter(Result::is_ok).count() as u64;
     assert!(worked >= acknowledged);
+}
+
+#[tokio::test]
+async fn releases_that_outlive_all_handles_are_tried_with_pauses() {
+    let store = MemoryStore::new();
+    let queue = EventQueue::builder()
+        .lease(Duration::from_secs(2))
+        .with_store(Arc::clone(&store) as Arc<dyn tidegate::Store>)
+        .await
+        .unwrap();
+    queue.publish(event(1)).await.unwrap();
+    let held = queue.poll().await.unwrap().unwrap();
+    store.broken.store(usize::MAX, Ordering::SeqCst);
+    drop(held);
+    drop(queue);
+    eventually("it is given up with its lease", || async { Arc::strong_count(&store) == 1 }).await;
+    let tries = store.requeues.load(Ordering::SeqCst);
+    assert!((2..20).contains(&tries), "{tries}");
+}
+
+/// A queue that outlives its runtime, such as a static one over several tests.
+#[test]
+fn a_queue_whose_runtime_is_gone_answers_errors() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let place = crate::databases::Place::sqlite();
+    let first = runtime();
+    let (queue, held) = first.block_on(async {
+        let queue = place.open().await;
+        queue.publish_many((0..3).map(event).collect()).await;
+        let held = queue.poll_many(2).await.unwrap();
+        (queue, held)
+    });
+    drop(first);
+    runtime().block_on(soon("every call is answered", async {
+        assert_eq!(queue.publish(event(4)).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(queue.poll().await.unwrap_err().kind(), ErrorKind::Unavailable);
+        for held in held {
+            assert_eq!(held.complete().await.unwrap_err().kind(), ErrorKind::Unavailable);
+        }
+        queue.close().await;
+    }));
+}
+
+/// The longest time there is works wherever a time is asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_longest_time_there_is_fits_everywhere() {
+    const EVER: Duration = Duration::MAX;
+    let place = crate::databases::Place::sqlite();
+    let queue =
+        place.open_with(|builder| builder.poll_interval(EVER).with(|options| options.limits.deadline = EVER)).await;
+    let waiter = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.next(EVER).await }
+    });
+    queue.publish(event(1)).await.unwrap();
+    let held = soon("it wakes", waiter).await.unwrap().unwrap().unwrap();
+    held.complete().await.unwrap();
+    let (handled, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let manager = tidegate::EventManager::builder(&queue)
+        .grace(EVER)
+        .timeout(EVER)
+        .poll_interval(EVER)
+        .options(|options| options.cleanup_interval = EVER)
+        .on_raw("h", "t", move |entry| {
+            let _ = handled.send(entry.id);
+            async { tidegate::Handled::Success }
+        })
+        .build()
+        .unwrap();
+    let running = tokio::spawn({
+        let manager = manager.clone();
+        async move { manager.run_process_loop().await }
+    });
+    let id = queue.publish(event(2)).await.unwrap().id;
+    assert_eq!(soon("it is handled", heard.recv()).await, Some(id));
+    manager.shutdown();
+    soon("the loop ends", running).await.unwrap().unwrap();
+    let bus = tidegate::EventBus::new(queue.clone()).unwrap();
+    let router = tidegate::Router::new().on_event("t", |_| async { Ok::<_, String>(()) });
+    let worker = bus.worker(router).unwrap().idle_wait(EVER).grace(EVER);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(async move { worker.run(async { drop(stopped.await) }).await });
+    queue.publish(event(3)).await.unwrap();
+    eventually("it ends", || async { queue.depth().await.unwrap().total() == 0 }).await;
+    stop.send(()).unwrap();
+    soon("the loop ends", running).await.unwrap();
+    assert!(soon("it is drained", queue.drained(EVER)).await.unwrap());
 }

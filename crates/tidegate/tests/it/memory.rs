@@ -21,7 +21,10 @@ pub(crate) struct MemoryStore {
     pub(crate) publishes: AtomicUsize,
     pub(crate) claims: AtomicUsize,
     pub(crate) claims_waiting: AtomicUsize,
+    pub(crate) maintain_gate: Mutex<Option<Arc<Semaphore>>>,
+    pub(crate) requeues: AtomicUsize,
     pub(crate) maintained: AtomicUsize,
+    pub(crate) beaten: AtomicUsize,
     pub(crate) seen: AtomicUsize,
     pub(crate) closed: AtomicUsize,
     pub(crate) broken: AtomicUsize,
@@ -44,7 +47,10 @@ impl MemoryStore {
             publishes: AtomicUsize::new(0),
             claims: AtomicUsize::new(0),
             claims_waiting: AtomicUsize::new(0),
+            maintain_gate: Mutex::default(),
+            requeues: AtomicUsize::new(0),
             maintained: AtomicUsize::new(0),
+            beaten: AtomicUsize::new(0),
             seen: AtomicUsize::new(0),
             closed: AtomicUsize::new(0),
             broken: AtomicUsize::new(0),
@@ -142,6 +148,7 @@ impl Store for MemoryStore {
                 lease_until: later(now, claim.lease),
                 last_error: state.errors.get(&id).cloned(),
                 group: event.group.clone(),
+                queue_retry: None,
                 fact: fact(event, created_at),
             }
         };
@@ -172,6 +179,7 @@ impl Store for MemoryStore {
     }
 
     async fn requeue(&self, items: Vec<Requeue>) -> Result<Batch<()>> {
+        self.requeues.fetch_add(1, Ordering::SeqCst);
         self.fault()?;
         let requeue = |item: Requeue| {
             let due = match item.when {
@@ -241,7 +249,13 @@ impl Store for MemoryStore {
 
     async fn maintain(&self) -> Result<Upkeep> {
         self.maintained.fetch_add(1, Ordering::SeqCst);
+        Self::pass(&self.maintain_gate).await;
         Ok(Upkeep::default())
+    }
+
+    async fn beat(&self) -> Result<Option<std::time::Duration>> {
+        self.beaten.fetch_add(1, Ordering::SeqCst);
+        Ok(None)
     }
 
     fn wakeups(&self) -> broadcast::Receiver<Wake> {

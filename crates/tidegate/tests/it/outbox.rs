@@ -1,11 +1,12 @@
 //! Publishing and finalising in the caller's own transaction.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate::{Error, ErrorKind, NewEvent};
 
 use crate::databases::Place;
-use crate::support::soon;
+use crate::support::{eventually, soon};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -54,6 +55,58 @@ async fn sqlite_publishes_with_the_callers_rows() {
     assert_eq!(held.event_type(), "kept");
     held.complete().await.unwrap();
     assert_eq!(soon("the grouped one", queue.next(HOUR)).await.unwrap().unwrap().event_type(), "grouped");
+    queue.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite_waits_for_the_lock_in_a_deferred_transaction() {
+    static WAITING: AtomicBool = AtomicBool::new(false);
+    let place = Place::sqlite();
+    let queue = place.open().await;
+    let holder = own_connection(&place);
+    holder.execute_batch("BEGIN IMMEDIATE; CREATE TABLE orders (id INTEGER)").unwrap();
+    let publisher = tokio::task::spawn_blocking({
+        let (queue, mut own) = (queue.clone(), own_connection(&place));
+        let runtime = tokio::runtime::Handle::current();
+        move || {
+            own.busy_handler(Some(|turns| {
+                WAITING.store(true, Ordering::SeqCst);
+                std::thread::yield_now();
+                turns < 100_000_000
+            }))
+            .unwrap();
+            let mut tx = own.transaction().unwrap();
+            let receipt = runtime.block_on(queue.publish_in(&mut tx, event("t")));
+            tx.commit().unwrap();
+            receipt.map(|receipt| receipt.wake())
+        }
+    });
+    eventually("the publisher waits for the lock", async || WAITING.load(Ordering::SeqCst) || publisher.is_finished())
+        .await;
+    holder.execute_batch("COMMIT").unwrap();
+    publisher.await.unwrap().unwrap();
+    assert!(queue.poll().await.unwrap().is_some());
+    queue.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite_says_how_to_begin_a_transaction_that_read_too_early() {
+    let place = Place::sqlite();
+    let queue = place.open().await;
+    let mut own = own_connection(&place);
+    own.execute_batch("CREATE TABLE orders (id INTEGER)").unwrap();
+    let mut tx = own.transaction().unwrap();
+    tx.query_row("SELECT count(*) FROM orders", [], |row| row.get::<_, i64>(0)).unwrap();
+    queue.publish(event("other")).await.unwrap();
+    let refused = queue.publish_in(&mut tx, event("t")).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Busy);
+    assert!(refused.to_string().contains("BEGIN IMMEDIATE"), "{refused}");
+    tx.rollback().unwrap();
+    let mut tx = own.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+    tx.query_row("SELECT count(*) FROM orders", [], |row| row.get::<_, i64>(0)).unwrap();
+    let receipt = queue.publish_in(&mut tx, event("t")).await.unwrap();
+    tx.commit().unwrap();
+    receipt.wake();
     queue.close().await;
 }
 

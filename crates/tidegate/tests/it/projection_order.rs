@@ -299,6 +299,43 @@ async fn a_dump_in_a_new_cluster_goes_on_without_a_gap() {
     tokio::task::spawn_blocking(move || server.stop()).await.unwrap();
 }
 
+/// The same where retention had emptied the log: readers and counts still stand where it ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emptied_log_in_a_new_cluster_goes_on_after_what_was_read() {
+    let place = Place::postgres();
+    let queue = place.open().await;
+    let projection = seen_by(&queue, "seen").await;
+    let events = claimed(&queue, 10).await;
+    let mut ids: Vec<i64> = events.iter().map(|event| event.id.get()).collect();
+    complete(&queue, events).await;
+    soon("the first part", projection.catch_up()).await.unwrap();
+    queue.close().await;
+    // To the database this is a cluster whose transactions are a million behind those stored.
+    client(&place)
+        .await
+        .batch_execute(
+            "DELETE FROM tidegate.event_log;
+             UPDATE tidegate.projections SET xid = (xid::text::bigint + 1000000)::text::xid8;
+             UPDATE tidegate.log_counts SET xid = (xid::text::bigint + 2000000)::text::xid8, counts = '{10,0,0,0}'",
+        )
+        .await
+        .unwrap();
+    for round in 0..2 {
+        let queue = place.open().await;
+        let projection = seen_by(&queue, "seen").await;
+        let more = claimed(&queue, 10).await;
+        ids.extend(more.iter().map(|event| event.id.get()));
+        complete(&queue, more).await;
+        soon("the rest", projection.catch_up()).await.unwrap();
+        assert_eq!(all(&projection).await, ids, "round {round}");
+        queue.close().await;
+    }
+    let counted = "SELECT c.counts[1] + (SELECT count(*) FROM tidegate.event_log g WHERE g.xid >= c.xid)
+                   FROM tidegate.log_counts c";
+    let counted: i64 = client(&place).await.query_one(counted, &[]).await.unwrap().get(0);
+    assert_eq!(counted, 30, "ten that retention took, and twenty since");
+}
+
 async fn complete(queue: &EventQueue, events: Vec<QueuedEvent>) {
     for answer in queue.finalize_many(events).await {
         answer.unwrap();

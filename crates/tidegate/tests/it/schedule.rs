@@ -209,7 +209,7 @@ on_each_database! {
         let other = queue.named("other").await.unwrap();
         let schedules = other.schedules();
         let view = schedules.put(Schedule::new("daily", "@daily", NewEvent::new("t", "{}")).timezone("Asia/Tokyo")).await.unwrap();
-        assert_eq!((view.spec.event.queue.as_str(), view.spec.timezone.as_str()), ("other", "Asia/Tokyo"));
+        assert_eq!((view.spec.event.queue.name(), view.spec.timezone.as_str()), ("other", "Asia/Tokyo"));
         assert_eq!(view.next_at.as_second() % 86_400, 15 * 3_600, "midnight in Tokyo");
         assert_eq!(queue.schedules().list().await.unwrap(), std::slice::from_ref(&view));
         assert!(schedules.pause("daily").await.unwrap().paused);

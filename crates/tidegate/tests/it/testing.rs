@@ -40,7 +40,7 @@ async fn published_tells_everything_in_order() {
     assert_eq!(published.len(), 1_201);
     assert!(published.is_sorted_by_key(|view| view.id));
     assert!(matches!(published[0].phase, EntryPhase::Ended { .. }));
-    assert_eq!(published[1_200].queue.as_str(), "other");
+    assert_eq!(published[1_200].queue.name(), "other");
     let orders = queue.assert_published::<Order>("order.created").await;
     assert!(orders.iter().map(|order| order.number).eq(0..1_200));
     queue.close().await;

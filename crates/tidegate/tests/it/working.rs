@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidegate::{
-    Action, EntryId, ErrorKind, EventQueue, Heartbeat, Holder, ListQuery, NewEvent, Outcome, Report, Retention,
-    RetryPolicy, Status, Verdict,
+    Action, EntryId, ErrorKind, EventQueue, Heartbeat, HeartbeatLease, Holder, ListQuery, NewEvent, Outcome, Report,
+    Retention, RetryPolicy, Status, Verdict,
 };
 
 use crate::databases::on_each_database;
@@ -42,7 +42,7 @@ on_each_database! {
         let id = queue.publish(job("mail")).await.unwrap().id;
         assert_eq!(soon("woken", waiter).await.unwrap(), id);
         assert_eq!(queue.entry(id).await.unwrap().unwrap().status(), Status::Processing, "handed over, not given back");
-        let held = queue.heartbeat(Heartbeat { holder: holder(id, "w:1"), lease: Duration::from_secs(90) }).await.unwrap();
+        let held = queue.heartbeat(Heartbeat { holder: holder(id, "w:1"), lease: HeartbeatLease::For(Duration::from_secs(90)) }).await.unwrap();
         assert_eq!(held.attempts, 1);
         queue.close().await;
     }

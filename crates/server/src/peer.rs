@@ -1,0 +1,166 @@
+//! The caller's end of a connection: whether it still listens, and whether it reads what it is sent.
+//!
+//! A caller that has sent its request may close its sending half and still read the answer; over TCP that looks the same as
+//! hanging up. So most requests are answered all the same, within a grace period, while those that hand out leases take it
+//! for a hang-up.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// A request that takes longer than this is watched for a hang-up,
+const WATCHED_AFTER: Duration = Duration::from_millis(100);
+/// and given up this long after one.
+const GRACE: Duration = Duration::from_secs(2);
+/// How often a connection with unread requests is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Bytes per second that a caller must read.
+const LEAST_RATE: u32 = 16 << 10;
+
+/// A connection, as its requests see it.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer(Arc<TcpStream>);
+
+impl Peer {
+    /// Waits until the caller has closed its sending half, or all of the connection.
+    pub(crate) async fn closed(&self) {
+        let mut byte = [0];
+        loop {
+            match self.0.peek(&mut byte).await {
+                Ok(0) | Err(_) => return,
+                // The next request waits in front of what may be the end.
+                Ok(_) if self.0.ready(Interest::READABLE).await.is_ok_and(|ready| ready.is_read_closed()) => return,
+                Ok(_) => sleep(LOOK_EVERY).await,
+            }
+        }
+    }
+
+    /// Whether it has.
+    pub(crate) async fn is_closed(&self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.closed() => true,
+            () = std::future::ready(()) => false,
+        }
+    }
+
+    /// Waits until nobody can be expected to read an answer.
+    pub(crate) async fn given_up(&self) {
+        sleep(WATCHED_AFTER).await;
+        self.closed().await;
+        sleep(GRACE).await;
+    }
+}
+
+/// The stream of a connection. It breaks when the caller does not read what it is sent.
+#[derive(Debug)]
+pub(crate) struct PeerStream {
+    peer: Peer,
+    /// How long the caller may take, plus a second for every [`LEAST_RATE`] bytes.
+    time: Duration,
+    stalled: Option<Stalled>,
+}
+
+/// Something is written and the caller has not read enough of it.
+#[derive(Debug)]
+struct Stalled {
+    since: Instant,
+    written: u64,
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl PeerStream {
+    pub(crate) fn new(stream: TcpStream, time: Duration) -> Self {
+        Self { peer: Peer(Arc::new(stream)), time, stalled: None }
+    }
+
+    pub(crate) fn peer(&self) -> Peer {
+        self.peer.clone()
+    }
+
+    fn write(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: impl Fn(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            match self.peer.0.poll_write_ready(cx) {
+                Poll::Ready(ready) => ready?,
+                Poll::Pending => {
+                    ready!(self.poll_alarm(cx));
+                    let text = "the caller does not read its answer";
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, text)));
+                }
+            }
+            match write(&self.peer.0) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => {
+                    if let (Some(stalled), Ok(bytes)) = (&mut self.stalled, &written) {
+                        stalled.written += *bytes as u64;
+                    }
+                    return Poll::Ready(written);
+                }
+            }
+        }
+    }
+
+    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let new = || Stalled { since: Instant::now(), written: 0, alarm: Box::pin(sleep(self.time)) };
+        let stalled = self.stalled.get_or_insert_with(new);
+        let allowed = self.time + Duration::from_secs(stalled.written) / LEAST_RATE;
+        stalled.alarm.as_mut().reset(stalled.since + allowed);
+        stalled.alarm.as_mut().poll(cx)
+    }
+}
+
+impl AsyncRead for PeerStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let stream = &self.peer.0;
+        loop {
+            ready!(stream.poll_read_ready(cx))?;
+            match stream.try_read(buf.initialize_unfilled()) {
+                Ok(bytes) => {
+                    buf.advance(bytes);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for PeerStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.write(cx, |stream| stream.try_write(buf))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.write(cx, |stream| stream.try_write_vectored(bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// The protocol flushes when it has nothing left to write: the answer is out.
+    fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stalled = None;
+        Poll::Ready(Ok(()))
+    }
+
+    /// The connection ends when its stream is dropped, right after this.
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,166 @@
+//! Lanes: how many a queue has at most, and that those which nobody uses go without taking anything with them.
+
+use tidegate_core::{End, NewEvent};
+
+use super::scene::*;
+use crate::ErrorKind::Full;
+use crate::store::*;
+
+const LANES: &str = "SELECT count(*) FROM tidegate.lanes WHERE state < 2";
+/// Longer than a lane may be idle.
+const LONG: u64 = 700;
+
+async fn open(scene: &Scene, max_lanes: usize) -> AnyStore {
+    scene.open_with(StoreOptions { max_lanes, ..scene.options() }).await
+}
+
+/// Publishes, claims and completes one event.
+async fn run(store: &AnyStore, event: NewEvent) {
+    let id = publish_one(store, event).await;
+    let claimed = claim_one(store).await;
+    assert_eq!(claimed.id, id);
+    complete(store, &claimed).await;
+}
+
+/// Time for lanes to be noticed as idle, retired and removed.
+async fn idle_away(scene: &Scene, store: &AnyStore, left: i64) {
+    scene.advance(LONG);
+    eventually("idle lanes are removed", || async {
+        store.maintain().await.unwrap();
+        scene.advance(20);
+        scene.fixture.number(LANES).await == left
+    })
+    .await;
+}
+
+pub(super) async fn one_too_many_is_refused_and_names_the_limit(scene: Scene) {
+    let store = open(&scene, 3).await;
+    publish(&store, vec![event("a"), event("b"), event("a").priority(1)]).await;
+    let answers = store.publish(vec![event("a"), event("c"), event("b").priority(2), event("b")]).await.unwrap();
+    assert_eq!(kinds(&answers), [None, Some(Full), Some(Full), None]);
+    let said = answers[1].as_ref().unwrap_err().to_string();
+    assert!(said.contains("3 lanes") && said.contains("max_lanes"), "{said}");
+    let other = queue("other");
+    store.put_queue(&other, QueueChange::default()).await.unwrap();
+    publish_one(&store, event("c").queue(other)).await;
+    assert_eq!(scene.fixture.number(LANES).await, 4, "each queue has its own limit");
+    assert_eq!(claim(&store, 9).await.len(), 5);
+}
+
+/// Whoever publishes by SQL is not told of the limit: what arrives beyond it is delivered all the same.
+pub(super) async fn arrivals_beyond_the_limit_are_delivered(scene: Scene) {
+    let store = open(&scene, 2).await;
+    publish(&store, vec![event("a"), event("b")]).await;
+    let mut caller = scene.begin().await;
+    for name in ["c", "d", "a"] {
+        caller.publish_sql(&event(name)).await.unwrap();
+    }
+    caller.publish_sql(&event("c").group("g")).await.unwrap();
+    caller.commit().await;
+    let claimed = claim_until(&store, 6).await;
+    let types: Vec<&str> = claimed.iter().map(|claimed| &*claimed.fact.event_type).collect();
+    assert_eq!(types.iter().filter(|name| **name == "c").count(), 2, "{types:?}");
+    assert!(scene.fixture.number(LANES).await <= 3, "they share a lane");
+    assert_eq!(kind(try_publish(&store, event("c")).await), Full);
+}
+
+pub(super) async fn idle_lanes_go_and_come_back(scene: Scene) {
+    let store = open(&scene, 2).await;
+    let other = open(&scene, 2).await;
+    run(&store, event("a")).await;
+    run(&store, event("b").priority(7)).await;
+    assert_eq!(kind(try_publish(&store, event("c")).await), Full);
+    idle_away(&scene, &store, 0).await;
+    run(&other, event("c")).await;
+    run(&store, event("a")).await;
+    assert_eq!(kind(try_publish(&other, event("b").priority(7)).await), Full);
+    idle_away(&scene, &store, 0).await;
+    run(&other, event("b").priority(7)).await;
+    let id = publish_one(&other, event("a")).await;
+    assert_eq!(claim_ids(&store, 9).await, [id]);
+}
+
+pub(super) async fn lanes_in_use_stay(scene: Scene) {
+    let store = scene.open().await;
+    for name in ["delayed", "parked", "leased", "waiting", "claimed"] {
+        run(&store, event(name)).await;
+    }
+    publish_one(&store, event("delayed").delay(seconds(LONG * 10))).await;
+    let leased = publish_one(&store, event("leased").group("g")).await;
+    let held = store.claim(Claim { lease: seconds(LONG * 10), ..want(1) }).await.unwrap();
+    assert_eq!(ids(&held), [leased]);
+    let parked = publish_one(&store, event("parked").group("g")).await;
+    let waiting = publish_one(&store, event("waiting")).await;
+    for _ in 0..6 {
+        scene.advance(LONG / 3);
+        store.maintain().await.unwrap();
+        let id = publish_one(&store, event("claimed").priority(0)).await;
+        let claimed = store.claim(want_types(1, &["claimed"])).await.unwrap();
+        assert_eq!(ids(&claimed), [id]);
+        complete(&store, &claimed[0]).await;
+        store.maintain().await.unwrap();
+    }
+    assert_eq!(scene.fixture.number(LANES).await, 5);
+    assert_eq!(claim_ids(&store, 9).await, [waiting]);
+    complete(&store, &held[0]).await;
+    assert_eq!(claim_ids(&store, 9).await, [parked]);
+}
+
+/// A transaction that was planned while the lane was there commits after it went.
+pub(super) async fn an_entry_of_a_late_transaction_is_not_lost(scene: Scene) {
+    let store = scene.open().await;
+    run(&store, event("t")).await;
+    let mut caller = scene.begin().await;
+    caller.publish_in(vec![event("t"), event("t").group("g")]).await.unwrap();
+    if scene.is_sqlite() {
+        // Its transaction holds the only lock: nobody can remove anything meanwhile.
+        caller.commit().await;
+        idle_rounds(&scene, &store).await;
+    } else {
+        idle_rounds(&scene, &store).await;
+        caller.commit().await;
+    }
+    assert_eq!(claim_until(&store, 2).await.len(), 2);
+}
+
+async fn idle_rounds(scene: &Scene, store: &AnyStore) {
+    scene.advance(LONG);
+    for _ in 0..5 {
+        store.maintain().await.unwrap();
+        scene.advance(20);
+    }
+}
+
+pub(super) async fn a_dead_letter_of_a_removed_lane_is_redriven(scene: Scene) {
+    let store = scene.open().await;
+    let alone = publish_one(&store, event("a").priority(-7)).await;
+    let grouped = publish_one(&store, event("b").priority(3).group("g")).await;
+    let claimed = claim(&store, 9).await;
+    let ends = claimed.iter().map(|claimed| end(claimed, End::Failed)).collect();
+    store.finalize(ends).await.unwrap();
+    idle_away(&scene, &store, 0).await;
+    assert_eq!((view(&store, alone).await.priority, view(&store, grouped).await.priority), (-7, 3));
+    redrive(&store, grouped).await.unwrap();
+    redrive(&store, alone).await.unwrap();
+    let claimed = claim_until(&store, 2).await;
+    assert!(ids(&claimed).contains(&alone) && ids(&claimed).contains(&grouped));
+    assert_eq!((view(&store, alone).await.priority, view(&store, grouped).await.priority), (-7, 3));
+}
+
+/// What an older program, or a caller with an old snapshot, may leave.
+pub(super) async fn an_entry_in_a_removed_lane_is_found(scene: Scene) {
+    let store = scene.open().await;
+    run(&store, event("t").priority(4)).await;
+    idle_away(&scene, &store, 0).await;
+    let id = publish_one(&store, event("t").priority(4)).await;
+    let stray = "UPDATE tidegate.event_queue SET lane = (SELECT min(id) FROM tidegate.lanes WHERE state = 2)";
+    scene.fixture.sql(stray).await;
+    assert_eq!(claim(&store, 9).await, []);
+    eventually("it is found", || async {
+        scene.advance(20);
+        store.maintain().await.unwrap();
+        claim_ids(&store, 9).await == [id]
+    })
+    .await;
+    assert_eq!(view(&store, id).await.priority, 4);
+}

@@ -1,0 +1,265 @@
+//! Holds every statement to a plan that stays good. Our connections plan a statement once, perhaps while the tables are
+//! empty and vacuum has said so, and keep that plan while they fill. So in any plan each scan of a table must be bound by
+//! a condition on the leading column of an index: no walk over a table, no join whose key is only compared afterwards.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+use super::sql::Sql;
+use super::{PostgresOptions, PostgresStore, connection, projections_sql, schedules};
+use crate::store::Store;
+
+/// Configuration and state of a few rows each, which are read whole.
+const SMALL: [&str; 9] =
+    ["meta", "group_notes", "queues", "lanes", "heartbeat", "consumers", "log_counts", "projections", "schedules"];
+
+/// Statements that walk over a table, and why they may.
+const EXEMPT: [(&str, &str); 23] = [
+    ("arrivals", "from the start of an index that holds nothing but arrivals"),
+    ("forget_tags", "the tags of an entry whose fact is missing, which is damage: by its number alone"),
+    ("catalog", "the configuration, read whole"),
+    ("census", "counts everything, for tests"),
+    ("depth", "counts a queue as it stands, for people and gauges"),
+    ("total", "counts live entries as they stand, where they are asked for"),
+    ("tag_total", "counts live entries of a tag as they stand"),
+    ("held", "the list of workers, for people"),
+    ("shift_leases", "moves all leases, once after an outage"),
+    ("shift_tag_leases", "moves all leases, once after an outage"),
+    ("forget_audit", "retention: from the start of the primary key, as many rows as it may remove"),
+    ("forget_handled", "upkeep: a bounded number of rows of a table that is swept"),
+    ("forget_counts", "starts counting anew, once after a restore"),
+    ("keys", "lists the API keys, for people"),
+    ("forget", "upkeep: lanes that are gone, a small table"),
+    ("idle", "KNOWN GAP: upkeep; a plan made on empty tables joins all claimable entries with the lanes"),
+    ("left", "KNOWN GAP: upkeep; as `idle`"),
+    ("oldest", "steps from lane to lane along the index, for gauges"),
+    ("remove", "upkeep: reads one sequence"),
+    ("rescue", "KNOWN GAP: reads the live table, though only when entries were found in lanes that are gone"),
+    ("resign", "a table with a row per task"),
+    ("strays", "upkeep: steps from lane to lane along the index"),
+    ("revoke_key", "by the primary key of the API keys, a table of few rows"),
+];
+
+/// Statements that a caller's own transaction runs, in sessions with settings of their own. (`count_entries` stops at the
+/// queue's limit, so there a walk may well be the best way to count.)
+const CALLERS: [&str; 8] =
+    ["publish", "known_keys", "take_keys", "lock_waiting", "replace_facts", "finalize", "put_tags", "end_tags"];
+
+/// Entries loaded. Enough that walking over a table is out of all proportion, few enough for a test.
+const ROWS: u32 = 200_000;
+
+struct Plans {
+    client: Client,
+    statements: BTreeMap<String, String>,
+    /// The leading column of each index.
+    leading: BTreeMap<String, String>,
+    small: BTreeSet<String>,
+}
+
+impl Plans {
+    async fn new(url: &str) -> Self {
+        let options = PostgresOptions::default();
+        let target = connection::target(url, &options).unwrap();
+        let (client, _driver) = target.connect_driven().await.unwrap();
+        let (namespace, schema) = (&options.store.namespace, options.schema());
+        let mut statements = fields(&format!("{:?}", Sql::new(&schema)));
+        statements.extend(
+            fields(&format!("{:?}", projections_sql::Sql::new(&schema)))
+                .into_iter()
+                .map(|(name, sql)| (format!("projection {name}"), sql)),
+        );
+        statements.extend(schedules::statements(&schema));
+        let leading = client
+            .query(
+                "SELECT i.relname, coalesce(a.attname::text, '') FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid
+                 LEFT JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[0]
+                 WHERE i.relnamespace = $1::text::regnamespace",
+                &[namespace],
+            )
+            .await
+            .unwrap();
+        let leading = leading.iter().map(|row| (row.get::<_, String>(0), row.get(1))).collect();
+        let small = SMALL.into_iter().map(str::to_owned).collect();
+        Self { client, statements, leading, small }
+    }
+
+    /// What is wrong with the plans of these statements, as they would be made and kept now.
+    async fn faults(&self, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+        let mut faults = Vec::new();
+        for (name, sql) in self.statements.iter().filter(|(name, _)| wanted(name)) {
+            for fault in self.faults_of(&self.explain(name, sql).await) {
+                faults.push(format!("{name}: {fault}"));
+            }
+        }
+        faults
+    }
+
+    /// The plan of a prepared statement.
+    async fn explain(&self, name: &str, sql: &str) -> Value {
+        let parameters = (1..100).take_while(|number| has_parameter(sql, *number)).count();
+        let values = if parameters == 0 { String::new() } else { format!("({})", vec!["NULL"; parameters].join(", ")) };
+        let run =
+            format!("PREPARE checked AS {sql}; EXPLAIN (FORMAT JSON) EXECUTE checked{values}; DEALLOCATE checked");
+        let answer = self.client.simple_query(&run).await.unwrap_or_else(|error| panic!("{name}: {error:?}\n{sql}"));
+        let text = answer.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        });
+        serde_json::from_str::<Value>(&text.unwrap()).unwrap()[0]["Plan"].clone()
+    }
+
+    fn faults_of(&self, node: &Value) -> Vec<String> {
+        let mut faults = Vec::new();
+        let text = |key: &str| node[key].as_str().unwrap_or_default();
+        let (kind, relation) = (text("Node Type"), text("Relation Name"));
+        // Partitions have the name of their table with something behind it.
+        let is_small = self.small.contains(relation);
+        match kind {
+            "Seq Scan" | "Tid Scan" if !is_small && text("TID Cond").is_empty() => {
+                faults.push(format!("{kind} on {relation}"));
+            }
+            "Index Scan" | "Index Only Scan" | "Bitmap Index Scan" if !is_small => {
+                let index = text("Index Name");
+                let column = self.leading.get(index).map(String::as_str).unwrap_or_default();
+                let small_index = self.small.iter().any(|small| index.starts_with(&format!("{small}_")));
+                if !small_index && !mentions(text("Index Cond"), column) {
+                    faults.push(format!("{kind} by {index} without a condition on {column}: {}", text("Index Cond")));
+                }
+            }
+            _ => {}
+        }
+        // A place is found by its number; which partition it is in can only be compared.
+        if !text("Join Filter").is_empty() && !text("Join Filter").contains(".tableoid = ") {
+            faults.push(format!("a join by comparing only: {}", text("Join Filter")));
+        }
+        for child in node["Plans"].as_array().into_iter().flatten() {
+            faults.extend(self.faults_of(child));
+        }
+        faults
+    }
+
+    /// Takes tables that hold nothing now for small ones.
+    async fn leave_out_empty(&mut self) {
+        let empty = "SELECT relname::text FROM pg_class WHERE relnamespace = 'tidegate'::regnamespace AND relkind = 'r'
+                     AND pg_relation_size(oid) = 0";
+        let rows = self.client.query(empty, &[]).await.unwrap();
+        self.small.extend(rows.iter().map(|row| row.get::<_, String>(0)));
+    }
+
+    async fn run(&self, sql: &str) {
+        self.client.batch_execute(sql).await.unwrap();
+    }
+}
+
+/// The names and texts of a struct of strings, from how it shows itself: so no statement can be left out.
+fn fields(shown: &str) -> BTreeMap<String, String> {
+    let mut fields = BTreeMap::new();
+    let mut rest = shown;
+    while let Some(at) = rest.find(": \"") {
+        let name: String = rest[..at].chars().rev().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        let name: String = name.chars().rev().collect();
+        let mut text = String::new();
+        let mut characters = rest[at + 3..].char_indices();
+        let mut end = rest.len();
+        while let Some((offset, character)) = characters.next() {
+            match character {
+                '\\' => match characters.next().map(|(_, escaped)| escaped) {
+                    Some('n') => text.push('\n'),
+                    Some(other) => text.push(other),
+                    None => break,
+                },
+                '"' => {
+                    end = at + 3 + offset + 1;
+                    break;
+                }
+                other => text.push(other),
+            }
+        }
+        fields.insert(name, text);
+        rest = &rest[end..];
+    }
+    fields
+}
+
+fn has_parameter(sql: &str, number: usize) -> bool {
+    let name = format!("${number}");
+    sql.match_indices(&name).any(|(at, _)| !sql[at + name.len()..].starts_with(|c: char| c.is_ascii_digit()))
+}
+
+/// Whether a condition speaks of a column.
+fn mentions(condition: &str, column: &str) -> bool {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    !column.is_empty()
+        && condition
+            .match_indices(column)
+            .any(|(at, _)| !condition[..at].ends_with(part) && !condition[at + column.len()..].starts_with(part))
+}
+
+/// Fills every large table, most of it in one lane. Statistics stay those of empty tables.
+fn load(rows: u32) -> String {
+    format!(
+        "INSERT INTO tidegate.queues (name) SELECT 'q' || n FROM generate_series(1, 20) AS n;
+         INSERT INTO tidegate.lanes (queue_id, priority, event_type)
+             SELECT 1 + n % 20, 0, 't' || n FROM generate_series(1, 100) AS n;
+         INSERT INTO tidegate.events (id, created_at, event_type, payload, tags)
+             SELECT n, now(), 't1', '{{}}', CASE WHEN n % 10 = 0 THEN 'a,b' END FROM generate_series(1, {rows}) AS n;
+         INSERT INTO tidegate.event_queue (id, event_id, lane, queue_id, max_attempts, place, exhausted_as, group_key, due_at)
+             SELECT n, n, 1 + n % 3, 1, 20, n % 4, 1, CASE WHEN n % 4 > 1 THEN 'g' || n END, now()
+             FROM generate_series(1, {rows}) AS n;
+         INSERT INTO tidegate.event_log (id, event_id, finished_at, token, generation, lane, queue_id, attempts, max_attempts,
+                                         status, exhausted_as)
+             SELECT n, n, now(), 1, 1, 1, 1, 1, 20, n % 4, 1 FROM generate_series({rows} + 1, 2 * {rows}) AS n;
+         INSERT INTO tidegate.event_tags (entry_id, rank, queue_id, state, priority, tag)
+             SELECT n, n, 1, n % 4, 0, 'a' FROM generate_series(1, {rows}) AS n;
+         INSERT INTO tidegate.log_tags (entry_id, status, tag) SELECT n, n % 4, 'a' FROM generate_series(1, {rows}) AS n;
+         INSERT INTO tidegate.tag_counts (tag, status, rows) SELECT 'a' || n, 0, 1 FROM generate_series(1, {rows}) AS n;
+         INSERT INTO tidegate.deduplication (client_id, kind, scope, key, entry_id, event_id, expires_at)
+             SELECT 0, n % 2, 0, 'k' || n, n, n, now() FROM generate_series(1, {rows}) AS n;
+         INSERT INTO tidegate.event_handler_states SELECT n, 'h', 1, '{{}}', now() FROM generate_series(1, {rows}) AS n;
+         INSERT INTO tidegate.event_audit (entry_id, token, created_at, generation, attempt, action)
+             SELECT n, 1, now(), 1, 1, 0 FROM generate_series(1, {rows}) AS n;
+         INSERT INTO tidegate.projection_documents SELECT 'p', 1, 'k' || n, '' FROM generate_series(1, {rows}) AS n"
+    )
+}
+
+/// Nobody but the test brings statistics up to date.
+const LEAVE_ALONE: &str = "DO $$ DECLARE t regclass; BEGIN
+    FOR t IN SELECT oid FROM pg_class WHERE relnamespace = 'tidegate'::regnamespace AND relkind = 'r' LOOP
+        EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = off)', t);
+    END LOOP; END $$";
+
+const DEFAULTS: &str = "RESET jit; SET enable_seqscan = on; SET enable_bitmapscan = on; SET enable_hashjoin = on; \
+    SET enable_mergejoin = on; SET plan_cache_mode = force_generic_plan";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_statement_walks_over_a_table_however_its_plan_was_made() {
+    let url = tokio::task::spawn_blocking(tidegate_testing::fresh_database).await.unwrap();
+    PostgresStore::open(&url, PostgresOptions::default()).await.unwrap().close().await;
+    let plans = Plans::new(&url).await;
+    assert!(plans.statements.len() > 100, "only {} statements were found", plans.statements.len());
+    let exempt: BTreeSet<&str> = EXEMPT.into_iter().map(|(name, _)| name).collect();
+    let checked = |name: &str| !exempt.contains(name);
+    plans.run(LEAVE_ALONE).await;
+    plans.run("VACUUM ANALYZE").await;
+    let mut faults = vec!["while empty:".to_owned()];
+    faults.extend(plans.faults(checked).await);
+    plans.run(&load(ROWS)).await;
+    faults.push("while full, as if empty:".to_owned());
+    faults.extend(plans.faults(checked).await);
+    // A caller's session plans each time anew, so what counts is the tables as they are: empty ones may be walked over.
+    let mut other = Plans::new(&url).await;
+    other.run(DEFAULTS).await;
+    other.leave_out_empty().await;
+    faults.push("in a caller's session:".to_owned());
+    faults.extend(other.faults(|name| CALLERS.contains(&name)).await);
+    plans.run("ANALYZE").await;
+    faults.push("while full:".to_owned());
+    faults.extend(plans.faults(checked).await);
+    faults.push("in a caller's session, while full:".to_owned());
+    faults.extend(other.faults(|name| CALLERS.contains(&name)).await);
+    assert_eq!(faults.len(), 5, "{}", faults.join("\n"));
+    drop((plans, other));
+    tokio::task::spawn_blocking(move || tidegate_testing::drop_database(&url)).await.unwrap().unwrap();
+}

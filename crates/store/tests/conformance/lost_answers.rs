@@ -1,0 +1,141 @@
+//! A connection that is lost after COMMIT was sent and before its answer came, on PostgreSQL.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tidegate_core::{End, NewEvent, QueueName};
+use tidegate_store::postgres::{PostgresOptions, PostgresStore};
+use tidegate_store::{Claim, EntryPhase, Reset, Store, WorkStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What PostgreSQL's protocol sends for a COMMIT.
+const COMMIT: &[u8] = b"Q\0\0\0\x0bCOMMIT\0";
+
+/// Stands between the store and the server. While armed, it passes the next COMMIT on, waits for the answer and hangs up
+/// instead of passing that on.
+#[derive(Debug, Default)]
+struct Wire {
+    armed: AtomicBool,
+    lost: AtomicUsize,
+}
+
+impl Wire {
+    async fn serve(self: Arc<Self>, listener: TcpListener, server: String) {
+        while let Ok((client, _)) = listener.accept().await {
+            let (wire, server) = (Arc::clone(&self), server.clone());
+            tokio::spawn(async move {
+                if let Ok(server) = TcpStream::connect(server).await {
+                    // Either side hanging up ends both.
+                    let _ = wire.pass(client, server).await;
+                }
+            });
+        }
+    }
+
+    async fn pass(&self, mut client: TcpStream, mut server: TcpStream) -> std::io::Result<()> {
+        let (mut up, mut down) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+        let mut losing = false;
+        loop {
+            tokio::select! {
+                read = client.read(&mut up) => {
+                    let sent = &up[..read?];
+                    if sent.is_empty() {
+                        return Ok(());
+                    }
+                    let commits = sent.windows(COMMIT.len()).any(|part| part == COMMIT);
+                    losing |= commits && self.armed.swap(false, Ordering::SeqCst);
+                    server.write_all(sent).await?;
+                }
+                read = server.read(&mut down) => {
+                    let answer = &down[..read?];
+                    if answer.is_empty() {
+                        return Ok(());
+                    }
+                    if losing {
+                        self.lost.fetch_add(1, Ordering::SeqCst);
+                        return Ok(());
+                    }
+                    client.write_all(answer).await?;
+                }
+            }
+        }
+    }
+}
+
+struct Scene {
+    url: String,
+    wire: Arc<Wire>,
+    store: PostgresStore,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let url = tokio::task::spawn_blocking(tidegate_testing::fresh_database).await.unwrap();
+        let config: tokio_postgres::Config = url.parse().unwrap();
+        let (host, port) = (config.get_hosts().first().cloned(), config.get_ports().first().copied().unwrap_or(5432));
+        let Some(tokio_postgres::config::Host::Tcp(host)) = host else {
+            panic!("the server is not reached by TCP: {url}")
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let through = url.replacen(&format!("{host}:{port}"), &listener.local_addr().unwrap().to_string(), 1);
+        assert_ne!(through, url);
+        let wire = Arc::new(Wire::default());
+        tokio::spawn(Arc::clone(&wire).serve(listener, format!("{host}:{port}")));
+        let store = PostgresStore::open(&through, PostgresOptions::default()).await.unwrap();
+        Self { url, wire, store }
+    }
+
+    async fn leased(&self, count: usize) -> Vec<tidegate_core::EntryId> {
+        self.store.publish(vec![NewEvent::new("t", "{}"); count]).await.unwrap();
+        let claim = Claim {
+            queue: QueueName::default(),
+            types: None,
+            max: count,
+            lease: Duration::from_secs(60),
+            worker: "w".into(),
+            tags: None,
+            audit: true,
+        };
+        self.store.claim(claim).await.unwrap().into_iter().map(|claimed| claimed.id).collect()
+    }
+
+    async fn end(self) {
+        assert_eq!(self.wire.lost.load(Ordering::SeqCst), 1, "one answer was lost");
+        self.store.close().await;
+        let url = self.url;
+        tokio::task::spawn_blocking(move || tidegate_testing::drop_database(&url)).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancellation_whose_answer_was_lost_is_ours() {
+    let scene = Scene::new().await;
+    let ids = scene.leased(3).await;
+    scene.store.cancel(vec![ids[2]]).await.unwrap().remove(0).unwrap();
+    scene.wire.armed.store(true, Ordering::SeqCst);
+    let answers = scene.store.cancel(ids.clone()).await.unwrap();
+    assert!(answers[0].is_ok() && answers[1].is_ok(), "{answers:?}");
+    assert!(answers[2].is_err(), "this one was cancelled before");
+    for view in scene.store.entries(ids).await.unwrap() {
+        assert!(matches!(view.unwrap().phase, EntryPhase::Ended { end: End::Cancelled, .. }));
+    }
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_whose_answer_was_lost_is_ours_and_happened_once() {
+    let scene = Scene::new().await;
+    let ids = scene.leased(2).await;
+    scene.wire.armed.store(true, Ordering::SeqCst);
+    let reset = |id| Reset { id, reason: Some("by hand".into()) };
+    let answers = scene.store.reset(ids.iter().copied().map(reset).collect()).await.unwrap();
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    for id in ids {
+        let view = scene.store.entries(vec![id]).await.unwrap().remove(0).unwrap();
+        assert!(matches!(view.phase, EntryPhase::Waiting { .. }), "{view:?}");
+        assert_eq!(view.token.0, 2, "its token was raised once");
+    }
+    scene.end().await;
+}

@@ -1,0 +1,95 @@
+//! Isolation levels: ours is pinned, the caller's may be any.
+
+use tidegate_core::NewEvent;
+use tidegate_store::{ErrorKind, PublishOutcome, Store};
+use tokio_postgres::{IsolationLevel, Transaction};
+
+use crate::scene::*;
+
+const NOTE_LEVELS: &str = "
+CREATE TABLE levels_seen (level text);
+CREATE FUNCTION note_level() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO levels_seen VALUES (current_setting('transaction_isolation'));
+    RETURN NULL;
+END $$;
+CREATE TRIGGER note_level AFTER INSERT OR UPDATE OR DELETE ON tidegate.event_queue EXECUTE FUNCTION note_level();
+CREATE TRIGGER note_level AFTER INSERT OR UPDATE OR DELETE ON tidegate.consumers EXECUTE FUNCTION note_level();
+CREATE TRIGGER note_level AFTER INSERT OR UPDATE OR DELETE ON tidegate.deduplication EXECUTE FUNCTION note_level()";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn our_transactions_are_read_committed_whatever_the_default_is() {
+    let database = Database::new().await;
+    let default = "DO $$ BEGIN EXECUTE format(
+        'ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database()); END $$";
+    database.execute(default).await;
+    let store = database.open().await;
+    database.execute(NOTE_LEVELS).await;
+    publish(&store, vec![event("t"), event("t").group("g"), event("t").deduplicate("k")]).await;
+    let claimed = claim(&store, 9).await;
+    assert_eq!(claimed.len(), 3);
+    let types = None;
+    let consumer = tidegate_store::Consumer { queue: tidegate_core::QueueName::default(), worker: "w".into(), types };
+    store.consumers_seen(vec![consumer]).await.unwrap();
+    let mut own = store.connection().await.unwrap();
+    let tx = own.begin().await.unwrap();
+    store.publish_in(tx.transaction(), vec![event("u")]).await.unwrap();
+    tx.commit().await.unwrap();
+    drop(own);
+    complete(&store, &claimed).await;
+    store.maintain().await.unwrap();
+    let seen = database.connect().await.query("SELECT DISTINCT level FROM levels_seen", &[]).await.unwrap();
+    let seen: Vec<String> = seen.iter().map(|row| row.get(0)).collect();
+    assert_eq!(seen, ["read committed"]);
+}
+
+async fn repeatable(client: &mut tokio_postgres::Client) -> Transaction<'_> {
+    let tx = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).start().await.unwrap();
+    // The snapshot is taken by the first statement.
+    tx.query_one("SELECT count(*) FROM pg_class", &[]).await.unwrap();
+    tx
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_repeatable_read_transaction_publishes_new_types_and_finalises() {
+    let database = Database::new().await;
+    let store = database.open().await;
+    publish(&store, vec![event("t")]).await;
+    let claimed = claim(&store, 1).await;
+    let mut own = database.connect().await;
+    let tx = repeatable(&mut own).await;
+    store.publish_in(&tx, vec![event("brand.new"), event("t").group("g"), event("t").deduplicate("k")]).await.unwrap();
+    store.finalize_in(&tx, vec![end(&claimed[0])]).await.unwrap();
+    tx.commit().await.unwrap();
+    store.maintain().await.unwrap();
+    assert_eq!(claim(&store, 9).await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_old_snapshot_is_told_what_to_do() {
+    let database = Database::new().await;
+    let store = database.open().await;
+    publish(&store, vec![event("t")]).await;
+    let mut own = database.connect().await;
+
+    let tx = repeatable(&mut own).await;
+    let claimed = claim(&store, 1).await;
+    let error = store.finalize_in(&tx, vec![end(&claimed[0])]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(error.to_string().contains("READ COMMITTED"), "{error}");
+    assert!(tx.execute("SELECT 1", &[]).await.is_err(), "it cannot commit");
+    tx.rollback().await.unwrap();
+    let tx = repeatable(&mut own).await;
+    store.finalize_in(&tx, vec![end(&claimed[0])]).await.unwrap();
+    tx.commit().await.unwrap();
+
+    let keyed = || NewEvent::new("t", "1").deduplicate("k");
+    let tx = repeatable(&mut own).await;
+    publish(&store, vec![keyed()]).await;
+    let error = store.publish_in(&tx, vec![keyed()]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(error.to_string().contains("run it again"), "{error}");
+    tx.rollback().await.unwrap();
+    let tx = repeatable(&mut own).await;
+    assert_eq!(store.publish_in(&tx, vec![keyed()]).await.unwrap()[0].outcome, PublishOutcome::Duplicate);
+    tx.commit().await.unwrap();
+}
