@@ -61,7 +61,7 @@ fn request(method: &str, path: &str, body: Option<&Value>) -> Vec<u8> {
     let body = body.map(Value::to_string).unwrap_or_default();
     let length = body.len();
     format!(
-        "{method} {path} HTTP/1.1\r\nhost: tidegate\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n\
+        "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n\
          {body}"
     )
     .into_bytes()

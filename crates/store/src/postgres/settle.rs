@@ -5,7 +5,7 @@ use std::borrow::{Borrow, Cow};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::FutureExt;
 use tidegate_core::{End, EntryId, LeaseToken, Timestamp};
@@ -183,17 +183,22 @@ impl Inner {
 
     pub(super) async fn requeue(&self, items: Vec<Requeue>) -> Result<Batch<()>> {
         // A token is given back once: when the transaction runs again after a lost answer, it may find that it did.
-        let runs = AtomicU32::new(0);
-        let runs = &runs;
+        let answer_lost = AtomicBool::new(false);
+        let answer_lost = &answer_lost;
         let items = &items;
-        self.settle(items.len(), &|tx| {
-            let again = runs.fetch_add(1, Ordering::SeqCst) > 0;
-            async move { self.requeue_items(tx, items, again).await }.boxed()
-        })
-        .await
+        let work = |tx| {
+            let in_doubt = answer_lost.load(Ordering::SeqCst);
+            async move { self.requeue_items(tx, items, in_doubt).await }.boxed()
+        };
+        let confirm = |_, _: &Settled<()>| {
+            answer_lost.store(true, Ordering::SeqCst);
+            async { Ok(false) }.boxed()
+        };
+        self.settle_confirmed(items.len(), &work, &confirm).await
     }
 
-    async fn requeue_items(&self, tx: Arc<Tx>, items: &[Requeue], again: bool) -> Result<Settled<()>, Fault> {
+    /// `in_doubt`: this ran before, and whether it was committed is not known.
+    async fn requeue_items(&self, tx: Arc<Tx>, items: &[Requeue], in_doubt: bool) -> Result<Settled<()>, Fault> {
         // A token is given back once; another token of the same entry is judged for itself.
         let mut first: BTreeMap<(EntryId, LeaseToken), usize> = BTreeMap::new();
         for (index, item) in items.iter().enumerate() {
@@ -216,11 +221,12 @@ impl Inner {
         let places = self.look_up_any(&tx, &refused).await?;
         let answers = items.iter().enumerate().map(|(index, item)| {
             let place = places.get(&item.id.get()).copied();
-            let given_back = matches!(place, Some(Place::Live { token, leased: false }) if token == item.token.0);
-            if done(index, item) || again && given_back && is_first(index, item) {
-                Ok(())
-            } else {
-                Err(judge_holder(item.id, place))
+            if done(index, item) {
+                return Ok(());
+            }
+            match place {
+                Some(place) if in_doubt && is_first(index, item) => judge_requeue_in_doubt(item, place),
+                place => Err(judge_holder(item.id, place)),
             }
         });
         let queues: HashSet<i32> = rows.iter().map(|row| row.get(2)).collect();
@@ -283,6 +289,19 @@ fn rounds<T>(items: Vec<T>, id: impl Fn(&T) -> i64) -> Vec<Vec<T>> {
 /// A moment that PostgreSQL can hold; one before 1970 is past, whatever it was.
 fn storable(at: Timestamp) -> Timestamp {
     at.max(Timestamp::UNIX_EPOCH)
+}
+
+/// What became of a requeue whose first run may have been committed, by where its entry is now.
+fn judge_requeue_in_doubt(item: &Requeue, place: Place) -> Result<()> {
+    match place {
+        Place::Live { token, leased: false } if token == item.token.0 => Ok(()),
+        // Others had it since: they got it from us, or after the lease ran out.
+        Place::Live { token, .. } | Place::Ended { token, .. } if token > item.token.0 => Err(Error::new(
+            ErrorKind::Indeterminate,
+            "the entry has moved on; whether it was given back before is not known",
+        )),
+        place => Err(judge_holder(item.id, Some(place))),
+    }
 }
 
 fn judge_holder(id: EntryId, place: Option<Place>) -> Error {

@@ -6,19 +6,21 @@ use std::time::Duration;
 
 use tidegate_core::{End, NewEvent, QueueName};
 use tidegate_store::postgres::{PostgresOptions, PostgresStore};
-use tidegate_store::{Claim, EntryPhase, Reset, Store, WorkStore};
+use tidegate_store::{Claim, Claimed, EntryPhase, ErrorKind, Requeue, RequeueAt, Reset, Store, WorkStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 /// What PostgreSQL's protocol sends for a COMMIT.
 const COMMIT: &[u8] = b"Q\0\0\0\x0bCOMMIT\0";
 
-/// Stands between the store and the server. While armed, it passes the next COMMIT on, waits for the answer and hangs up
-/// instead of passing that on.
+/// Stands between the store and the server. While armed, it passes the next COMMIT on, waits for the answer and, once it
+/// may, hangs up instead of passing that on.
 #[derive(Debug, Default)]
 struct Wire {
     armed: AtomicBool,
     lost: AtomicUsize,
+    hang_up: Notify,
 }
 
 impl Wire {
@@ -55,6 +57,7 @@ impl Wire {
                     }
                     if losing {
                         self.lost.fetch_add(1, Ordering::SeqCst);
+                        self.hang_up.notified().await;
                         return Ok(());
                     }
                     client.write_all(answer).await?;
@@ -89,16 +92,13 @@ impl Scene {
 
     async fn leased(&self, count: usize) -> Vec<tidegate_core::EntryId> {
         self.store.publish(vec![NewEvent::new("t", "{}"); count]).await.unwrap();
-        let claim = Claim {
-            queue: QueueName::default(),
-            types: None,
-            max: count,
-            lease: Duration::from_secs(60),
-            worker: "w".into(),
-            tags: None,
-            audit: true,
-        };
-        self.store.claim(claim).await.unwrap().into_iter().map(|claimed| claimed.id).collect()
+        self.store.claim(claim(count)).await.unwrap().into_iter().map(|claimed| claimed.id).collect()
+    }
+
+    /// The next COMMIT's answer is lost at once.
+    fn lose_the_next_answer(&self) {
+        self.wire.hang_up.notify_one();
+        self.wire.armed.store(true, Ordering::SeqCst);
     }
 
     async fn end(self) {
@@ -109,12 +109,24 @@ impl Scene {
     }
 }
 
+fn claim(max: usize) -> Claim {
+    Claim {
+        queue: QueueName::default(),
+        types: None,
+        max,
+        lease: Duration::from_secs(60),
+        worker: "w".into(),
+        tags: None,
+        audit: true,
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancellation_whose_answer_was_lost_is_ours() {
     let scene = Scene::new().await;
     let ids = scene.leased(3).await;
     scene.store.cancel(vec![ids[2]]).await.unwrap().remove(0).unwrap();
-    scene.wire.armed.store(true, Ordering::SeqCst);
+    scene.lose_the_next_answer();
     let answers = scene.store.cancel(ids.clone()).await.unwrap();
     assert!(answers[0].is_ok() && answers[1].is_ok(), "{answers:?}");
     assert!(answers[2].is_err(), "this one was cancelled before");
@@ -128,7 +140,7 @@ async fn a_cancellation_whose_answer_was_lost_is_ours() {
 async fn a_reset_whose_answer_was_lost_is_ours_and_happened_once() {
     let scene = Scene::new().await;
     let ids = scene.leased(2).await;
-    scene.wire.armed.store(true, Ordering::SeqCst);
+    scene.lose_the_next_answer();
     let reset = |id| Reset { id, reason: Some("by hand".into()) };
     let answers = scene.store.reset(ids.iter().copied().map(reset).collect()).await.unwrap();
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
@@ -138,4 +150,40 @@ async fn a_reset_whose_answer_was_lost_is_ours_and_happened_once() {
         assert_eq!(view.token.0, 2, "its token was raised once");
     }
     scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_whose_answer_was_lost_is_ours() {
+    let scene = Scene::new().await;
+    scene.store.publish(vec![NewEvent::new("t", "{}")]).await.unwrap();
+    let held = scene.store.claim(claim(1)).await.unwrap().remove(0);
+    scene.lose_the_next_answer();
+    scene.store.requeue(vec![release(&held)]).await.unwrap().remove(0).unwrap();
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_whose_answer_was_lost_is_not_called_fenced_when_the_entry_has_moved_on() {
+    let scene = Scene::new().await;
+    let other = PostgresStore::open(&scene.url, PostgresOptions::default()).await.unwrap();
+    scene.store.publish(vec![NewEvent::new("t", "{}")]).await.unwrap();
+    let held = scene.store.claim(claim(1)).await.unwrap().remove(0);
+    scene.wire.armed.store(true, Ordering::SeqCst);
+    let releasing = scene.store.requeue(vec![release(&held)]);
+    let meanwhile = async {
+        while scene.wire.lost.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let next = other.claim(claim(1)).await.unwrap().remove(0);
+        assert_eq!((next.token.0, next.attempts), (2, 1), "it was given back");
+        scene.wire.hang_up.notify_one();
+    };
+    let (answers, ()) = tokio::join!(releasing, meanwhile);
+    assert_eq!(answers.unwrap().remove(0).unwrap_err().kind(), ErrorKind::Indeterminate);
+    other.close().await;
+    scene.end().await;
+}
+
+fn release(held: &Claimed) -> Requeue {
+    Requeue { id: held.id, token: held.token, when: RequeueAt::Now, counts: false, error: None }
 }
