@@ -192,7 +192,9 @@ pub(crate) fn drive(
     let deadline = Instant::now() + limit;
     loop {
         fleet.look()?;
-        if faults.due(fleet.progress(total)) {
+        // What was refused was never there: the last stages may lie beyond all that was published.
+        let progress = if fleet.drained() { 1.0 } else { fleet.progress(total) };
+        if faults.due(progress) {
             strike(fleet, &mut faults.rng)?;
         } else if faults.stages.is_empty() && fleet.drained() {
             return fleet.stop(STOP_WITHIN);

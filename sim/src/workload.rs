@@ -21,12 +21,14 @@ use serde::{Deserialize, Serialize};
 use tidegate::{ErrorKind, EventQueue};
 
 pub(crate) use self::handle::{EFFECTS, IN_TX, PLAIN};
-use crate::history::{self, Intent, Outcome, Recorder};
+use crate::history::{self, Answer, Intent, Outcome, Recorder};
 
 /// How long a process tries to open its database; it may be down.
 const OPEN_WITHIN: Duration = Duration::from_secs(120);
 /// Pause after an answer that says that the database is not there.
 pub(crate) const BACK_OFF: Duration = Duration::from_millis(50);
+/// After a refusal: while the database is known to be down, calls are refused at once.
+const DENIED_BACK_OFF: Duration = Duration::from_millis(500);
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -89,8 +91,13 @@ impl Life {
     }
 
     async fn back_off(&self, outcome: &Outcome) {
-        if matches!(outcome, Outcome::Unknown { .. } | Outcome::Denied { .. }) {
-            tokio::time::sleep(BACK_OFF).await;
+        match outcome {
+            Outcome::Unknown { .. } => tokio::time::sleep(BACK_OFF).await,
+            Outcome::Denied { .. } => tokio::time::sleep(DENIED_BACK_OFF).await,
+            Outcome::Published { answers } if answers.iter().any(|answer| matches!(answer, Answer::Denied { .. })) => {
+                tokio::time::sleep(DENIED_BACK_OFF).await;
+            }
+            _ => {}
         }
     }
 }
