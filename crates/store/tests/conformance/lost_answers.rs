@@ -15,10 +15,11 @@ use tokio::sync::Notify;
 const COMMIT: &[u8] = b"Q\0\0\0\x0bCOMMIT\0";
 
 /// Stands between the store and the server. While armed, it passes the next COMMIT on, waits for the answer and, once it
-/// may, hangs up instead of passing that on.
+/// may, hangs up instead of passing that on. While it swallows, the COMMIT itself never arrives.
 #[derive(Debug, Default)]
 struct Wire {
     armed: AtomicBool,
+    swallows: AtomicBool,
     lost: AtomicUsize,
     hang_up: Notify,
 }
@@ -48,6 +49,12 @@ impl Wire {
                     }
                     let commits = sent.windows(COMMIT.len()).any(|part| part == COMMIT);
                     losing |= commits && self.armed.swap(false, Ordering::SeqCst);
+                    if losing && self.swallows.load(Ordering::SeqCst) {
+                        drop(server);
+                        self.lost.fetch_add(1, Ordering::SeqCst);
+                        self.hang_up.notified().await;
+                        return Ok(());
+                    }
                     server.write_all(sent).await?;
                 }
                 read = server.read(&mut down) => {
@@ -180,6 +187,36 @@ async fn a_release_whose_answer_was_lost_is_not_called_fenced_when_the_entry_has
     };
     let (answers, ()) = tokio::join!(releasing, meanwhile);
     assert_eq!(answers.unwrap().remove(0).unwrap_err().kind(), ErrorKind::Indeterminate);
+    other.close().await;
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_was_lost_is_not_taken_for_a_later_one_of_the_same_worker() {
+    let scene = Scene::new().await;
+    let other = PostgresStore::open(&scene.url, PostgresOptions::default()).await.unwrap();
+    scene.store.publish(vec![NewEvent::new("t", "{}")]).await.unwrap();
+    scene.wire.swallows.store(true, Ordering::SeqCst);
+    scene.wire.armed.store(true, Ordering::SeqCst);
+    let claiming = scene.store.claim(claim(1));
+    let meanwhile = async {
+        while scene.wire.lost.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Its row is free once the server has noticed that the connection is gone.
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        let next = loop {
+            if let Some(next) = other.claim(claim(1)).await.unwrap().pop() {
+                break next;
+            }
+            assert!(std::time::Instant::now() < deadline, "the entry never became free");
+        };
+        scene.wire.hang_up.notify_one();
+        next
+    };
+    let (lost, next) = tokio::join!(claiming, meanwhile);
+    assert_eq!(next.token.0, 1, "the first claim never happened");
+    assert!(lost.unwrap().is_empty(), "only one of the two holds it");
     other.close().await;
     scene.end().await;
 }
