@@ -1,7 +1,7 @@
 //! `tidegate-testing pg -- COMMAND ARGUMENTS…` runs a command beside a throw-away PostgreSQL server, whose URL is in
 //! `TIDEGATE_TEST_POSTGRES`, and ends with the command's own exit code.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode};
 
@@ -22,7 +22,12 @@ fn run(program: &OsString, arguments: &[OsString]) -> ExitCode {
         Ok(server) => server,
         Err(error) => return fail(1, &error.to_string()),
     };
-    let status = Command::new(program).args(arguments).env(POSTGRES_VARIABLE, server.url("postgres")).status();
+    let mut command = Command::new(program);
+    command.args(arguments).env(POSTGRES_VARIABLE, server.url("postgres"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_cargo_run(name)) {
+        command.env_remove(name);
+    }
+    let status = command.status();
     server.stop();
     match status {
         Ok(status) => {
@@ -31,6 +36,13 @@ fn run(program: &OsString, arguments: &[OsString]) -> ExitCode {
         }
         Err(error) => fail(127, &format!("cannot run {}: {error}", program.display())),
     }
+}
+
+/// What `cargo run` says about this package. A build that the command starts would take it for a change: build scripts that
+/// go by it, and all that depends on them, would be built anew.
+fn is_of_cargo_run(name: &OsStr) -> bool {
+    let about = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_NAME", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE"];
+    name.to_str().is_some_and(|name| about.iter().any(|about| name.starts_with(about)))
 }
 
 fn fail(code: u8, message: &str) -> ExitCode {
