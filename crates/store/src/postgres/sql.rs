@@ -698,14 +698,19 @@ CROSS JOIN LATERAL (
 ) AS g
 WHERE g.results IS NOT NULL AND g.event_id = (SELECT q.event_id FROM {ns}.event_queue q WHERE q.id = i.id)";
 
-/// Forgets answers about entries that have ended (primary keys).
+/// Forgets answers about entries that have ended, in a stretch of the table, and says where it ended (primary keys).
 const FORGET_HANDLED: &str = "
-DELETE FROM {ns}.event_handler_states s
-WHERE (s.entry_id, s.handler) IN (
-    SELECT s.entry_id, s.handler FROM {ns}.event_handler_states s
-    WHERE NOT EXISTS (SELECT FROM {ns}.event_queue q WHERE q.id = s.entry_id)
-    LIMIT $1::bigint
-)";
+WITH looked AS MATERIALIZED (
+    SELECT s.ctid AS place, s.entry_id, s.handler FROM {ns}.event_handler_states s
+    WHERE (s.entry_id, s.handler) > ($2::bigint, $3::text) ORDER BY s.entry_id, s.handler LIMIT $4::bigint
+), gone AS (
+    DELETE FROM {ns}.event_handler_states s WHERE s.ctid = ANY (ARRAY(
+        SELECT l.place FROM looked l
+        WHERE NOT EXISTS (SELECT FROM {ns}.event_queue q WHERE q.id = l.entry_id OFFSET 0)
+        LIMIT $1::bigint
+    )) RETURNING s.entry_id
+)
+SELECT (SELECT count(*) FROM gone), l.entry_id, l.handler FROM looked l ORDER BY l.entry_id DESC, l.handler DESC LIMIT 1";
 
 /// Whether a dead letter was discarded (primary key).
 const DISCARDED: &str = "SELECT 1 FROM {ns}.event_log g WHERE g.id = $1::bigint AND g.superseded = 2";
@@ -783,7 +788,8 @@ SELECT EXISTS (
       AND c.seen_at > coalesce($1::timestamptz, statement_timestamp()) - interval '60 seconds'
 )";
 
-/// Counts one queue (reads the whole queue).
+/// Counts one queue: all of its entries, lane by lane (lanes_key, event_queue_fresh, event_queue_timed), parked and arrived
+/// ones besides (event_queue_parked).
 const DEPTH: &str = "
 SELECT count(*) FILTER (WHERE lease_until IS NULL AND (place = 0 OR place IN (1, 3) AND group_key IS NULL AND
                               coalesce(due_at, '-infinity') <= coalesce($1::timestamptz, statement_timestamp())
@@ -792,19 +798,29 @@ SELECT count(*) FILTER (WHERE lease_until IS NULL AND (place = 0 OR place IN (1,
                               AND due_at > coalesce($1::timestamptz, statement_timestamp())),
        count(*) FILTER (WHERE place = 2 OR place = 3 AND group_key IS NOT NULL),
        count(*) FILTER (WHERE lease_until IS NOT NULL)
-FROM {ns}.event_queue WHERE queue_id = $2";
+FROM (
+    SELECT h.* FROM {ns}.lanes l CROSS JOIN LATERAL (
+        SELECT q.place, q.due_at, q.group_key, q.lease_until FROM {ns}.event_queue q WHERE q.lane = l.id AND q.place = 0
+        UNION ALL
+        SELECT q.place, q.due_at, q.group_key, q.lease_until FROM {ns}.event_queue q WHERE q.lane = l.id AND q.place = 1
+        OFFSET 0
+    ) AS h
+    WHERE l.queue_id = $2
+    UNION ALL
+    SELECT q.place, q.due_at, q.group_key, q.lease_until FROM {ns}.event_queue q WHERE q.queue_id = $2 AND q.place >= 2
+) AS q";
 
 /// Since when the first entry of each lane could have been claimed. Lanes that hold something are found by stepping from one
 /// to the next (event_queue_fresh, event_queue_timed), so empty lanes cost nothing.
 const OLDEST: &str = "
 WITH RECURSIVE fresh AS (
-    (SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 0 ORDER BY q.lane LIMIT 1)
+    (SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 0 AND q.lane > 0 ORDER BY q.lane LIMIT 1)
     UNION ALL
     SELECT n.lane FROM fresh f CROSS JOIN LATERAL (
         SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 0 AND q.lane > f.lane ORDER BY q.lane LIMIT 1
     ) AS n
 ), timed AS (
-    (SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 1 ORDER BY q.lane LIMIT 1)
+    (SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 1 AND q.lane > 0 ORDER BY q.lane LIMIT 1)
     UNION ALL
     SELECT n.lane FROM timed t CROSS JOIN LATERAL (
         SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 1 AND q.lane > t.lane ORDER BY q.lane LIMIT 1
@@ -814,9 +830,9 @@ SELECT l.queue_id, extract(epoch FROM coalesce($1::timestamptz, statement_timest
 FROM (
     SELECT f.lane, h.since FROM fresh f CROSS JOIN LATERAL (
         SELECT to_timestamp(((q.event_id >> 22) + 1577836800000) / 1000.0) AS since FROM {ns}.event_queue q
-        WHERE q.lane = f.lane AND q.place = 0
+        WHERE q.lane >= f.lane AND q.lane <= f.lane AND q.place = 0
           AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
-        ORDER BY q.id LIMIT 1
+        ORDER BY q.lane, q.id LIMIT 1
     ) AS h
     UNION ALL
     SELECT t.lane, h.since FROM timed t CROSS JOIN LATERAL (
@@ -825,7 +841,7 @@ FROM (
           AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
         ORDER BY q.due_at, q.id LIMIT 1
     ) AS h
-) AS o JOIN {ns}.lanes l ON l.id = o.lane";
+) AS o CROSS JOIN LATERAL (SELECT l.queue_id FROM {ns}.lanes l WHERE l.id = o.lane OFFSET 0) AS l";
 
 /// Counts everything in one snapshot (reads everything).
 const CENSUS: &str = "
