@@ -81,7 +81,7 @@ impl Inner {
     async fn forget_handled(&self, limit: usize) -> Result<u64> {
         let reader = self.database.reader().await.map_err(Fault::into_error)?;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let (mut gone, mut after) = (0, (0, String::new()));
+        let (mut gone, mut after): (i64, (i64, String)) = (0, (0, String::new()));
         while gone < limit {
             // Each statement is its own transaction; a lost answer costs nothing.
             let params: [&(dyn ToSql + Sync); 4] = [&(limit - gone), &after.0, &after.1, &SWEPT_AT_ONCE];
