@@ -394,8 +394,10 @@ impl Inner {
         let now = self.database_time().await?;
         let passing = (advance == Advance::PastLeases).then_some(now);
         let seen = Instant::now();
+        let from: HashMap<i32, Mark> = lanes.iter().copied().zip(marks.iter().copied()).collect();
         for (lane, first) in self.first_rows(&lanes, &marks, passing).await? {
-            self.marks.seen(lane, first, advance, now, seen);
+            let from = from.get(&lane).copied().unwrap_or(Mark::BOTTOM);
+            self.marks.seen(lane, from, first, advance, (now, seen));
         }
         Ok(())
     }

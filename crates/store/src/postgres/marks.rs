@@ -172,17 +172,21 @@ impl Marks {
         Some(Advance::PastLeases)
     }
 
-    /// Takes in where a lane's first rows were seen, scanning from its mark, at a moment of the database and of ours.
-    pub(super) fn seen(&self, lane: i32, first: First, advance: Advance, now: Timestamp, at: Instant) {
+    /// Takes in where a lane's first rows were seen, scanning from a mark, at a moment of the database and of ours. If the
+    /// mark has fallen meanwhile there is more below than the scan saw.
+    pub(super) fn seen(&self, lane: i32, from: Mark, first: First, advance: Advance, (now, at): (Timestamp, Instant)) {
         let mut state = self.lock();
         state.clock = Some((at, now));
         let marks = state.lanes.entry(lane).or_insert_with(LaneMarks::new);
+        if marks.now != from {
+            return;
+        }
         // A look past the leases sees further than one that is still ripening.
         if marks.next.is_none() || advance == Advance::PastLeases {
-            let id = first.id.unwrap_or(marks.claimed.max(first.held.unwrap_or(0)) + 1);
+            let id = first.id.unwrap_or((marks.claimed.max(first.held.unwrap_or(0)) + 1).max(from.id));
             // A row due later than now may still be overtaken by one that becomes due earlier.
             let due = first.due.map_or(now, |due| due.min(now));
-            let until = marks.now.until.min(first.until.unwrap_or(Timestamp::MAX));
+            let until = from.until.min(first.until.unwrap_or(Timestamp::MAX));
             marks.next = Some((at, Mark { id, due, until }));
         }
     }
@@ -322,7 +326,7 @@ mod tests {
     fn a_mark_trails_what_was_seen() {
         let marks = Marks::default();
         let start = Instant::now();
-        marks.seen(1, first(Some(500), None), Advance::ToFirst, due(10), start);
+        marks.seen(1, of(&marks, start), first(Some(500), None), Advance::ToFirst, (due(10), start));
         assert_eq!(of(&marks, start + TRAIL / 2), Mark::BOTTOM);
         assert_eq!(of(&marks, start + TRAIL), Mark { id: 500, due: due(10), until: Timestamp::MAX });
     }
@@ -332,7 +336,7 @@ mod tests {
         let marks = Marks::default();
         let start = Instant::now();
         marks.claimed([(1, 41), (1, 40)]);
-        marks.seen(1, first(None, Some(due(99))), Advance::ToFirst, due(10), start);
+        marks.seen(1, of(&marks, start), first(None, Some(due(99))), Advance::ToFirst, (due(10), start));
         assert_eq!(of(&marks, start + TRAIL), Mark { id: 42, due: due(10), until: Timestamp::MAX });
     }
 
@@ -340,7 +344,7 @@ mod tests {
     fn rows_below_pull_the_mark_down_also_one_that_is_still_ripening() {
         let marks = Marks::default();
         let start = Instant::now();
-        marks.seen(1, first(Some(500), None), Advance::ToFirst, due(10), start);
+        marks.seen(1, of(&marks, start), first(Some(500), None), Advance::ToFirst, (due(10), start));
         marks.found_below(1, Some(7), None);
         assert_eq!(of(&marks, start + TRAIL).id, 7);
     }
@@ -350,15 +354,18 @@ mod tests {
         let marks = Marks::default();
         let start = Instant::now();
         let held = First { held: Some(900), until: Some(due(15)), ..First::default() };
-        marks.seen(1, first(Some(500), None), Advance::ToFirst, due(10), start);
-        marks.seen(1, held, Advance::PastLeases, due(10), start);
+        marks.seen(1, of(&marks, start), first(Some(500), None), Advance::ToFirst, (due(10), start));
+        marks.seen(1, of(&marks, start), held, Advance::PastLeases, (due(10), start));
         assert_eq!(of(&marks, start + TRAIL).id, 901);
         // A later look that passes no lease does not forget the ones below.
-        marks.seen(1, first(Some(950), None), Advance::ToFirst, due(11), start + TRAIL * 10);
+        marks.seen(1, of(&marks, start), first(Some(950), None), Advance::ToFirst, (due(11), start + TRAIL * 10));
         assert_eq!(of(&marks, start + TRAIL * 11).id, 950);
         assert_eq!(of(&marks, start + TRAIL * 49).id, 950);
+        let passed = of(&marks, start + TRAIL * 49);
         assert_eq!(of(&marks, start + TRAIL * 50), Mark::BOTTOM, "by the database's clock it is 15 now");
-        marks.seen(1, held, Advance::PastLeases, due(10), start);
+        marks.seen(1, passed, first(Some(960), None), Advance::ToFirst, (due(15), start));
+        assert_eq!(of(&marks, start + TRAIL * 60), Mark::BOTTOM, "the scan began before the mark fell");
+        marks.seen(1, of(&marks, start), held, Advance::PastLeases, (due(10), start));
         assert_eq!(marks.of([1], start + TRAIL, Some(due(15)))[0], Mark::BOTTOM, "a clock that tests move");
     }
 
@@ -366,7 +373,7 @@ mod tests {
     fn looks_from_the_bottom_keep_to_their_share_of_time() {
         let marks = Marks::default();
         let start = Instant::now();
-        marks.seen(1, first(Some(500), None), Advance::ToFirst, due(10), start);
+        marks.seen(1, of(&marks, start), first(Some(500), None), Advance::ToFirst, (due(10), start));
         let later = start + TRAIL;
         of(&marks, later);
         assert!(marks.may_look(later));
@@ -391,7 +398,7 @@ mod tests {
         marks.claimed((0..200_000).map(|number| (number % 1_000, 3)));
         assert_eq!(marks.lately_claimed(start).len(), ADVANCE_AT_ONCE);
         for lane in 0..5_000 {
-            marks.seen(lane, first(Some(3), None), Advance::ToFirst, due(10), start);
+            marks.seen(lane, Mark::BOTTOM, first(Some(3), None), Advance::ToFirst, (due(10), start));
         }
         marks.of(0..5_000, start + TRAIL, None);
         let mut probed: Vec<i32> = Vec::new();
