@@ -952,7 +952,7 @@ LEFT JOIN LATERAL (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_i
 const SORT_IN: &str = "
 WITH found AS MATERIALIZED (
     SELECT l.id FROM unnest($2::bigint[]) AS i(id) CROSS JOIN LATERAL (
-        SELECT q.id FROM {ns}.event_queue q WHERE q.id = i.id AND q.place = 3 OFFSET 0 FOR UPDATE SKIP LOCKED
+        SELECT q.id FROM {ns}.event_queue q WHERE q.id = i.id AND q.place + 0 = 3 OFFSET 0 FOR UPDATE SKIP LOCKED
     ) AS l
 )
 UPDATE {ns}.event_queue q
