@@ -62,7 +62,7 @@ const fn at_most(name: &'static str, unit: &'static str, must: f64, aim: f64, wh
 }
 
 /// All disciplines, in the order of a full run.
-pub(crate) const DISCIPLINES: [Discipline; 48] = [
+pub(crate) const DISCIPLINES: [Discipline; 54] = [
     faster("postgres_drain", 1.0, 2.0, "claim + finalise in batches of 1,000 vs the textbook SQL loop"),
     faster("postgres_publish_many", 0.6, 0.85, "publish_many of 1,000 vs raw batched insert of the same rows"),
     faster("postgres_single_publish", 2.5, 4.0, "64 tasks calling publish vs raw single rows on 32 connections"),
@@ -77,6 +77,20 @@ pub(crate) const DISCIPLINES: [Discipline; 48] = [
     flat("sqlite_claim_flat_backlog_time", "ms", "claim of 100 from a large backlog vs a small one"),
     flat("sqlite_claim_flat_delayed_time", "ms", "claim of 100 behind delayed entries vs without them"),
     flat("sqlite_claim_flat_foreign_time", "ms", "claim of 100 behind foreign types vs without them"),
+    flat(
+        "postgres_claim_many_lanes",
+        "ms",
+        "claim of 100 where there are 1,000 lanes in each of many queues vs one lane",
+    ),
+    flat("postgres_claim_many_lanes_pages", "pages", "the same, by pages"),
+    flat("postgres_claim_many_leased", "ms", "claim of 100 behind leased entries vs without them"),
+    flat("postgres_claim_many_leased_pages", "pages", "the same, by pages"),
+    flat(
+        "sqlite_claim_many_lanes",
+        "ms",
+        "claim of 100 where there are 1,000 lanes in each of many queues vs one lane",
+    ),
+    flat("sqlite_claim_many_leased", "ms", "claim of 100 behind leased entries vs without them"),
     faster("postgres_held_snapshot", 0.7, 0.95, "whole cycle while a snapshot is held open elsewhere vs without"),
     at_most("postgres_wal_bytes_per_event", "bytes", 1600.0, 900.0, "WAL from publish to end, 200-byte payload"),
     at_most("memory_rss_sqlite", "MiB", 200.0, 80.0, "peak resident memory over 1 KiB events, SQLite inside"),

@@ -41,6 +41,9 @@ pub(crate) struct Scale {
     pub(crate) backlog_large: usize,
     /// Delayed entries, or entries of foreign types, in front.
     pub(crate) in_front: usize,
+    /// Queues of 1,000 lanes each, and entries that are leased.
+    pub(crate) lane_queues: usize,
+    pub(crate) leased: usize,
     /// Claims of one run.
     pub(crate) claims: usize,
     /// How long the snapshot is held open, and how long the run without it takes.
@@ -79,6 +82,8 @@ impl Scale {
         backlog_small: 10_000,
         backlog_large: 1_000_000,
         in_front: 500_000,
+        lane_queues: 50,
+        leased: 50_000,
         claims: 40,
         held: Duration::from_secs(300),
         wal: 100_000,
@@ -104,6 +109,8 @@ impl Scale {
         backlog_small: 10_000,
         backlog_large: 60_000,
         in_front: 30_000,
+        lane_queues: 2,
+        leased: 5_000,
         claims: 20,
         held: Duration::from_secs(3),
         wal: 5_000,

@@ -1,23 +1,27 @@
-//! Whether a claim's cost stays flat: with a large backlog, behind delayed entries, behind foreign types.
+//! Whether a claim's cost stays flat: with a large backlog, behind delayed entries, behind foreign types, among many lanes,
+//! behind leased entries.
 //!
 //! Each claim of 100 is timed alone; between two claims what was claimed is finalised and as much is published again, so
 //! that the scene stays as it is. Pages are those that the claim's statements touched, as PostgreSQL counts them.
 
 use std::time::{Duration, Instant};
 
-use tidegate::{End, EventQueue, Finalize, NewEvent};
-use tidegate_store::Claim;
+use tidegate::{End, EventQueue, Finalize, NewEvent, QueueName};
+use tidegate_store::{Claim, Claimed, QueueChange};
 use tokio_postgres::Client;
 
 use super::{Bench, known};
 use crate::pg::Database;
 use crate::report::Outcome;
 use crate::runner::{Pair, median, progress, short};
-use crate::scale::{CLAIM, PAYLOAD};
+use crate::scale::{BATCH, CLAIM, PAYLOAD};
 use crate::{Result, tide};
 
 /// Claims that are made before any is measured: plans and caches get warm.
 const WARM_UP: usize = 10;
+/// Lanes of a queue where there are many, and the types they are of: the rest is priorities.
+const LANES: usize = 1_000;
+const TYPES: usize = 250;
 /// Long enough that no run sees a delayed entry become due.
 const DELAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -28,17 +32,30 @@ enum Scene {
     Backlog,
     Delayed,
     Foreign,
+    Lanes,
+    Leased,
 }
 
 impl Scene {
-    const HARD: [Self; 3] = [Self::Backlog, Self::Delayed, Self::Foreign];
+    const HARD: [Self; 5] = [Self::Backlog, Self::Delayed, Self::Foreign, Self::Lanes, Self::Leased];
 
     fn word(self) -> &'static str {
         match self {
             Self::Plain => "plain",
-            Self::Backlog => "backlog",
-            Self::Delayed => "delayed",
-            Self::Foreign => "foreign",
+            Self::Backlog => "flat_backlog",
+            Self::Delayed => "flat_delayed",
+            Self::Foreign => "flat_foreign",
+            Self::Lanes => "many_lanes",
+            Self::Leased => "many_leased",
+        }
+    }
+
+    /// The names of the discipline by time and by pages.
+    fn names(self, database: &str) -> [String; 2] {
+        let name = format!("{database}_claim_{}", self.word());
+        match self {
+            Self::Lanes | Self::Leased => [name.clone(), format!("{name}_pages")],
+            _ => ["time", "pages"].map(|what| format!("{name}_{what}")),
         }
     }
 }
@@ -57,7 +74,7 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
 async fn run_postgres(bench: &Bench) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
     for scene in Scene::HARD {
-        let names = ["time", "pages"].map(|what| format!("postgres_claim_flat_{}_{what}", scene.word()));
+        let names = scene.names("postgres");
         if !bench.wanted.has_any(&[&names[0], &names[1]]) {
             continue;
         }
@@ -85,7 +102,7 @@ async fn run_postgres(bench: &Bench) -> Result<Vec<Outcome>> {
 async fn run_sqlite(bench: &Bench) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
     for scene in Scene::HARD {
-        let name = format!("sqlite_claim_flat_{}_time", scene.word());
+        let [name, _] = scene.names("sqlite");
         if !bench.wanted.has(&name) {
             continue;
         }
@@ -117,8 +134,70 @@ async fn set(queue: &EventQueue, scene: Scene, bench: &Bench) -> Result<()> {
             let foreign = NewEvent::new("foreign", event.payload.clone());
             tide::fill(queue, &foreign, scale.in_front).await?;
         }
+        Scene::Lanes => {
+            for number in 0..scale.lane_queues {
+                make_lanes(queue, number).await?;
+            }
+        }
+        Scene::Leased => {
+            tide::fill(queue, &event, scale.leased).await?;
+            let mut left = scale.leased;
+            while left > 0 {
+                let held = queue.store().claim(Claim { lease: DELAY, ..want(queue, BATCH.min(left)) }).await?;
+                if held.is_empty() {
+                    return Err(format!("{left} entries could not be leased").into());
+                }
+                left -= held.len();
+            }
+        }
     }
     tide::fill(queue, &event, scale.backlog_small).await
+}
+
+/// Makes the lanes of a queue, each used once and empty; the first queue is the one that is claimed from.
+async fn make_lanes(queue: &EventQueue, number: usize) -> Result<()> {
+    let name = if number == 0 { queue.name().clone() } else { QueueName::new(format!("lanes-{number}"))? };
+    queue.store().put_queue(&name, QueueChange::default()).await?;
+    let event = |number: usize| {
+        let priority = (number / TYPES) as i16;
+        NewEvent::new(format!("type-{}", number % TYPES), "{}").priority(priority).queue(name.clone())
+    };
+    let events: Vec<NewEvent> = (0..LANES).map(event).collect();
+    let mut left = 0;
+    for answer in queue.publish_many(events).await {
+        answer?;
+        left += 1;
+    }
+    while left > 0 {
+        let claimed = queue.store().claim(Claim { queue: name.clone(), ..want(queue, BATCH) }).await?;
+        if claimed.is_empty() {
+            return Err(format!("{left} entries of {name} did not come").into());
+        }
+        left -= claimed.len();
+        finalize(queue, &claimed).await?;
+    }
+    Ok(())
+}
+
+fn want(queue: &EventQueue, max: usize) -> Claim {
+    Claim {
+        queue: queue.name().clone(),
+        types: None,
+        max,
+        lease: Duration::from_secs(60),
+        worker: "bench".into(),
+        tags: None,
+        audit: false,
+    }
+}
+
+async fn finalize(queue: &EventQueue, claimed: &[Claimed]) -> Result<()> {
+    let end = |id, token| Finalize { id, token: Some(token), end: End::Completed, errors: None, results: None };
+    let ends = claimed.iter().map(|one| end(one.id, one.token)).collect();
+    for answer in queue.store().finalize(ends).await? {
+        answer?;
+    }
+    Ok(())
 }
 
 /// Rounds of claims in turns; answers times in milliseconds and pages.
@@ -139,7 +218,7 @@ async fn compare(
         let beside = round(plain.0, plain.1, types.as_deref(), bench.scale.claims).await?;
         let figures =
             format!("{} vs {} ms, {} vs {} pages", short(ours.0), short(beside.0), short(ours.1), short(beside.1));
-        progress(&format!("{:?} claim_flat_{} {run}/{}: {figures}", hard.0.backend(), scene.word(), bench.scale.runs));
+        progress(&format!("{:?} claim_{} {run}/{}: {figures}", hard.0.backend(), scene.word(), bench.scale.runs));
         times.ours.push(ours.0);
         times.baseline.push(beside.0);
         pages.ours.push(ours.1);
@@ -161,15 +240,7 @@ async fn round(
         if let Some(counter) = counter {
             counter.reset().await?;
         }
-        let claim = Claim {
-            queue: queue.name().clone(),
-            types: types.map(<[String]>::to_vec),
-            max: CLAIM,
-            lease: Duration::from_secs(60),
-            worker: "bench".into(),
-            tags: None,
-            audit: false,
-        };
+        let claim = Claim { types: types.map(<[String]>::to_vec), ..want(queue, CLAIM) };
         let start = Instant::now();
         let claimed = queue.store().claim(claim).await?;
         times.push(start.elapsed().as_secs_f64() * 1e3);
@@ -179,11 +250,7 @@ async fn round(
         if claimed.len() != CLAIM {
             return Err(format!("a claim of {CLAIM} got {}", claimed.len()).into());
         }
-        let end = |id, token| Finalize { id, token: Some(token), end: End::Completed, errors: None, results: None };
-        let ends = claimed.iter().map(|one| end(one.id, one.token)).collect();
-        for answer in queue.store().finalize(ends).await? {
-            answer?;
-        }
+        finalize(queue, &claimed).await?;
         tide::publish(queue, &event, CLAIM).await?;
     }
     Ok((median(&times), median(&pages)))

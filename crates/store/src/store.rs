@@ -25,7 +25,7 @@ use crate::work::WorkStore;
 pub type Batch<T> = Vec<Result<T>>;
 
 /// The version of the schema that this program writes.
-pub const SCHEMA_VERSION: i32 = 10;
+pub const SCHEMA_VERSION: i32 = 12;
 
 /// A database that keeps events.
 ///

@@ -164,3 +164,64 @@ pub(super) async fn an_entry_in_a_removed_lane_is_found(scene: Scene) {
     .await;
     assert_eq!(view(&store, id).await.priority, 4);
 }
+
+/// Many lanes of two queues, by turns. Those of one are empty; nothing that comes into one of them may be missed, nor come
+/// out of turn.
+pub(super) async fn empty_lanes_are_stepped_over_and_hide_nothing(scene: Scene) {
+    let store = scene.open().await;
+    let other = queue("other");
+    store.put_queue(&other, QueueChange::default()).await.unwrap();
+    let kind = |number: usize| event(&format!("t{number}")).priority((number % 3) as i16);
+    for number in 0..40 {
+        publish(&store, vec![kind(number), kind(number).queue(other.clone())]).await;
+    }
+    for claimed in claim(&store, 100).await {
+        complete(&store, &claimed).await;
+    }
+    assert_eq!(claim(&store, 9).await, []);
+    let low = publish_one(&store, kind(5)).await;
+    let high = publish_one(&store, kind(39)).await;
+    let delayed = publish_one(&store, kind(9).delay(seconds(5))).await;
+    let held = claim(&store, 1).await;
+    assert_eq!(ids(&held), [high]);
+    let middle = publish_one(&store, kind(1)).await;
+    assert_eq!(claim_ids(&store, 9).await, [middle, low]);
+    requeue(&store, release(&held[0])).await.unwrap();
+    let shared = publish_one(&store, kind(10)).await;
+    scene.advance(6);
+    assert_eq!(claim_ids(&store, 9).await, [high, delayed, shared]);
+    if !scene.is_sqlite() {
+        // A transaction that drew its number first and commits last.
+        let mut caller = scene.begin().await;
+        let late = caller.publish_in(vec![kind(12), kind(14)]).await.unwrap();
+        let first = publish_one(&store, kind(13)).await;
+        assert_eq!(claim_ids(&store, 9).await, [first]);
+        caller.commit().await;
+        assert_eq!(claim_ids(&store, 9).await, [late[0].id, late[1].id]);
+    }
+    let others = store.claim(Claim { queue: other, ..want(100) }).await.unwrap();
+    assert_eq!(others.len(), 40);
+}
+
+/// Claims start behind what is leased. Once a lease ends or is given back, its entry comes first again.
+pub(super) async fn leases_in_front_are_passed_and_found_again(scene: Scene) {
+    let store = scene.open().await;
+    let other = scene.open().await;
+    let published = publish(&store, events(400)).await;
+    let held = store.claim(Claim { lease: seconds(60), ..want(100) }).await.unwrap();
+    // As many claims as it takes for marks to move, where there are any.
+    let began = std::time::Instant::now();
+    let mut taken = 100;
+    while taken < 300 && (taken < 150 || began.elapsed() < std::time::Duration::from_secs(1)) {
+        let claimed = claim_one(&store).await;
+        assert_eq!(claimed.id, published[taken]);
+        complete(&store, &claimed).await;
+        taken += 1;
+    }
+    requeue(&store, release(&held[7])).await.unwrap();
+    assert_eq!(claim_ids(&store, 1).await, [published[7]], "given back here");
+    requeue(&other, release(&held[8])).await.unwrap();
+    eventually("what was given back elsewhere", || async { claim_ids(&store, 1).await == [published[8]] }).await;
+    scene.advance(61);
+    assert_eq!(claim_ids(&store, 100).await, published[..100], "abandoned ones come first");
+}

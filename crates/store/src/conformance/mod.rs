@@ -323,6 +323,8 @@ macro_rules! conformance_cases {
                 an_entry_of_a_late_transaction_is_not_lost,
                 a_dead_letter_of_a_removed_lane_is_redriven,
                 an_entry_in_a_removed_lane_is_found,
+                empty_lanes_are_stepped_over_and_hide_nothing,
+                leases_in_front_are_passed_and_found_again,
             }
             outbox {
                 commits_with_the_callers_rows,

@@ -13,12 +13,12 @@ use tidegate_core::{End, EntryId, LeaseToken, QueueState, RetryPolicy, Timestamp
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::catalog::{Catalog, Queue};
+use super::catalog::{Catalog, Lane, Queue};
 use super::connection::{Begin, Prelude, Tx};
 use super::errors::Fault;
 use super::groups::{Groups, borrowed};
 use super::items::micros;
-use super::marks::Mark;
+use super::marks::{Advance, First, Mark};
 use super::row;
 use super::tags::{self, TagPaths};
 use super::{Inner, MAX_CATALOG_READS, accept_catalog};
@@ -33,6 +33,8 @@ const OFFERED: usize = 13;
 
 /// Bytes that one claim takes at most, as a parameter.
 const MAX_BYTES: i64 = MAX_CLAIM_BYTES as i64;
+/// Up to so many lanes are each looked at.
+const FEW_LANES: usize = 16;
 /// Entries that one claim takes at most.
 pub(super) const MAX_CLAIM: usize = 10_000;
 
@@ -155,10 +157,14 @@ impl Inner {
         from_bottom: bool,
     ) -> Result<Found, Fault> {
         let at = Instant::now();
-        let lanes = LaneColumns::new(queue, claim.types.as_deref(), |lane| {
-            if from_bottom { Mark::BOTTOM } else { self.marks.of(lane, at) }
-        });
-        if lanes.ids.is_empty() {
+        let of: Vec<&Lane> = queue.lanes_for(claim.types.as_deref()).collect();
+        let marks = match from_bottom {
+            true => vec![Mark::BOTTOM; of.len()],
+            false => self.marks.of(of.iter().map(|lane| lane.id), at, self.now()),
+        };
+        let may_step = of.len() > FEW_LANES && self.marks.may_step(at);
+        let lanes = Lanes::new(&of, &marks, may_step, claim.types.is_some());
+        if of.is_empty() {
             // No lane of these types exists; that may have changed since the catalog was read.
             return if self.catalog_stands(catalog).await? { Ok(Found::default()) } else { Err(Fault::StaleCatalog) };
         }
@@ -277,37 +283,41 @@ impl Inner {
     }
 
     /// Runs the claim statement that fits the number of lanes.
-    async fn lease(
-        &self,
-        tx: &Tx,
-        lanes: &LaneColumns,
-        claim: &Claim,
-        max: i64,
-        widen: i64,
-    ) -> Result<Vec<Row>, Fault> {
+    async fn lease(&self, tx: &Tx, lanes: &Lanes, claim: &Claim, max: i64, widen: i64) -> Result<Vec<Row>, Fault> {
         let (now, lease, offers) = (self.now(), micros(claim.lease), max * widen);
-        // A shared lane holds many types: without a filter on types every one of them is wanted.
-        let shared: Vec<bool> = lanes.shared.iter().map(|shared| *shared && claim.types.is_some()).collect();
-        if let ([lane], [mark], [due], [false]) = (&*lanes.ids, &*lanes.marks, &*lanes.due_marks, &*shared) {
+        let Lanes { each, stepped } = lanes;
+        if let ([lane], [mark], [due], [false], []) =
+            (&*each.ids, &*each.marks, &*each.due_marks, &*each.shared, &*stepped.ids)
+        {
             let params: [&(dyn ToSql + Sync); 7] = [&now, lane, mark, due, &max, &lease, &claim.worker];
             let statement = if claim.audit { &self.sql.claim_of_one_audited } else { &self.sql.claim_of_one };
             return tx.query(statement, &params).await;
         }
-        let params: [&(dyn ToSql + Sync); 11] = [
+        let params: [&(dyn ToSql + Sync); 14] = [
             &now,
-            &lanes.ids,
-            &lanes.priorities,
-            &lanes.marks,
-            &lanes.due_marks,
-            &shared,
+            &each.ids,
+            &each.priorities,
+            &each.marks,
+            &each.due_marks,
+            &each.shared,
             &max,
             &lease,
             &claim.worker,
             &claim.types,
             &offers,
+            &stepped.ids,
+            &stepped.priorities,
+            &stepped.shared,
         ];
-        let statement = if claim.audit { &self.sql.claim_of_many_audited } else { &self.sql.claim_of_many };
-        tx.query(statement, &params).await
+        if stepped.ids.is_empty() {
+            let statement = if claim.audit { &self.sql.claim_of_many_audited } else { &self.sql.claim_of_many };
+            return tx.query(statement, &params[..11]).await;
+        }
+        let statement = if claim.audit { &self.sql.claim_stepping_audited } else { &self.sql.claim_stepping };
+        let began = Instant::now();
+        let rows = tx.query(statement, &params).await?;
+        self.marks.stepped(stepped.ids.len(), began, Instant::now());
+        Ok(rows)
     }
 
     /// The facts of leased entries, by event id. Asked for apart: a join would look for each one's partition anew. The
@@ -357,12 +367,14 @@ impl Inner {
         let at = Instant::now();
         let advance = self.marks.should_advance(at);
         let probe = self.marks.should_probe(at);
-        if !advance && !probe {
+        if advance.is_none() && !probe {
             return;
         }
         let Some(inner) = self.me.upgrade() else { return };
         tokio::spawn(async move {
-            if advance && let Err(error) = inner.advance_marks().await {
+            if let Some(advance) = advance
+                && let Err(error) = inner.advance_marks(advance).await
+            {
                 tracing::debug!(error = %error.into_error(), "marks stay where they are");
             }
             if probe && let Err(error) = inner.probe_below().await {
@@ -372,38 +384,59 @@ impl Inner {
     }
 
     /// Moves up the marks of lanes that were claimed from lately: those of others would stay where they are.
-    async fn advance_marks(&self) -> Result<(), Fault> {
-        let lanes = self.marks.lately_claimed(Instant::now());
+    async fn advance_marks(&self, advance: Advance) -> Result<(), Fault> {
+        let began = Instant::now();
+        let lanes = self.marks.lately_claimed(began);
         if lanes.is_empty() {
             return Ok(());
         }
-        let began = Instant::now();
-        let marks: Vec<Mark> = lanes.iter().map(|lane| self.marks.of(*lane, began)).collect();
+        let marks = self.marks.of(lanes.iter().copied(), began, self.now());
         let now = self.database_time().await?;
-        let rows = self.first_rows(&lanes, &marks).await?;
+        let passing = (advance == Advance::PastLeases).then_some(now);
         let seen = Instant::now();
-        for row in rows {
-            self.marks.seen(row.get(0), row.get(1), row::optional_moment(&row, 2), now, seen);
+        let from: HashMap<i32, Mark> = lanes.iter().copied().zip(marks.iter().copied()).collect();
+        for (lane, first) in self.first_rows(&lanes, &marks, passing).await? {
+            let from = from.get(&lane).copied().unwrap_or(Mark::BOTTOM);
+            self.marks.seen(lane, from, first, advance, (now, seen));
         }
         Ok(())
     }
 
+    /// Looks whether something can be claimed below the marks.
     pub(super) async fn probe_below(&self) -> Result<(), Fault> {
-        let lanes = self.marks.raised();
-        let bottom = vec![Mark::BOTTOM; lanes.len()];
         let began = Instant::now();
-        let rows = self.first_rows(&lanes, &bottom).await?;
-        self.marks.looked(began, Instant::now());
-        for row in rows {
-            self.marks.found_below(row.get(0), row.get(1), row::optional_moment(&row, 2));
+        let lanes = self.marks.raised(began);
+        if lanes.is_empty() {
+            return Ok(());
         }
+        let bottom = vec![Mark::BOTTOM; lanes.len()];
+        let now = self.database_time().await?;
+        let rows = self.first_rows(&lanes, &bottom, Some(now)).await?;
+        for (lane, first) in rows {
+            self.marks.found_below(lane, first.id, first.due);
+        }
+        self.marks.probed(&lanes, began, Instant::now());
         Ok(())
     }
 
-    async fn first_rows(&self, lanes: &[i32], marks: &[Mark]) -> Result<Vec<Row>, Fault> {
+    /// The first rows of lanes from their marks on; at a given moment, only those that are under no lease.
+    async fn first_rows(
+        &self,
+        lanes: &[i32],
+        marks: &[Mark],
+        passing: Option<Timestamp>,
+    ) -> Result<Vec<(i32, First)>, Fault> {
         let ids: Vec<i64> = marks.iter().map(|mark| mark.id).collect();
         let dues: Vec<Timestamp> = marks.iter().map(|mark| mark.due).collect();
-        self.database.reader().await?.query(&self.sql.first_rows, &[&lanes, &ids, &dues]).await
+        let params: [&(dyn ToSql + Sync); 4] = [&lanes, &ids, &dues, &passing];
+        let rows = self.database.reader().await?.query(&self.sql.first_rows, &params).await?;
+        let first = |row: &Row| First {
+            id: row.get(1),
+            due: row::optional_moment(row, 2),
+            held: row.get(3),
+            until: row::optional_moment(row, 4),
+        };
+        Ok(rows.iter().map(|row| (row.get(0), first(row))).collect())
     }
 
     pub(super) async fn database_time(&self) -> Result<Timestamp, Fault> {
@@ -420,38 +453,53 @@ impl Inner {
 /// Where a claim looks: in its lanes, or, where it names tags, by those.
 #[derive(Debug)]
 struct Sources<'a> {
-    lanes: LaneColumns,
+    lanes: Lanes,
     tags: Option<TagPaths<'a>>,
 }
 
-/// The lanes of a claim as the statement's arrays.
-#[derive(Debug)]
+/// The lanes of a claim as the statements' arrays: those that are each looked at, and those of which only the ones that hold
+/// something are, by number.
+#[derive(Debug, Default)]
+struct Lanes {
+    each: LaneColumns,
+    stepped: LaneColumns,
+}
+
+#[derive(Debug, Default)]
 struct LaneColumns {
     ids: Vec<i32>,
     priorities: Vec<i16>,
     marks: Vec<i64>,
     due_marks: Vec<Timestamp>,
+    /// It holds many types, and not all are wanted.
     shared: Vec<bool>,
 }
 
-impl LaneColumns {
-    fn new(queue: &Queue, types: Option<&[String]>, mark: impl Fn(i32) -> Mark) -> Self {
-        let mut columns = Self {
-            ids: Vec::new(),
-            priorities: Vec::new(),
-            marks: Vec::new(),
-            due_marks: Vec::new(),
-            shared: Vec::new(),
-        };
-        for lane in queue.lanes_for(types) {
-            let mark = mark(lane.id);
-            columns.ids.push(lane.id);
-            columns.priorities.push(lane.priority);
-            columns.marks.push(mark.id);
-            columns.due_marks.push(mark.due);
-            columns.shared.push(lane.event_type.is_none());
+impl Lanes {
+    /// A lane with a mark is looked at from there: below it there may be much that is gone.
+    fn new(of: &[&Lane], marks: &[Mark], may_step: bool, by_type: bool) -> Self {
+        let mut lanes = Self::default();
+        let mut stepped = Vec::new();
+        for (lane, mark) in of.iter().zip(marks) {
+            if may_step && *mark == Mark::BOTTOM {
+                stepped.push((*lane, mark));
+            } else {
+                lanes.each.add(lane, mark, by_type);
+            }
         }
-        columns
+        stepped.sort_by_key(|(lane, _)| lane.id);
+        stepped.into_iter().for_each(|(lane, mark)| lanes.stepped.add(lane, mark, by_type));
+        lanes
+    }
+}
+
+impl LaneColumns {
+    fn add(&mut self, lane: &Lane, mark: &Mark, by_type: bool) {
+        self.ids.push(lane.id);
+        self.priorities.push(lane.priority);
+        self.marks.push(mark.id);
+        self.due_marks.push(mark.due);
+        self.shared.push(by_type && lane.event_type.is_none());
     }
 }
 

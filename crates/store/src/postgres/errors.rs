@@ -167,6 +167,12 @@ pub(super) fn classify(error: tokio_postgres::Error) -> Fault {
             Error::new(ErrorKind::Busy, format!("the transaction collided: {said}")).with_source(error),
         );
     }
+    if code == SqlState::FEATURE_NOT_SUPPORTED && said.contains("cached plan") {
+        // A migration changed what a statement of this connection answers: a new connection prepares it anew.
+        return Fault::Lost(
+            Error::new(ErrorKind::Unavailable, format!("the schema was changed: {said}")).with_source(error),
+        );
+    }
     if code == SqlState::IN_FAILED_SQL_TRANSACTION {
         return Fault::Final(super::connection::ignored_failure().with_source(error));
     }

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use tidegate_core::EntryId;
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::connection::{Begin, Tx};
 use super::errors::Fault;
@@ -14,6 +15,9 @@ use super::{Inner, PostgresStore};
 use crate::error::{Error, Result};
 use crate::handlers::{HandlerHistory, HandlerState, HandlerStates};
 use crate::store::Batch;
+
+/// Answers that one statement of the sweep looks at.
+const SWEPT_AT_ONCE: i64 = 1000;
 
 #[async_trait]
 impl HandlerStates for PostgresStore {
@@ -77,8 +81,16 @@ impl Inner {
     async fn forget_handled(&self, limit: usize) -> Result<u64> {
         let reader = self.database.reader().await.map_err(Fault::into_error)?;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        // One statement, its own transaction; a lost answer costs nothing.
-        reader.execute(&self.sql.forget_handled, &[&limit]).await.map_err(Fault::into_error)
+        let (mut gone, mut after): (i64, (i64, String)) = (0, (0, String::new()));
+        while gone < limit {
+            // Each statement is its own transaction; a lost answer costs nothing.
+            let params: [&(dyn ToSql + Sync); 4] = [&(limit - gone), &after.0, &after.1, &SWEPT_AT_ONCE];
+            let rows = reader.query(&self.sql.forget_handled, &params).await.map_err(Fault::into_error)?;
+            let Some(row) = rows.first() else { break };
+            gone += row.get::<_, i64>(0);
+            after = (row.get(1), row.get(2));
+        }
+        Ok(gone as u64)
     }
 }
 

@@ -239,14 +239,14 @@ UPDATE {ns}.lanes SET used_at = greatest(used_at, {now}) WHERE id = ANY ($2::int
 const IDLE_LANES: &str = "
 SELECT l.id, l.queue_id FROM {ns}.lanes l
 WHERE l.state = 0 AND l.used_at < {now} - $2::bigint * interval '1 microsecond'
-  AND NOT EXISTS (SELECT FROM {ns}.event_queue q WHERE q.lane = l.id AND q.place = 0)
-  AND NOT EXISTS (SELECT FROM {ns}.event_queue q WHERE q.lane = l.id AND q.place = 1)
+  AND NOT EXISTS (SELECT FROM {ns}.event_queue q WHERE q.lane = l.id AND q.place = 0 OFFSET 0)
+  AND NOT EXISTS (SELECT FROM {ns}.event_queue q WHERE q.lane = l.id AND q.place = 1 OFFSET 0)
 ORDER BY l.used_at LIMIT $3::bigint";
 
-/// Retires lanes (primary key). No event type begins with that character, so the key is free for another lane.
+/// Retires lanes (primary key; `+ 0` keeps the index of all lanes by use out). No event type begins with that character, so the key is free for another lane.
 const RETIRE: &str = "
 UPDATE {ns}.lanes SET state = 1, was_type = event_type, event_type = chr(1) || id, retired_xid = NULL
-WHERE id = ANY ($1::integer[]) AND state = 0";
+WHERE id = ANY ($1::integer[]) AND state + 0 = 0";
 
 /// Says which transactions must be over before a retired lane can go (lanes_retired). Its retirement has committed: whoever
 /// was planned before it has a transaction id below.
@@ -258,26 +258,26 @@ UPDATE {ns}.lanes SET retired_xid = pg_snapshot_xmax(pg_current_snapshot()) WHER
 const LEFT: &str = "
 SELECT l.id, l.queue_id FROM {ns}.lanes l
 WHERE l.state = 1 AND l.retired_xid <= pg_snapshot_xmin(pg_current_snapshot())
-  AND NOT EXISTS (SELECT FROM {ns}.event_queue q WHERE q.lane = l.id AND q.place = 0)
-  AND NOT EXISTS (SELECT FROM {ns}.event_queue q WHERE q.lane = l.id AND q.place = 1)
-LIMIT $1::bigint";
+  AND NOT EXISTS (SELECT FROM {ns}.event_queue q WHERE q.lane = l.id AND q.place = 0 OFFSET 0)
+  AND NOT EXISTS (SELECT FROM {ns}.event_queue q WHERE q.lane = l.id AND q.place = 1 OFFSET 0)
+ORDER BY l.id LIMIT $1::bigint";
 
 /// Lets retired lanes go (primary key). Entries that were in them have numbers up to the last one drawn.
 const REMOVE: &str = "
 UPDATE {ns}.lanes SET state = 2, last_entry = (SELECT last_value FROM {ns}.entry_id)
-WHERE id = ANY ($1::integer[]) AND state = 1";
+WHERE id = ANY ($1::integer[]) AND state + 0 = 1";
 
 /// Deletes lanes that are gone, once no entry that was in them is left and no process can know them any more (lanes_gone,
 /// event_log's and event_queue's primary keys).
 const FORGET: &str = "
-DELETE FROM {ns}.lanes WHERE id IN (
+DELETE FROM {ns}.lanes WHERE id = ANY (ARRAY(
     SELECT l.id FROM {ns}.lanes l
     WHERE l.state = 2
       AND l.version < (SELECT min(h.version) FROM {ns}.catalogue_history h)
       AND l.last_entry < coalesce((SELECT min(g.id) FROM {ns}.event_log g), 9223372036854775807)
       AND l.last_entry < coalesce((SELECT min(q.id) FROM {ns}.event_queue q), 9223372036854775807)
     ORDER BY l.id LIMIT $1::bigint
-)";
+))";
 
 /// The lanes of parked and arrived entries of a queue, up to a bound (event_queue_parked).
 const PARKED: &str = "
@@ -288,13 +288,13 @@ FROM (SELECT q.lane FROM {ns}.event_queue q WHERE q.queue_id = $1::integer AND q
 /// (event_queue_fresh, event_queue_timed, lanes' primary key).
 const STRAYS: &str = "
 WITH RECURSIVE fresh AS (
-    (SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 0 ORDER BY q.lane LIMIT 1)
+    (SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 0 AND q.lane > 0 ORDER BY q.lane LIMIT 1)
     UNION ALL
     SELECT n.lane FROM fresh f CROSS JOIN LATERAL (
         SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 0 AND q.lane > f.lane ORDER BY q.lane LIMIT 1
     ) AS n
 ), timed AS (
-    (SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 1 ORDER BY q.lane LIMIT 1)
+    (SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 1 AND q.lane > 0 ORDER BY q.lane LIMIT 1)
     UNION ALL
     SELECT n.lane FROM timed t CROSS JOIN LATERAL (
         SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 1 AND q.lane > t.lane ORDER BY q.lane LIMIT 1
@@ -303,8 +303,18 @@ WITH RECURSIVE fresh AS (
 SELECT DISTINCT h.lane FROM (SELECT lane FROM fresh UNION ALL SELECT lane FROM timed) AS h
 CROSS JOIN LATERAL (SELECT FROM {ns}.lanes l WHERE l.id = h.lane AND l.state = 2 OFFSET 0) AS g";
 
-/// Makes arrivals of entries that nobody holds (event_queue_fresh, event_queue_timed).
+/// Makes arrivals of entries that nobody holds (lanes' primary key, event_queue_fresh, event_queue_timed). One that somebody
+/// changes meanwhile is left for the next round: it is elsewhere in the table then.
 const RESCUE: &str = "
-UPDATE {ns}.event_queue q SET place = 3, lane = -l.priority - 1000
-FROM {ns}.lanes l
-WHERE l.id = ANY ($1::integer[]) AND l.state = 2 AND q.lane = l.id AND q.place IN (0, 1) AND q.lease_until IS NULL";
+UPDATE {ns}.event_queue q
+SET place = 3, lane = -(SELECT l.priority FROM {ns}.lanes l WHERE l.id = q.lane) - 1000
+WHERE q.ctid = ANY (ARRAY(
+    SELECT s.ctid FROM unnest($1::integer[]) AS i(lane)
+    CROSS JOIN LATERAL (SELECT l.id FROM {ns}.lanes l WHERE l.id = i.lane AND l.state + 0 = 2 OFFSET 0) AS l
+    CROSS JOIN LATERAL (
+        SELECT f.ctid FROM {ns}.event_queue f WHERE f.lane = l.id AND f.place = 0 AND f.lease_until IS NULL
+        UNION ALL
+        SELECT t.ctid FROM {ns}.event_queue t WHERE t.lane = l.id AND t.place = 1 AND t.lease_until IS NULL
+        OFFSET 0
+    ) AS s
+)) AND q.lease_until IS NULL";

@@ -17,6 +17,7 @@ use super::connection::{Begin, Confirm, Tx, Work};
 use super::errors::Fault;
 use super::groups::{Groups, borrowed};
 use super::items::{clean, micros};
+use super::row;
 use super::tags::tagged;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Finalized, Requeue, RequeueAt};
@@ -238,6 +239,12 @@ impl Inner {
         let mut rows = Vec::with_capacity(items.len());
         for round in rounds(items.to_vec(), |item| item.id.get()) {
             rows.extend(tx.query(&self.sql.requeue, &RequeueColumns::new(&round).params(&self.now())).await?);
+        }
+        // A mark may have passed them while they were leased.
+        for returned in &rows {
+            let is_timed = returned.get::<_, i16>(7) == 1;
+            let (id, due) = (returned.get(0), row::optional_moment(returned, 5));
+            self.marks.found_below(returned.get(6), (!is_timed).then_some(id), due.filter(|_| is_timed));
         }
         Ok(rows)
     }

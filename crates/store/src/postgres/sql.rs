@@ -6,7 +6,9 @@
 //! by `LATERAL (… OFFSET 0)`, which can be planned in one direction only. A plain join could as well walk the whole table.
 //! While a table is empty all of its indexes look alike. So where another index knows a key's column as well, the key is
 //! compared a second time as a whole (`(id, generation) > (x, 0)`): that says nothing new, but makes the primary key the
-//! cheapest. The test `plans` holds every statement to all this.
+//! cheapest. And where only the first rows by id of a lane are wanted, they are ordered by (lane, id) from a pair on: by id
+//! alone the primary key has them too, and a lane with little in it would be looked for among all. The test `plans` holds
+//! every statement to all this.
 
 use super::lanes::LaneSql;
 use super::work_sql::WorkSql;
@@ -16,6 +18,8 @@ use super::work_sql::WorkSql;
 pub(super) struct Sql {
     pub(super) work: WorkSql,
     pub(super) claim_of_many_audited: String,
+    pub(super) claim_stepping: String,
+    pub(super) claim_stepping_audited: String,
     pub(super) claim_of_one_audited: String,
     pub(super) catalog: String,
     pub(super) lanes: LaneSql,
@@ -140,7 +144,9 @@ impl Sql {
         };
         Self {
             work: WorkSql::new(namespace, tagged),
-            claim_of_many_audited: fill(&lease_audited(&format!("{TAKE_OF_MANY}{LEASE_TAKEN}"), "$8", "$9")),
+            claim_of_many_audited: fill(&lease_audited(&format!("{EACH}{TAKE_OF_LANES}{LEASE_TAKEN}"), "$8", "$9")),
+            claim_stepping: fill(&lease(&format!("{STEP}{TAKE_OF_LANES}{LEASE_TAKEN}"), "$8", "$9")),
+            claim_stepping_audited: fill(&lease_audited(&format!("{STEP}{TAKE_OF_LANES}{LEASE_TAKEN}"), "$8", "$9")),
             claim_of_one_audited: fill(&lease_audited(CLAIM_OF_ONE, "$6", "$7")),
             catalog: fill(CATALOG),
             lanes: LaneSql::new(namespace),
@@ -154,7 +160,7 @@ impl Sql {
             count_entries: fill(COUNT_ENTRIES),
             lock_stripes: fill("SELECT count(pg_advisory_xact_lock(k)) FROM unnest($1::bigint[]) AS k"),
             promote: fill(PROMOTE),
-            claim_of_many: fill(&lease(&format!("{TAKE_OF_MANY}{LEASE_TAKEN}"), "$8", "$9")),
+            claim_of_many: fill(&lease(&format!("{EACH}{TAKE_OF_LANES}{LEASE_TAKEN}"), "$8", "$9")),
             claim_of_one: fill(&lease(CLAIM_OF_ONE, "$6", "$7")),
             facts: fill("SELECT {fact}, e.id FROM {ns}.events e WHERE e.id = ANY ($1::bigint[])"),
             facts_between: fill(
@@ -466,19 +472,15 @@ FROM groups g LIMIT $3";
 /// Offers the first of each lane and path (event_queue_fresh, event_queue_timed) and takes the first of those by priority
 /// and id that nobody else is taking. Rows are locked only once they are chosen, so that many lanes do not lock many rows:
 /// what was offered is read in its order, and no further than needed.
-const TAKE_OF_MANY: &str = "
-WITH lanes AS MATERIALIZED (
-    SELECT * FROM unnest($2::integer[], $3::smallint[], $4::bigint[], $5::timestamptz[], $6::boolean[])
-        AS l(lane, priority, mark, due_mark, shared)
-), offered AS MATERIALIZED (
+const TAKE_OF_LANES: &str = " offered AS MATERIALIZED (
     SELECT o.id, l.priority
     FROM lanes l CROSS JOIN LATERAL (
         (SELECT q.id FROM {ns}.event_queue q
-         WHERE q.lane = l.lane AND q.place = 0 AND q.id >= l.mark
+         WHERE (q.lane, q.id) >= (l.lane, l.mark) AND q.lane <= l.lane AND q.place = 0
            AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
            AND (NOT l.shared
                 OR (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_id) = ANY ($10::text[]))
-         ORDER BY q.id LIMIT $11)
+         ORDER BY q.lane, q.id LIMIT $11)
         UNION ALL
         (SELECT q.id FROM {ns}.event_queue q
          WHERE q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark
@@ -500,6 +502,47 @@ WITH lanes AS MATERIALIZED (
     LIMIT $7
 )";
 
+/// Lanes that are each looked at.
+const EACH: &str = "
+WITH lanes AS MATERIALIZED (
+    SELECT * FROM unnest($2::integer[], $3::smallint[], $4::bigint[], $5::timestamptz[], $6::boolean[])
+        AS l(lane, priority, mark, due_mark, shared)
+),";
+
+/// Finds the lanes of a queue ($12, sorted) that hold something by stepping from one that does to the next, so that empty
+/// ones cost nothing (event_queue_fresh, event_queue_timed). A step that ends in a lane of another queue goes on at the
+/// next one of ours: every step passes at least one of them. Lanes with marks of their own ($2) are not looked for.
+const STEP: &str = "
+WITH RECURSIVE fresh AS (
+    SELECT 0 AS lane
+    UNION ALL
+    SELECT n.lane FROM fresh f CROSS JOIN LATERAL (
+        SELECT q.lane FROM {ns}.event_queue q
+        WHERE q.place = 0 AND q.lane >= ($12::integer[])[width_bucket(f.lane, $12::integer[]) + 1]
+          AND q.lane <= ($12::integer[])[cardinality($12::integer[])]
+        ORDER BY q.lane LIMIT 1
+    ) AS n
+), timed AS (
+    SELECT 0 AS lane
+    UNION ALL
+    SELECT n.lane FROM timed t CROSS JOIN LATERAL (
+        SELECT q.lane FROM {ns}.event_queue q
+        WHERE q.place = 1 AND q.lane >= ($12::integer[])[width_bucket(t.lane, $12::integer[]) + 1]
+          AND q.lane <= ($12::integer[])[cardinality($12::integer[])]
+        ORDER BY q.lane LIMIT 1
+    ) AS n
+), lanes AS MATERIALIZED (
+    SELECT * FROM unnest($2::integer[], $3::smallint[], $4::bigint[], $5::timestamptz[], $6::boolean[])
+        AS l(lane, priority, mark, due_mark, shared)
+    UNION ALL
+    SELECT h.lane, ($13::smallint[])[h.at], 0, to_timestamp(0), ($14::boolean[])[h.at]
+    FROM (
+        SELECT s.lane, width_bucket(s.lane, $12::integer[]) AS at
+        FROM (SELECT f.lane FROM fresh f UNION SELECT t.lane FROM timed t) AS s
+    ) AS h
+    WHERE ($12::integer[])[h.at] = h.lane
+),";
+
 /// Leases what was taken. There is always one row, which says how many were offered.
 const LEASE_TAKEN: &str = ", leased AS (
     UPDATE {ns}.event_queue q SET {lease}
@@ -516,9 +559,9 @@ WHERE q.ctid = ANY (ARRAY(
     SELECT both_paths.ctid FROM (
         SELECT * FROM (
             SELECT f.ctid, f.id FROM {ns}.event_queue f
-            WHERE f.lane = $2 AND f.place = 0 AND f.id >= $3
+            WHERE (f.lane, f.id) >= ($2, $3) AND f.lane <= $2 AND f.place = 0
               AND (f.lease_until IS NULL OR f.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
-            ORDER BY f.id LIMIT $5 FOR UPDATE SKIP LOCKED
+            ORDER BY f.lane, f.id LIMIT $5 FOR UPDATE SKIP LOCKED
         ) AS fresh
         UNION ALL
         SELECT * FROM (
@@ -544,14 +587,34 @@ const LEASE: &str = "
 const LEASED: &str = "q.id, q.event_id, q.generation, q.attempts, q.max_attempts, q.token, q.processing_started_at, \
     q.lease_until, q.last_error, q.group_key, q.lane, q.exhausted_as, q.flags";
 
-/// The first row of each lane and path at or above a mark, claimable or not (event_queue_fresh, event_queue_timed).
+/// The first row of each lane and path at or above a mark that is under no lease at a moment ($4), where one is given, else
+/// claimable or not; and of the leases that were passed the last entry and the first end (event_queue_fresh,
+/// event_queue_timed).
 const FIRST_ROWS: &str = "
-SELECT l.lane,
-       (SELECT q.id FROM {ns}.event_queue q
-        WHERE q.lane = l.lane AND q.place = 0 AND q.id >= l.mark ORDER BY q.id LIMIT 1),
-       (SELECT q.due_at FROM {ns}.event_queue q
-        WHERE q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark ORDER BY q.due_at, q.id LIMIT 1)
-FROM unnest($1::integer[], $2::bigint[], $3::timestamptz[]) AS l(lane, mark, due_mark)";
+SELECT l.lane, f.id, t.due_at, h.last, least(h.until, u.until)
+FROM unnest($1::integer[], $2::bigint[], $3::timestamptz[]) AS l(lane, mark, due_mark)
+LEFT JOIN LATERAL (
+    SELECT q.id FROM {ns}.event_queue q
+    WHERE (q.lane, q.id) >= (l.lane, l.mark) AND q.lane <= l.lane AND q.place = 0
+      AND (q.lease_until IS NULL OR q.lease_until <= coalesce($4::timestamptz, 'infinity'))
+    ORDER BY q.lane, q.id LIMIT 1
+) AS f ON true
+LEFT JOIN LATERAL (
+    SELECT q.due_at FROM {ns}.event_queue q
+    WHERE q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark
+      AND (q.lease_until IS NULL OR q.lease_until <= coalesce($4::timestamptz, 'infinity'))
+    ORDER BY q.due_at, q.id LIMIT 1
+) AS t ON true
+CROSS JOIN LATERAL (
+    SELECT max(q.id) AS last, min(q.lease_until) AS until FROM {ns}.event_queue q
+    WHERE q.place = 0 AND (q.lane, q.id) >= (l.lane, l.mark)
+      AND (q.lane, q.id) < (l.lane, coalesce(f.id, 9223372036854775807)) AND q.lease_until > $4::timestamptz
+) AS h
+CROSS JOIN LATERAL (
+    SELECT min(q.lease_until) AS until FROM {ns}.event_queue q
+    WHERE q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark AND q.due_at <= coalesce(t.due_at, 'infinity')
+      AND q.lease_until > $4::timestamptz
+) AS u";
 
 /// Moves entries from the queue to the log (event_queue's primary key). Ids come sorted and distinct: the other arrays are
 /// read at the place where a binary search finds the id. A token of -1 stands for whoever holds it.
@@ -631,7 +694,7 @@ SET lease_until = NULL,
     )
 WHERE q.id = ANY ($2::bigint[]) AND q.token = ($3::bigint[])[width_bucket(q.id, $2::bigint[])]
   AND q.lease_until IS NOT NULL
-RETURNING q.id, q.token, q.queue_id, q.flags, ($8::text[])[width_bucket(q.id, $2::bigint[])], q.due_at";
+RETURNING q.id, q.token, q.queue_id, q.flags, ($8::text[])[width_bucket(q.id, $2::bigint[])], q.due_at, q.lane, q.place";
 
 /// Starts new generations of dead letters (event_log's and lanes' primary keys; `+ 0` keeps the index of all dead letters
 /// out). Only `superseded` ever changes in a log row, so one that was locked as it was found stays where it is. One whose
@@ -698,14 +761,19 @@ CROSS JOIN LATERAL (
 ) AS g
 WHERE g.results IS NOT NULL AND g.event_id = (SELECT q.event_id FROM {ns}.event_queue q WHERE q.id = i.id)";
 
-/// Forgets answers about entries that have ended (primary keys).
+/// Forgets answers about entries that have ended, in a stretch of the table, and says where it ended (primary keys).
 const FORGET_HANDLED: &str = "
-DELETE FROM {ns}.event_handler_states s
-WHERE (s.entry_id, s.handler) IN (
-    SELECT s.entry_id, s.handler FROM {ns}.event_handler_states s
-    WHERE NOT EXISTS (SELECT FROM {ns}.event_queue q WHERE q.id = s.entry_id)
-    LIMIT $1::bigint
-)";
+WITH looked AS MATERIALIZED (
+    SELECT s.ctid AS place, s.entry_id, s.handler FROM {ns}.event_handler_states s
+    WHERE (s.entry_id, s.handler) > ($2::bigint, $3::text) ORDER BY s.entry_id, s.handler LIMIT $4::bigint
+), gone AS (
+    DELETE FROM {ns}.event_handler_states s WHERE s.ctid = ANY (ARRAY(
+        SELECT l.place FROM looked l
+        WHERE NOT EXISTS (SELECT FROM {ns}.event_queue q WHERE q.id = l.entry_id OFFSET 0)
+        LIMIT $1::bigint
+    )) RETURNING s.entry_id
+)
+SELECT (SELECT count(*) FROM gone), l.entry_id, l.handler FROM looked l ORDER BY l.entry_id DESC, l.handler DESC LIMIT 1";
 
 /// Whether a dead letter was discarded (primary key).
 const DISCARDED: &str = "SELECT 1 FROM {ns}.event_log g WHERE g.id = $1::bigint AND g.superseded = 2";
@@ -783,7 +851,8 @@ SELECT EXISTS (
       AND c.seen_at > coalesce($1::timestamptz, statement_timestamp()) - interval '60 seconds'
 )";
 
-/// Counts one queue (reads the whole queue).
+/// Counts one queue: all of its entries, lane by lane (lanes_key, event_queue_fresh, event_queue_timed), parked and arrived
+/// ones besides (event_queue_parked).
 const DEPTH: &str = "
 SELECT count(*) FILTER (WHERE lease_until IS NULL AND (place = 0 OR place IN (1, 3) AND group_key IS NULL AND
                               coalesce(due_at, '-infinity') <= coalesce($1::timestamptz, statement_timestamp())
@@ -792,19 +861,29 @@ SELECT count(*) FILTER (WHERE lease_until IS NULL AND (place = 0 OR place IN (1,
                               AND due_at > coalesce($1::timestamptz, statement_timestamp())),
        count(*) FILTER (WHERE place = 2 OR place = 3 AND group_key IS NOT NULL),
        count(*) FILTER (WHERE lease_until IS NOT NULL)
-FROM {ns}.event_queue WHERE queue_id = $2";
+FROM (
+    SELECT h.* FROM {ns}.lanes l CROSS JOIN LATERAL (
+        SELECT q.place, q.due_at, q.group_key, q.lease_until FROM {ns}.event_queue q WHERE q.lane = l.id AND q.place = 0
+        UNION ALL
+        SELECT q.place, q.due_at, q.group_key, q.lease_until FROM {ns}.event_queue q WHERE q.lane = l.id AND q.place = 1
+        OFFSET 0
+    ) AS h
+    WHERE l.queue_id = $2
+    UNION ALL
+    SELECT q.place, q.due_at, q.group_key, q.lease_until FROM {ns}.event_queue q WHERE q.queue_id = $2 AND q.place >= 2
+) AS q";
 
 /// Since when the first entry of each lane could have been claimed. Lanes that hold something are found by stepping from one
 /// to the next (event_queue_fresh, event_queue_timed), so empty lanes cost nothing.
 const OLDEST: &str = "
 WITH RECURSIVE fresh AS (
-    (SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 0 ORDER BY q.lane LIMIT 1)
+    (SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 0 AND q.lane > 0 ORDER BY q.lane LIMIT 1)
     UNION ALL
     SELECT n.lane FROM fresh f CROSS JOIN LATERAL (
         SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 0 AND q.lane > f.lane ORDER BY q.lane LIMIT 1
     ) AS n
 ), timed AS (
-    (SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 1 ORDER BY q.lane LIMIT 1)
+    (SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 1 AND q.lane > 0 ORDER BY q.lane LIMIT 1)
     UNION ALL
     SELECT n.lane FROM timed t CROSS JOIN LATERAL (
         SELECT q.lane FROM {ns}.event_queue q WHERE q.place = 1 AND q.lane > t.lane ORDER BY q.lane LIMIT 1
@@ -814,9 +893,9 @@ SELECT l.queue_id, extract(epoch FROM coalesce($1::timestamptz, statement_timest
 FROM (
     SELECT f.lane, h.since FROM fresh f CROSS JOIN LATERAL (
         SELECT to_timestamp(((q.event_id >> 22) + 1577836800000) / 1000.0) AS since FROM {ns}.event_queue q
-        WHERE q.lane = f.lane AND q.place = 0
+        WHERE q.lane >= f.lane AND q.lane <= f.lane AND q.place = 0
           AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
-        ORDER BY q.id LIMIT 1
+        ORDER BY q.lane, q.id LIMIT 1
     ) AS h
     UNION ALL
     SELECT t.lane, h.since FROM timed t CROSS JOIN LATERAL (
@@ -825,7 +904,7 @@ FROM (
           AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
         ORDER BY q.due_at, q.id LIMIT 1
     ) AS h
-) AS o JOIN {ns}.lanes l ON l.id = o.lane";
+) AS o CROSS JOIN LATERAL (SELECT l.queue_id FROM {ns}.lanes l WHERE l.id = o.lane OFFSET 0) AS l";
 
 /// Counts everything in one snapshot (reads everything).
 const CENSUS: &str = "
@@ -873,7 +952,7 @@ LEFT JOIN LATERAL (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_i
 const SORT_IN: &str = "
 WITH found AS MATERIALIZED (
     SELECT l.id FROM unnest($2::bigint[]) AS i(id) CROSS JOIN LATERAL (
-        SELECT q.id FROM {ns}.event_queue q WHERE q.id = i.id AND q.place = 3 OFFSET 0 FOR UPDATE SKIP LOCKED
+        SELECT q.id FROM {ns}.event_queue q WHERE q.id = i.id AND q.place + 0 = 3 OFFSET 0 FOR UPDATE SKIP LOCKED
     ) AS l
 )
 UPDATE {ns}.event_queue q

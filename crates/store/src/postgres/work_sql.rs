@@ -451,8 +451,8 @@ SELECT (SELECT coalesce(sum(c.rows), 0)::bigint FROM {ns}.tag_counts c
        ELSE 0 END
      + CASE WHEN $2::integer IN (1, 2) THEN (SELECT count(*) FROM {ns}.event_tags t WHERE t.tag = $3::text) ELSE 0 END
      + CASE WHEN $2::integer IN (2, 3) THEN (CASE WHEN $2::integer = 2 THEN -1 ELSE 1 END) * (
-           SELECT count(*) FROM {ns}.queues n JOIN {ns}.event_tags t
-               ON t.queue_id = n.id AND t.tag = $3::text AND t.state = 3)
+           SELECT count(*) FROM {ns}.queues n CROSS JOIN LATERAL (
+               SELECT FROM {ns}.event_tags t WHERE t.queue_id = n.id AND t.tag = $3::text AND t.state = 3 OFFSET 0) AS t)
        ELSE 0 END";
 
 /// Whether there are rows to be counted, and whether the cluster's transaction ids started anew (event_log_commits).
@@ -501,14 +501,16 @@ ON CONFLICT (tag, status) DO UPDATE SET rows = c.rows + excluded.rows";
 /// What workers hold (the live table, whole: the worker list is asked for by people).
 const HELD: &str = "
 SELECT q.worker, n.name, coalesce(q.updated_at, q.processing_started_at, q.lease_until), q.id, n.client_id
-FROM {ns}.event_queue q JOIN {ns}.queues n ON n.id = q.queue_id WHERE q.lease_until IS NOT NULL";
+FROM {ns}.event_queue q
+CROSS JOIN LATERAL (SELECT n.name, n.client_id FROM {ns}.queues n WHERE n.id = q.queue_id OFFSET 0) AS n
+WHERE q.lease_until IS NOT NULL";
 
 /// Old audit rows, from the start of the primary key.
 const FORGET_AUDIT: &str = "
-DELETE FROM {ns}.event_audit a WHERE a.id IN (
-    SELECT o.id FROM (SELECT id, created_at FROM {ns}.event_audit ORDER BY id LIMIT $3::bigint) AS o
+DELETE FROM {ns}.event_audit a WHERE a.ctid = ANY (ARRAY(
+    SELECT o.place FROM (SELECT ctid AS place, created_at FROM {ns}.event_audit ORDER BY id LIMIT $3::bigint) AS o
     WHERE o.created_at < {now} - $2::bigint * interval '1 microsecond'
-)";
+))";
 
 /// Log rows: whether each is old enough, was counted, and was read by every projection; and whether its event was published
 /// after everything that may go.

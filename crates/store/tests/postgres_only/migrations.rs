@@ -1,0 +1,104 @@
+//! Migrations under traffic, and what they leave.
+
+use std::time::{Duration, Instant};
+
+use tidegate_store::Store;
+use tokio_postgres::Client;
+
+use crate::scene::*;
+
+const SCHEMA_5: &str = include_str!("../fixtures/schema-5.sql");
+
+/// A database whose schema is of version 5.
+async fn of_before() -> Database {
+    let database = Database::new().await;
+    database.execute(SCHEMA_5).await;
+    database
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_that_waits_for_a_lock_holds_up_publishers_only_for_a_moment() {
+    let database = of_before().await;
+    let reader = database.connect().await;
+    reader.batch_execute("BEGIN; SELECT FROM tidegate.event_queue LIMIT 1").await.unwrap();
+    let url = database.0.clone();
+    let opening = tokio::spawn(async move { open_at(&url).await });
+    let watcher = database.connect().await;
+    let waits =
+        "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'tidegate.event_queue'::regclass)";
+    eventually("the migration waits", async || watcher.query_one(waits, &[]).await.unwrap().get(0)).await;
+    let publisher = database.connect().await;
+    let (began, mut worst, mut published) = (Instant::now(), Duration::ZERO, 0);
+    // Long enough that it gives up and tries again more than once.
+    while began.elapsed() < Duration::from_secs(3) {
+        let start = Instant::now();
+        publisher.execute("SELECT tidegate.publish('t.migrated', '{}'::bytea)", &[]).await.unwrap();
+        worst = worst.max(start.elapsed());
+        published += 1;
+    }
+    assert!(worst < Duration::from_secs(2), "a publisher waited for {worst:?}");
+    assert!(!opening.is_finished());
+    reader.batch_execute("COMMIT").await.unwrap();
+    let store = opening.await.unwrap();
+    let mut claimed = 0;
+    eventually("what was published meanwhile is there", async || {
+        let types = Some(vec!["t.migrated".to_owned()]);
+        claimed += store.claim(tidegate_store::Claim { types, ..want(100) }).await.unwrap().len();
+        claimed == published
+    })
+    .await;
+    store.close().await;
+}
+
+/// Indexes over text that is not ordered by its bytes.
+async fn by_other_collations(client: &Client) -> Vec<String> {
+    let query = "SELECT c.relname::text FROM pg_index x JOIN pg_class c ON c.oid = x.indexrelid
+        CROSS JOIN LATERAL unnest(x.indcollation::oid[]) AS u(collation_id)
+        JOIN pg_collation l ON l.oid = u.collation_id
+        WHERE c.relnamespace = 'tidegate'::regnamespace AND l.collname <> 'C' ORDER BY 1";
+    client.query(query, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_index_over_text_is_ordered_by_bytes() {
+    let fresh = Database::new().await;
+    fresh.open().await.close().await;
+    assert_eq!(by_other_collations(&fresh.connect().await).await, Vec::<String>::new());
+    let migrated = of_before().await;
+    migrated.execute("GRANT SELECT ON tidegate.entries TO PUBLIC").await;
+    migrated.open().await.close().await;
+    let client = migrated.connect().await;
+    assert_eq!(by_other_collations(&client).await, Vec::<String>::new());
+    let kept = "SELECT has_table_privilege('public', 'tidegate.entries', 'SELECT')";
+    assert!(client.query_one(kept, &[]).await.unwrap().get::<_, bool>(0), "rights to the view stay");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_view_of_the_callers_on_ours_does_not_stop_a_migration() {
+    let database = of_before().await;
+    database.execute("CREATE VIEW public.mine AS SELECT id, queue FROM tidegate.entries").await;
+    let store = database.open().await;
+    let id = publish(&store, vec![event("t.new").group("g")]).await[0];
+    let query = format!("SELECT queue FROM public.mine WHERE id = {}", id.get());
+    assert_eq!(database.connect().await.query_one(&query, &[]).await.unwrap().get::<_, String>(0), "default");
+    store.close().await;
+}
+
+/// What a connection has prepared may answer other types after a migration.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statements_that_were_prepared_before_a_change_of_the_schema_go_on() {
+    let database = Database::new().await;
+    let store = database.open().await;
+    let grouped = || vec![event("t").group("g")];
+    publish(&store, grouped()).await;
+    complete(&store, &claim(&store, 1).await).await;
+    let change = "DROP VIEW tidegate.entries;
+        ALTER TABLE tidegate.event_queue ALTER COLUMN group_key TYPE text COLLATE \"POSIX\";
+        ALTER TABLE tidegate.queues ALTER COLUMN name TYPE text COLLATE \"POSIX\"";
+    database.execute(change).await;
+    publish(&store, grouped()).await;
+    let claimed = claim(&store, 1).await;
+    assert_eq!(claimed.len(), 1);
+    complete(&store, &claimed).await;
+    store.close().await;
+}
