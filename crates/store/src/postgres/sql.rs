@@ -9,12 +9,14 @@
 //! cheapest. The test `plans` holds every statement to all this.
 
 use super::lanes::LaneSql;
+use super::list_sql::ListSql;
 use super::work_sql::WorkSql;
 
 /// Statements with the namespace filled in.
 #[derive(Debug)]
 pub(super) struct Sql {
     pub(super) work: WorkSql,
+    pub(super) lists: ListSql,
     pub(super) claim_of_many_audited: String,
     pub(super) claim_of_one_audited: String,
     pub(super) catalog: String,
@@ -140,6 +142,7 @@ impl Sql {
         };
         Self {
             work: WorkSql::new(namespace, tagged),
+            lists: ListSql::new(namespace),
             claim_of_many_audited: fill(&lease_audited(&format!("{TAKE_OF_MANY}{LEASE_TAKEN}"), "$8", "$9")),
             claim_of_one_audited: fill(&lease_audited(CLAIM_OF_ONE, "$6", "$7")),
             catalog: fill(CATALOG),
@@ -265,9 +268,9 @@ WITH moment AS MATERIALIZED (
            CASE WHEN tags IS NOT NULL THEN 1::smallint END
     FROM input
 ), tagged AS (
-    INSERT INTO {ns}.event_tags (entry_id, rank, queue_id, state, priority, tag)
+    INSERT INTO {ns}.event_tags (entry_id, rank, queue_id, state, priority, tag, client_id)
     SELECT i.id, CASE WHEN i.place = 1 THEN (extract(epoch FROM {due}) * 1000000)::bigint ELSE i.id END, i.queue_id,
-           least(i.place, 2), i.priority, t.tag
+           least(i.place, 2), i.priority, t.tag, i.queue_client
     FROM input i CROSS JOIN LATERAL unnest(string_to_array(i.tags, ',')) AS t(tag)
     WHERE i.tags IS NOT NULL
 )
