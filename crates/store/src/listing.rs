@@ -193,8 +193,11 @@ fn fits(query: &ListQuery, entry: &EntrySummary) -> bool {
         && is(&query.event_type, Some(&entry.event_type))
         && is(&query.worker, entry.worker.as_deref())
         && query.client.is_none_or(|client| Some(client) == entry.client)
-        && query.from.is_none_or(|from| entry.created_at >= from)
-        && query.to.is_none_or(|to| entry.created_at < to)
+        && is_in_range(query, entry)
+}
+
+fn is_in_range(query: &ListQuery, entry: &EntrySummary) -> bool {
+    query.from.is_none_or(|from| entry.created_at >= from) && query.to.is_none_or(|to| entry.created_at < to)
 }
 
 /// The numbers that a time range can have.
@@ -240,6 +243,9 @@ pub(crate) struct Listing<'a> {
     after: i64,
     /// Entries that fit and were passed over.
     passed: usize,
+    looked_at: usize,
+    /// Entries that were looked at though no index says that they fit. Those at the rim of a time range do not count: they
+    /// are as many as were published within the disorder.
     examined: usize,
     done: bool,
 }
@@ -249,7 +255,17 @@ impl<'a> Listing<'a> {
         let before = query.before.map_or(i64::MAX, EntryId::get).min(range.before);
         let filtered = is_filtered(query, source);
         let done = query.limit == 0 || before <= range.after;
-        Self { query, filtered, page: Page::default(), before, after: range.after, passed: 0, examined: 0, done }
+        Self {
+            query,
+            filtered,
+            page: Page::default(),
+            before,
+            after: range.after,
+            passed: 0,
+            looked_at: 0,
+            examined: 0,
+            done,
+        }
     }
 
     /// The next step, unless the page is complete.
@@ -263,7 +279,7 @@ impl<'a> Listing<'a> {
             false if to_pass > 0 => (to_pass.min(STEP), false),
             false => (wanted, true),
             // Most fit where an index led to them; else ever more are looked at.
-            true => ((wanted + to_pass).max(self.examined).min(STEP).min(EXAMINED - self.examined), true),
+            true => ((wanted + to_pass).max(self.looked_at).min(STEP).min(EXAMINED - self.examined), true),
         };
         Some(Step { before: self.before, limit: limit as i64, read })
     }
@@ -284,9 +300,10 @@ impl<'a> Listing<'a> {
                 self.passed += 1;
                 continue;
             }
-            self.examined += 1;
+            self.looked_at += 1;
             let Some(entry) = entries(*id) else { continue };
             if self.filtered && !fits(self.query, &entry) {
+                self.examined += usize::from(is_in_range(self.query, &entry));
                 continue;
             }
             if self.passed < self.query.offset {

@@ -497,9 +497,18 @@ impl Database {
 
     /// A connection for reading; waits while the database is being restarted.
     pub(super) async fn reader_patiently(&self) -> Result<Tx> {
+        self.patiently(|| self.reader()).await
+    }
+
+    /// A transaction for a list; waits while the database is being restarted.
+    pub(super) async fn list_reader_patiently(&self, limit: Duration) -> Result<Tx> {
+        self.patiently(|| self.list_reader(limit)).await
+    }
+
+    async fn patiently<F: Future<Output = Result<Tx, Fault>>>(&self, reader: impl Fn() -> F) -> Result<Tx> {
         let deadline = Instant::now() + self.retry_for;
         loop {
-            match self.reader().await {
+            match reader().await {
                 Err(Fault::Lost(_)) if Instant::now() < deadline => {
                     tokio::time::sleep(Duration::from_millis(100)).await
                 }
@@ -509,7 +518,7 @@ impl Database {
     }
 
     /// A transaction that only reads, sees one snapshot, and whose statements the server ends when they take too long.
-    pub(super) async fn list_reader(&self, limit: Duration) -> Result<Tx, Fault> {
+    async fn list_reader(&self, limit: Duration) -> Result<Tx, Fault> {
         let tx = Tx::new(self.get().await?, Arc::clone(&self.line), false);
         let limit = limit.as_millis().max(1);
         tx.run(&format!("{BEGIN_READING}; SET LOCAL statement_timeout = {limit}")).await?;

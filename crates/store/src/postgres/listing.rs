@@ -39,13 +39,10 @@ impl Inner {
     {
         let limit = self.options.store.list_timeout;
         let _turn = self.lists.enter().await?;
+        let tx = self.database.list_reader_patiently(limit).await?;
         let began = Instant::now();
-        let run = async {
-            let tx = self.database.list_reader(limit).await?;
-            work(tx).await
-        };
         // Given up, the connection is thrown away and the server is told to stop.
-        match tokio::time::timeout(limit, run).await {
+        match tokio::time::timeout(limit, work(tx)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_)) | Err(_) if began.elapsed() >= limit => Err(too_slow(limit)),
             Ok(Err(fault)) => Err(fault.into_error()),
