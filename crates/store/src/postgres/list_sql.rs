@@ -226,7 +226,7 @@ WITH RECURSIVE below(lane) AS (
 (SELECT l.id, $4::text IS NOT NULL AND l.held_type IS NULL
  FROM {ns}.queues n CROSS JOIN LATERAL (
      SELECT l.id, CASE WHEN l.state = 0 THEN l.event_type ELSE l.was_type END AS held_type
-     FROM {ns}.lanes l WHERE l.queue_id = n.id
+     FROM {ns}.lanes l WHERE l.queue_id = n.id OFFSET 0
  ) AS l
  WHERE ($1::bigint IS NULL OR n.client_id = $1::bigint)
    AND ($2::text IS NULL OR n.name = $2::text AND coalesce(n.client_id, 0) = coalesce($3::bigint, 0))
@@ -237,7 +237,8 @@ SELECT b.lane, true FROM below b WHERE b.lane IS NOT NULL";
 
 /// The ends of both primary keys.
 const LAST_NUMBER: &str = "
-SELECT greatest((SELECT max(id) FROM {ns}.event_queue), (SELECT max(id) FROM {ns}.event_log), 0)";
+SELECT greatest((SELECT q.id FROM {ns}.event_queue q WHERE q.id > 0 ORDER BY q.id DESC LIMIT 1),
+                (SELECT g.id FROM {ns}.event_log g WHERE g.id > 0 ORDER BY g.id DESC LIMIT 1), 0)";
 
 /// When the first entry at or above each number was published (primary keys).
 const MOMENTS: &str = "

@@ -121,8 +121,7 @@ impl WorkSql {
                  WHERE $1::bigint IS NULL OR n.client_id = $1::bigint",
             ),
             held: fill(HELD),
-            // event_queue_client, the queues' primary key.
-            held_of_client: fill(&format!("{HELD} AND q.client_id = $1::bigint")),
+            held_of_client: fill(HELD_OF_CLIENT),
             forget_audit: fill(FORGET_AUDIT),
             old_rows: fill(&format!("{OLD_ROWS}{OLD_ROWS_FROM}")),
             lock_old_rows: fill(&format!("{OLD_ROWS}{OLD_ROWS_OF}")),
@@ -472,6 +471,12 @@ ON CONFLICT (client_id, tag, status) DO UPDATE SET rows = c.rows + excluded.rows
 const HELD: &str = "
 SELECT q.worker, n.name, coalesce(q.updated_at, q.processing_started_at, q.lease_until), q.id, n.client_id
 FROM {ns}.event_queue q JOIN {ns}.queues n ON n.id = q.queue_id WHERE q.lease_until IS NOT NULL";
+
+/// The same for a client (event_queue_client, the queues' primary key).
+const HELD_OF_CLIENT: &str = "
+SELECT q.worker, n.name, coalesce(q.updated_at, q.processing_started_at, q.lease_until), q.id, n.client_id
+FROM {ns}.event_queue q CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = q.queue_id OFFSET 0) AS n
+WHERE q.client_id = $1::bigint AND q.lease_until IS NOT NULL";
 
 /// Old audit rows, from the start of the primary key.
 const FORGET_AUDIT: &str = "
