@@ -38,7 +38,7 @@ const CLIENT_PATHS: [&str; 9] = [
     "/events?limit=20&client=0000000000007&queue=own",
     "/events?limit=20&client=0000000000007&type=bench",
     "/events?limit=20&client=0000000000007&from=2020-01-01T00:00:00Z&to=2100-01-01T00:00:00Z",
-    "/events?limit=20&client=0000000000007&offset=500",
+    "/events?limit=20&client=0000000000007&offset=10",
 ];
 
 /// Runs what is wanted of this family.
