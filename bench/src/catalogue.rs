@@ -62,7 +62,7 @@ const fn at_most(name: &'static str, unit: &'static str, must: f64, aim: f64, wh
 }
 
 /// All disciplines, in the order of a full run.
-pub(crate) const DISCIPLINES: [Discipline; 54] = [
+pub(crate) const DISCIPLINES: [Discipline; 55] = [
     faster("postgres_drain", 1.0, 2.0, "claim + finalise in batches of 1,000 vs the textbook SQL loop"),
     faster("postgres_publish_many", 0.6, 0.85, "publish_many of 1,000 vs raw batched insert of the same rows"),
     faster("postgres_single_publish", 2.5, 4.0, "64 tasks calling publish vs raw single rows on 32 connections"),
@@ -118,6 +118,7 @@ pub(crate) const DISCIPLINES: [Discipline; 54] = [
     level("sqlite_subscribe_rare_tag", "claim by a tag of 10 among many waiting events vs only the 10"),
     level("sqlite_subscribe_hot_tag", "claim by a tag of all, one of its own, or both, vs only 10 events"),
     at_most("postgres_list_p99", "ms", 50.0, 10.0, "GET /events?limit=20 among ended events, the worst filter's p99"),
+    at_most("postgres_list_client_p99", "ms", 10.0, 3.0, "the same for a client that owns one of 1,000 of them"),
     at_most("sqlite_list_p99", "ms", 50.0, 10.0, "GET /events?limit=20 among ended events, the worst filter's p99"),
     at_most("server_rss_idle", "MiB", 60.0, 30.0, "resident memory of an idle server, SQLite inside"),
     at_most("server_rss_long_polls", "MiB", 150.0, 80.0, "the same while 2,000 subscribers wait, each for its own tag"),

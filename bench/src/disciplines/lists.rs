@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use serde::Deserialize;
-use tidegate::{End, EventQueue, Finalize};
+use tidegate::{End, EventQueue, Finalize, QueueName, Tsid};
 
 use super::{Bench, known};
 use crate::http::Connection;
@@ -28,6 +28,19 @@ const PATHS: [&str; 9] = [
     "/events?limit=20&status=FAILED&tags=some-7",
 ];
 
+/// The same for a client that owns one event of so many: what a key of a client sees, and every filter beside it.
+const CLIENT_PATHS: [&str; 9] = [
+    "/events?limit=20&client=0000000000007",
+    "/events?limit=20&client=0000000000007&status=COMPLETED",
+    "/events?limit=20&client=0000000000007&status=FAILED",
+    "/events?limit=20&client=0000000000007&tags=hot",
+    "/events?limit=20&client=0000000000007&status=COMPLETED&tags=hot",
+    "/events?limit=20&client=0000000000007&queue=own",
+    "/events?limit=20&client=0000000000007&type=bench",
+    "/events?limit=20&client=0000000000007&from=2020-01-01T00:00:00Z&to=2100-01-01T00:00:00Z",
+    "/events?limit=20&client=0000000000007&offset=10",
+];
+
 /// Runs what is wanted of this family.
 ///
 /// # Errors
@@ -39,31 +52,43 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
         let database = bench.server()?.database().await?;
         set(&database.url, bench.scale.listed).await?;
         database.settle().await?;
-        outcomes.push(look(bench, name, &database.url).await?);
+        outcomes.push(look(bench, name, &database.url, &PATHS).await?);
+    }
+    let name = "postgres_list_client_p99";
+    if bench.wanted.has(name) {
+        let database = bench.server()?.database().await?;
+        set(&database.url, bench.scale.listed).await?;
+        database.settle().await?;
+        outcomes.push(look(bench, name, &database.url, &CLIENT_PATHS).await?);
     }
     let name = "sqlite_list_p99";
     if bench.wanted.has(name) {
         let folder = bench.sqlite_folder()?;
         let file = folder.path().join("tidegate.db").to_string_lossy().into_owned();
         set(&file, bench.scale.listed).await?;
-        outcomes.push(look(bench, name, &file).await?);
+        outcomes.push(look(bench, name, &file, &PATHS).await?);
     }
     Ok(outcomes)
 }
 
-/// Publishes events and ends them all.
+/// Publishes events and ends them all. One of many belongs to a client.
 async fn set(address: &str, count: usize) -> Result<()> {
     let queue = EventQueue::open(address).await?;
+    let own = QueueName::of(Tsid::from_i64(7), "own")?;
+    queue.of(own.clone()).await?;
     for start in (0..count).step_by(BATCH) {
         let event = |number: usize| {
-            tide::event(PAYLOAD).title("a title").tags(["hot".to_owned(), format!("some-{}", number % ONE_OF)])
+            let event =
+                tide::event(PAYLOAD).title("a title").tags(["hot".to_owned(), format!("some-{}", number % ONE_OF)]);
+            if number % ONE_OF == ONE_OF / 2 { event.queue(own.clone()) } else { event }
         };
         let events = (start..count.min(start + BATCH)).map(event).collect();
         let mut ends = Vec::with_capacity(BATCH);
         for answer in queue.publish_many(events).await {
             let id = answer?.id;
             // Which ones failed moves on with every batch, so that tags and statuses mix.
-            let end = if ends.len() == (start / BATCH) % BATCH { End::Failed } else { End::Completed };
+            let failed = ends.len() == (start / BATCH) % BATCH || (start + ends.len()) % (40 * ONE_OF) == ONE_OF / 2;
+            let end = if failed { End::Failed } else { End::Completed };
             ends.push(Finalize { id, token: None, end, errors: None, results: None });
         }
         for answer in queue.store().finalize(ends).await? {
@@ -80,11 +105,11 @@ struct Page {
     events: Vec<serde::de::IgnoredAny>,
 }
 
-async fn look(bench: &Bench, name: &str, address: &str) -> Result<Outcome> {
+async fn look(bench: &Bench, name: &str, address: &str, paths: &[&str]) -> Result<Outcome> {
     let served = Served::start(address).await?;
     let mut connection = Connection::open(served.address).await?;
     let (mut worst, mut notes) = (0.0_f64, Vec::new());
-    for path in PATHS {
+    for path in paths {
         let first = Instant::now();
         let page: Page = serde_json::from_slice(connection.expect(200, "GET", path, b"").await?)?;
         let first = first.elapsed().as_secs_f64() * 1e3;

@@ -10,6 +10,7 @@
 mod auth;
 mod bodies;
 mod body;
+mod cursor;
 mod error;
 mod extract;
 mod handover;

@@ -52,6 +52,17 @@ pub(crate) fn read_tags<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Vec<
     Ok(tags)
 }
 
+/// Reads the tags of a query, if there are any. A parameter that names none is refused: taken as no filter, it would show and
+/// hand out everything.
+pub(crate) fn asked_tags(text: Option<&str>) -> Result<Option<Vec<String>>> {
+    let Some(text) = text else { return Ok(None) };
+    let tags = read_tags(text.split(','))?;
+    if tags.is_empty() {
+        return Err(ApiError::invalid("tags names no tag: name at least one, or leave the parameter out"));
+    }
+    Ok(Some(tags))
+}
+
 /// When a failed attempt is tried again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
@@ -224,6 +235,9 @@ pub(crate) struct Event {
     /// What happened to it, in order, if asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) logs: Option<Vec<LogRow>>,
+    /// Where the rest of `logs` begins, unless this is all; pass it as `logs_cursor`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) logs_next_cursor: Option<String>,
 }
 
 /// How a payload shows.
@@ -285,6 +299,7 @@ impl Event {
             generation: 1,
             traceparent,
             logs: None,
+            logs_next_cursor: None,
         }
     }
 
@@ -330,6 +345,7 @@ impl Event {
             last_error: view.error,
             generation: view.generation,
             logs: None,
+            logs_next_cursor: None,
         }
     }
 }

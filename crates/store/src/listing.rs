@@ -1,11 +1,12 @@
-//! Lists of entries: where candidates come from, which of them fit, and where a page ends. Knows which tables there are
+//! Lists of entries: where candidates come from, which of them fit, and where a page ends. Knows which indexes there are
 //! but not how a database is asked.
 
-use std::fmt::Write as _;
+use std::time::Duration;
 
 use tidegate_core::{End, EntryId, Status, Timestamp};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::work::{EntrySummary, ListQuery, Page};
 
 /// Entries that one page looks at, at most, where no index finds what is wanted.
@@ -15,29 +16,20 @@ const STEP: usize = 1_000;
 /// Entries of one page.
 const MAX_LIMIT: usize = 1_000;
 /// Entries that a page may pass over.
-const MAX_OFFSET: usize = 10_000_000;
+const MAX_OFFSET: usize = 10_000;
+/// Lanes whose entries are merged into one list, at most.
+pub(crate) const MAX_LANES: usize = 512;
+/// Rows that a total counts one by one, at most.
+pub(crate) const COUNTED_ROWS: i64 = 1_000_000;
 /// Numbers follow the moments of publication up to this much.
-const DISORDER_SECONDS: i64 = 600;
-
-/// How a database writes its statements.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Dialect {
-    /// What stands before a parameter's number.
-    pub(crate) parameter: char,
-    /// What stands before a table's name.
-    pub(crate) tables: char,
-}
-
-/// A step of a list: which candidates to fetch.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Step {
-    /// Entries before this one.
-    pub(crate) before: i64,
-    /// How many at most.
-    pub(crate) limit: i64,
-    /// How many to pass over.
-    pub(crate) skip: i64,
-}
+const DISORDER: jiff::SignedDuration = jiff::SignedDuration::from_secs(1);
+/// Lists that wait for each one that runs, at most, and how long they wait.
+const WAITING: usize = 16;
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Places at which one step of a search looks.
+const PIVOTS: i64 = 16;
+/// A search ends once so few numbers are left.
+const CLOSE: i64 = 32;
 
 /// Checks what nobody can answer.
 pub(crate) fn check(query: &ListQuery) -> Result<()> {
@@ -45,7 +37,7 @@ pub(crate) fn check(query: &ListQuery) -> Result<()> {
         return Err(Error::invalid(format!("a page has at most {MAX_LIMIT} entries")));
     }
     if query.offset > MAX_OFFSET {
-        return Err(Error::invalid(format!("the offset must be at most {MAX_OFFSET}: use the cursor for deep pages")));
+        return Err(Error::invalid(format!("offset must be at most {MAX_OFFSET}: use cursor for deeper pages")));
     }
     if query.tags.len() > tidegate_core::work::MAX_TAGS {
         return Err(Error::invalid("too many tags"));
@@ -56,87 +48,140 @@ pub(crate) fn check(query: &ListQuery) -> Result<()> {
     Ok(())
 }
 
-/// The statement that finds the numbers of candidates, youngest first. Its parameters: before, how many per source, how
-/// many, how many to pass over, then the tags.
-pub(crate) fn candidates(query: &ListQuery, dialect: Dialect) -> String {
-    let Dialect { parameter: p, tables: t } = dialect;
-    let mut sources = Vec::new();
-    let live = match query.status {
-        None => Some(""),
-        Some(Status::Pending) => Some("AND lease_until IS NULL "),
-        Some(Status::Processing) => Some("AND lease_until IS NOT NULL "),
-        Some(_) => None,
-    };
-    if query.tags.is_empty() {
-        if let Some(condition) = live {
-            sources.push(format!(
-                "SELECT id FROM {{ns}}{t}event_queue WHERE id < {p}1 {condition}ORDER BY id DESC LIMIT {p}2"
-            ));
-        }
-        let ended = match query.status {
-            None => Some(String::new()),
-            Some(status) => status.end().map(|end| match end {
-                End::Completed => "AND status = 0 ".to_owned(),
-                end => format!("AND status = {} AND status > 0 ", end.code()),
-            }),
-        };
-        if let Some(condition) = ended {
-            sources.push(format!(
-                "SELECT id FROM {{ns}}{t}event_log WHERE id < {p}1 AND superseded <> 1 {condition}ORDER BY id DESC LIMIT {p}2"
-            ));
-        }
-    }
-    for number in 5..5 + query.tags.len() {
-        if live.is_some() {
-            sources.push(tagged_live(query.status, dialect, number));
-        }
-        for end in End::ALL.into_iter().filter(|end| query.status.is_none_or(|status| status.end() == Some(*end))) {
-            sources.push(format!(
-                "SELECT entry_id AS id FROM {{ns}}{t}log_tags WHERE tag = {p}{number} AND status = {} AND entry_id < {p}1 \
-                 ORDER BY entry_id DESC LIMIT {p}2",
-                end.code()
-            ));
-        }
-    }
-    // An entry with two of the tags comes once.
-    let union = if query.tags.len() > 1 { " UNION " } else { " UNION ALL " };
-    let mut sql = String::from("SELECT id FROM (");
-    for (index, source) in sources.iter().enumerate() {
-        let _ = write!(sql, "{}SELECT id FROM ({source}) AS s{index}", if index > 0 { union } else { "" });
-    }
-    let _ = write!(sql, ") AS candidates ORDER BY id DESC LIMIT {p}3 OFFSET {p}4");
-    sql
+/// What a list that was stopped answers.
+pub(crate) fn too_slow(limit: Duration) -> Error {
+    let text =
+        format!("the list was stopped after {limit:?}: narrow the filter, by a client, queue, tag or time range");
+    Error::new(ErrorKind::Busy, text)
 }
 
-/// Live entries with a tag: by its primary key, but those that are held by the index that has them together.
-fn tagged_live(status: Option<Status>, dialect: Dialect, number: usize) -> String {
-    let Dialect { parameter: p, tables: t } = dialect;
-    if status == Some(Status::Processing) {
-        return format!(
-            "SELECT entry_id AS id FROM {{ns}}{t}event_tags WHERE queue_id IN (SELECT id FROM {{ns}}{t}queues) \
-             AND tag = {p}{number} AND state = 3 AND entry_id < {p}1 ORDER BY entry_id DESC LIMIT {p}2"
-        );
-    }
-    let condition = if status == Some(Status::Pending) { "AND state <> 3 " } else { "" };
-    format!(
-        "SELECT entry_id AS id FROM {{ns}}{t}event_tags WHERE tag = {p}{number} AND entry_id < {p}1 {condition}\
-         ORDER BY entry_id DESC LIMIT {p}2"
-    )
+/// What a list answers while as many run as may.
+pub(crate) fn too_many() -> Error {
+    Error::new(ErrorKind::Busy, "too many lists run at once; try again in a second")
 }
 
-/// Whether candidates are looked at one by one.
-fn is_filtered(query: &ListQuery) -> bool {
-    query.queue.is_some()
-        || query.event_type.is_some()
-        || query.worker.is_some()
-        || query.client.is_some()
-        || query.from.is_some()
-        || query.to.is_some()
+/// Turns for lists: few run at once, some wait for a turn, and more are told to come back, so that whatever lists cost,
+/// everything else goes on.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    running: Semaphore,
+    waiting: Semaphore,
+}
+
+impl Turns {
+    pub(crate) fn new(at_once: usize) -> Self {
+        let at_once = at_once.max(1);
+        Self { running: Semaphore::new(at_once), waiting: Semaphore::new(at_once * WAITING) }
+    }
+
+    /// A turn, to be kept while the list runs.
+    pub(crate) async fn enter(&self) -> Result<SemaphorePermit<'_>> {
+        if let Ok(turn) = self.running.try_acquire() {
+            return Ok(turn);
+        }
+        let _seat = self.waiting.try_acquire().map_err(|_| too_many())?;
+        match tokio::time::timeout(PATIENCE, self.running.acquire()).await {
+            Ok(Ok(turn)) => Ok(turn),
+            _ => Err(too_many()),
+        }
+    }
+}
+
+/// Which live entries a list shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LivePart {
+    None = 0,
+    All = 1,
+    Pending = 2,
+    Held = 3,
+}
+
+impl LivePart {
+    pub(crate) fn of(status: Option<Status>) -> Self {
+        match status {
+            None => Self::All,
+            Some(Status::Pending) => Self::Pending,
+            Some(Status::Processing) => Self::Held,
+            Some(_) => Self::None,
+        }
+    }
+}
+
+/// The ends that a list shows, as they are stored.
+pub(crate) fn ends_of(status: Option<Status>) -> Vec<i16> {
+    let fits = |end: &End| status.is_none_or(|status| status.end() == Some(*end));
+    End::ALL.into_iter().filter(fits).map(End::code).collect()
+}
+
+/// The lanes that hold what a list shows.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes {
+    pub(crate) lanes: Vec<i64>,
+    /// They hold other entries too.
+    pub(crate) mixed: bool,
+}
+
+/// Where candidates come from. Each finds entries by number, youngest first.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// All entries, by number.
+    All,
+    /// All that ended one way other than COMPLETED.
+    Ended(End),
+    /// Those of the query's client.
+    Client,
+    /// Those of some lanes.
+    Lanes(Lanes),
+    /// Those with any of the query's tags.
+    Tags,
+    /// Those of the query's worker.
+    Worker,
+}
+
+/// Whether the lanes must be looked up to find the source.
+pub(crate) fn needs_lanes(query: &ListQuery) -> bool {
+    if !query.tags.is_empty() || query.worker.is_some() {
+        return false;
+    }
+    // Among all ended entries only those that are not COMPLETED have an index of their own.
+    let completed = query.client.is_none() && query.status == Some(Status::Completed);
+    query.queue.is_some() || query.event_type.is_some() || completed
+}
+
+/// Where the candidates of a query come from; `lanes` where they were looked up and are not too many.
+pub(crate) fn source(query: &ListQuery, lanes: Option<Lanes>) -> Source {
+    if !query.tags.is_empty() {
+        return Source::Tags;
+    }
+    if query.worker.is_some() {
+        return Source::Worker;
+    }
+    match (lanes, query.client, query.status.and_then(Status::end)) {
+        (Some(lanes), ..) => Source::Lanes(lanes),
+        (None, Some(_), _) => Source::Client,
+        (None, None, Some(end)) if end != End::Completed => Source::Ended(end),
+        (None, None, _) => Source::All,
+    }
+}
+
+/// Whether candidates have to be looked at one by one.
+fn is_filtered(query: &ListQuery, source: &Source) -> bool {
+    let (queue, kind) = (query.queue.is_some(), query.event_type.is_some());
+    let timed = query.from.is_some() || query.to.is_some();
+    timed
+        || match source {
+            Source::Lanes(lanes) => lanes.mixed,
+            Source::Tags => queue || kind || query.worker.is_some(),
+            Source::Worker => queue || kind,
+            Source::All => queue || kind || query.status.is_some_and(|status| status == Status::Completed),
+            Source::Ended(_) | Source::Client => queue || kind,
+        }
 }
 
 /// Whether the total is kept, so that it need not be counted.
 pub(crate) fn is_counted(query: &ListQuery) -> bool {
-    !is_filtered(query) && query.tags.len() <= 1
+    let unfiltered = query.queue.is_none() && query.event_type.is_none() && query.worker.is_none();
+    unfiltered && query.from.is_none() && query.to.is_none() && query.tags.len() <= 1
 }
 
 fn fits(query: &ListQuery, entry: &EntrySummary) -> bool {
@@ -148,27 +193,79 @@ fn fits(query: &ListQuery, entry: &EntrySummary) -> bool {
         && is(&query.event_type, Some(&entry.event_type))
         && is(&query.worker, entry.worker.as_deref())
         && query.client.is_none_or(|client| Some(client) == entry.client)
-        && query.from.is_none_or(|from| entry.created_at >= from)
-        && query.to.is_none_or(|to| entry.created_at < to)
+        && is_in_range(query, entry)
+}
+
+fn is_in_range(query: &ListQuery, entry: &EntrySummary) -> bool {
+    query.from.is_none_or(|from| entry.created_at >= from) && query.to.is_none_or(|to| entry.created_at < to)
+}
+
+/// The numbers that a time range can have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Range {
+    /// Entries below this one.
+    pub(crate) before: i64,
+    /// Entries above this one.
+    pub(crate) after: i64,
+}
+
+impl Range {
+    /// Any.
+    pub(crate) const EVERYTHING: Self = Self { before: i64::MAX, after: 0 };
+}
+
+/// How many entries there are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Total {
+    pub(crate) rows: u64,
+    /// There may be more.
+    pub(crate) capped: bool,
+}
+
+/// A step of a list: which candidates to fetch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Step {
+    /// Entries before this one.
+    pub(crate) before: i64,
+    /// How many at most.
+    pub(crate) limit: i64,
+    /// Whether they are looked at, or only passed over.
+    pub(crate) read: bool,
 }
 
 /// A page in the making.
 #[derive(Debug)]
 pub(crate) struct Listing<'a> {
     query: &'a ListQuery,
+    filtered: bool,
     page: Page,
     before: i64,
+    after: i64,
     /// Entries that fit and were passed over.
     passed: usize,
+    looked_at: usize,
+    /// Entries that were looked at though no index says that they fit. Those at the rim of a time range do not count: they
+    /// are as many as were published within the disorder.
     examined: usize,
     done: bool,
 }
 
 impl<'a> Listing<'a> {
-    pub(crate) fn new(query: &'a ListQuery) -> Self {
-        let before = query.before.map_or(i64::MAX, EntryId::get);
-        let done = query.limit == 0;
-        Self { query, page: Page::default(), before, passed: 0, examined: 0, done }
+    pub(crate) fn new(query: &'a ListQuery, source: &Source, range: Range) -> Self {
+        let before = query.before.map_or(i64::MAX, EntryId::get).min(range.before);
+        let filtered = is_filtered(query, source);
+        let done = query.limit == 0 || before <= range.after;
+        Self {
+            query,
+            filtered,
+            page: Page::default(),
+            before,
+            after: range.after,
+            passed: 0,
+            looked_at: 0,
+            examined: 0,
+            done,
+        }
     }
 
     /// The next step, unless the page is complete.
@@ -176,35 +273,40 @@ impl<'a> Listing<'a> {
         if self.done {
             return None;
         }
-        let filtered = is_filtered(self.query);
-        let skip = if filtered || self.examined > 0 { 0 } else { self.query.offset };
-        let limit = if filtered { STEP } else { self.query.limit - self.page.items.len() + 1 };
-        Some(Step { before: self.before, limit: limit as i64, skip: skip as i64 })
+        let to_pass = self.query.offset - self.passed;
+        let wanted = self.query.limit - self.page.items.len() + 1;
+        let (limit, read) = match self.filtered {
+            false if to_pass > 0 => (to_pass.min(STEP), false),
+            false => (wanted, true),
+            // Most fit where an index led to them; else ever more are looked at.
+            true => ((wanted + to_pass).max(self.looked_at).min(STEP).min(EXAMINED - self.examined), true),
+        };
+        Some(Step { before: self.before, limit: limit as i64, read })
     }
 
-    /// Takes in what a step found: numbers, youngest first, and what stands behind them.
+    /// Takes in what a step found: numbers, youngest first, and what stands behind those that are to be read.
     pub(crate) fn add(&mut self, step: Step, ids: &[i64], mut entries: impl FnMut(i64) -> Option<EntrySummary>) {
-        let filtered = is_filtered(self.query);
-        if !filtered && self.examined == 0 {
-            self.passed = self.query.offset;
-        }
         for id in ids {
             if self.page.items.len() == self.query.limit {
+                self.stop_here();
+                return;
+            }
+            if *id <= self.after {
                 self.done = true;
-                self.page.next = EntryId::new(self.before).ok();
                 return;
             }
             self.before = *id;
-            self.examined += 1;
-            let Some(entry) = entries(*id) else { continue };
-            if self.is_before_range(entry.created_at) {
-                self.done = true;
-                return;
-            }
-            if !fits(self.query, &entry) {
+            if !step.read {
+                self.passed += 1;
                 continue;
             }
-            if filtered && self.passed < self.query.offset {
+            self.looked_at += 1;
+            let Some(entry) = entries(*id) else { continue };
+            if self.filtered && !fits(self.query, &entry) {
+                self.examined += usize::from(is_in_range(self.query, &entry));
+                continue;
+            }
+            if self.passed < self.query.offset {
                 self.passed += 1;
                 continue;
             }
@@ -212,20 +314,21 @@ impl<'a> Listing<'a> {
         }
         if (ids.len() as i64) < step.limit {
             self.done = true;
-        } else if self.examined >= EXAMINED || self.page.items.len() == self.query.limit {
-            self.done = true;
-            self.page.next = EntryId::new(self.before).ok();
+        } else if self.examined >= EXAMINED && self.filtered || self.page.items.len() == self.query.limit {
+            self.stop_here();
         }
     }
 
-    fn is_before_range(&self, at: Timestamp) -> bool {
-        self.query.from.is_some_and(|from| at.as_second() + DISORDER_SECONDS < from.as_second())
+    /// The page ends here, the list does not.
+    fn stop_here(&mut self) {
+        self.done = true;
+        self.page.next = EntryId::new(self.before).ok();
     }
 
     /// The page, with its total where that is kept, else with what was seen of it.
-    pub(crate) fn finish(mut self, total: Option<u64>) -> Page {
+    pub(crate) fn finish(mut self, total: Option<Total>) -> Page {
         match total {
-            Some(total) => self.page.total = total,
+            Some(total) => (self.page.total, self.page.total_capped) = (total.rows, total.capped),
             None => {
                 let more = u64::from(self.page.next.is_some());
                 self.page.total = (self.passed + self.page.items.len()) as u64 + more;
@@ -236,23 +339,113 @@ impl<'a> Listing<'a> {
     }
 }
 
+/// Looks for the number from which on entries were published at a moment or later. Numbers follow moments, so a few looks
+/// at entries between the first and the last find it.
+#[derive(Debug)]
+pub(crate) struct Search {
+    moment: Timestamp,
+    /// Everything below was published before.
+    low: i64,
+    /// Nothing from here on was published before.
+    high: i64,
+}
+
+impl Search {
+    /// A search among the entries up to `last`.
+    fn new(moment: Timestamp, last: i64) -> Self {
+        Self { moment, low: 0, high: last.saturating_add(1) }
+    }
+
+    /// Where to look next, in order; nowhere once it is found.
+    pub(crate) fn pivots(&self) -> Vec<i64> {
+        let span = self.high - self.low;
+        if span <= CLOSE {
+            return Vec::new();
+        }
+        (1..=PIVOTS)
+            .map(|part| self.low + (i128::from(span) * i128::from(part) / i128::from(PIVOTS + 1)) as i64)
+            .collect()
+    }
+
+    /// Takes in when the first entry at or above each pivot was published, if there is one.
+    pub(crate) fn learn(&mut self, found: &[(i64, Option<Timestamp>)]) {
+        for (pivot, published) in found {
+            if published.is_none_or(|published| published >= self.moment) {
+                self.high = *pivot;
+                return;
+            }
+            self.low = *pivot;
+        }
+    }
+}
+
+/// The searches that a query needs, as far as it names a time range.
+#[derive(Debug)]
+pub(crate) struct Searches {
+    pub(crate) from: Option<Search>,
+    pub(crate) to: Option<Search>,
+}
+
+impl Searches {
+    /// The searches of a query, among the entries up to `last`.
+    pub(crate) fn new(query: &ListQuery, last: i64) -> Self {
+        let from = query.from.map(|from| from.saturating_sub(DISORDER).unwrap_or(from));
+        let to = query.to.map(|to| to.saturating_add(DISORDER).unwrap_or(to));
+        Self { from: from.map(|moment| Search::new(moment, last)), to: to.map(|moment| Search::new(moment, last)) }
+    }
+
+    /// The numbers that entries of the range can have, once they are found.
+    pub(crate) fn range(&self) -> Range {
+        Range {
+            before: self.to.as_ref().map_or(i64::MAX, |search| search.high),
+            after: self.from.as_ref().map_or(0, |search| search.low.saturating_sub(1)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn each_filter_has_its_sources() {
-        let dialect = Dialect { parameter: '?', tables: '_' };
-        let sql = |status: Option<Status>, tags: &[&str]| {
-            let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
-            candidates(&ListQuery { status, tags, ..ListQuery::default() }, dialect)
-        };
-        let all = sql(None, &[]);
-        assert!(all.contains("event_queue") && all.contains("event_log"), "{all}");
-        assert!(!sql(Some(Status::Failed), &[]).contains("event_queue"));
-        assert!(!sql(Some(Status::Pending), &[]).contains("event_log"));
-        assert_eq!(sql(None, &["a"]).matches("log_tags").count(), 4);
-        assert_eq!(sql(Some(Status::Completed), &["a"]).matches("log_tags").count(), 1);
-        assert!(sql(None, &["a", "b"]).contains("tag = ?6"));
+    fn each_filter_has_its_source() {
+        let client = Some(tidegate_core::Tsid::from_i64(7));
+        let query = ListQuery::default();
+        let of = |query: ListQuery, lanes: Option<Lanes>| format!("{:?}", source(&query, lanes));
+        assert_eq!(of(query.clone(), None), "All");
+        assert_eq!(of(ListQuery { client, ..query.clone() }, None), "Client");
+        let failed = ListQuery { status: Some(Status::Failed), ..query.clone() };
+        assert_eq!(of(failed.clone(), None), "Ended(Failed)");
+        assert_eq!(of(ListQuery { client, ..failed }, None), "Client");
+        let tagged = ListQuery { tags: vec!["a".into()], worker: Some("w".into()), ..query.clone() };
+        assert!(!needs_lanes(&tagged) && is_filtered(&tagged, &Source::Tags));
+        let completed = ListQuery { status: Some(Status::Completed), ..query.clone() };
+        assert!(needs_lanes(&completed) && !needs_lanes(&ListQuery { client, ..completed }));
+        let typed = ListQuery { event_type: Some("t".into()), ..query };
+        assert!(is_filtered(&typed, &Source::All), "too many lanes: looked at one by one");
+        assert!(!is_filtered(&typed, &Source::Lanes(Lanes::default())));
+    }
+
+    #[test]
+    fn a_search_finds_where_a_moment_begins() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        // Every third number is an entry, one a second.
+        let published = |number: i64| (number <= 300_000).then(|| at((number + 2) / 3));
+        for wanted in [0, 1, 2, 50_000, 99_999, 100_000, 100_001, 200_000] {
+            let mut search = Search::new(at(wanted), 300_000);
+            let mut rounds = 0;
+            loop {
+                let pivots = search.pivots();
+                if pivots.is_empty() {
+                    break;
+                }
+                rounds += 1;
+                search.learn(&pivots.into_iter().map(|pivot| (pivot, published(pivot))).collect::<Vec<_>>());
+            }
+            assert!(rounds <= 5, "{rounds} rounds");
+            assert!(search.low == 0 || published(search.low).unwrap() < at(wanted), "{search:?}");
+            assert!(published(search.high).is_none_or(|found| found >= at(wanted)), "{search:?}");
+            assert!(search.high - search.low <= CLOSE);
+        }
     }
 }

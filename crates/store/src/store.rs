@@ -252,6 +252,10 @@ pub struct StoreOptions {
     pub outage_after: Duration,
     /// Lanes that one queue has at most: pairs of an event type and a priority. One more is refused.
     pub max_lanes: usize,
+    /// How long a list may take; one that takes longer is stopped.
+    pub list_timeout: Duration,
+    /// Lists that run at once, at most. A few more wait for a turn; the rest are refused as `Busy`.
+    pub max_lists: usize,
 }
 
 impl Default for StoreOptions {
@@ -265,6 +269,8 @@ impl Default for StoreOptions {
             lock_timeout: Duration::from_secs(5),
             outage_after: Duration::from_secs(5),
             max_lanes: 4096,
+            list_timeout: Duration::from_secs(2),
+            max_lists: 4,
         }
     }
 }

@@ -12,6 +12,9 @@ use tidegate_core::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, EntryPhase, EntryView};
 
+/// Rows of the audit that are read at once.
+const AUDIT_PAGE: usize = 1_000;
+
 /// Works entries off for workers that are not in this process.
 #[async_trait]
 pub trait WorkStore: Send + Sync {
@@ -34,15 +37,35 @@ pub trait WorkStore: Send + Sync {
     /// The queues of entries, live or ended; `None` where there is none. Reads no facts: payloads may be large.
     async fn queues_of(&self, ids: Vec<EntryId>) -> Result<Vec<Option<QueueName>>>;
 
-    /// What happened to an entry, in order.
-    async fn audit(&self, id: EntryId) -> Result<Vec<AuditRow>>;
+    /// What happened to an entry, in order: at most `limit` rows with numbers above `after`.
+    async fn audit_page(&self, id: EntryId, after: i64, limit: usize) -> Result<Vec<AuditRow>>;
+
+    /// Everything that happened to an entry, in order, however much that is.
+    async fn audit(&self, id: EntryId) -> Result<Vec<AuditRow>> {
+        let mut rows: Vec<AuditRow> = Vec::new();
+        loop {
+            let after = rows.last().map_or(0, |row| row.id);
+            let page = self.audit_page(id, after, AUDIT_PAGE).await?;
+            let more = page.len() == AUDIT_PAGE;
+            rows.extend(page);
+            if !more {
+                return Ok(rows);
+            }
+        }
+    }
 
     /// Entries, live or ended, the youngest first.
     async fn list(&self, query: ListQuery) -> Result<Page>;
 
-    /// Who is at work: everybody seen within a day or holding something. Who holds something and was silent for
-    /// `stale_after` is stale.
-    async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>>;
+    /// Who is at work, by client and name: everybody seen within a day or holding something. Who holds something and was
+    /// silent for `stale_after` is stale.
+    async fn workers_page(&self, query: WorkersQuery) -> Result<WorkersPage>;
+
+    /// Everybody who is at work, however many there are.
+    async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>> {
+        let query = WorkersQuery { stale_after, limit: usize::MAX, ..WorkersQuery::default() };
+        Ok(self.workers_page(query).await?.workers)
+    }
 
     /// Those of these tags under which something of a queue can be claimed now. None while the queue is paused.
     async fn claimable(&self, queue: &QueueName, tags: Vec<String>) -> Result<Vec<String>>;
@@ -340,6 +363,31 @@ pub struct WorkerView {
     pub stale: bool,
 }
 
+/// A worker's client and name, by which workers are sorted.
+pub type WorkerKey = (Option<Tsid>, String);
+
+/// Which workers to list.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WorkersQuery {
+    /// In this client's queues.
+    pub client: Option<Tsid>,
+    /// Those after this one (a cursor).
+    pub after: Option<WorkerKey>,
+    /// How many at most.
+    pub limit: usize,
+    /// How long one that holds something may be silent.
+    pub stale_after: Duration,
+}
+
+/// Part of the list of workers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WorkersPage {
+    /// The workers, by client and name.
+    pub workers: Vec<WorkerView>,
+    /// After whom the next page begins, unless this is the last.
+    pub next: Option<WorkerKey>,
+}
+
 /// What to forget: one small batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Retention {
@@ -413,7 +461,7 @@ pub(crate) fn replay(row: AuditRow) -> Result<Reported> {
 }
 
 /// Workers by client and name.
-pub(crate) type Workers = BTreeMap<(Option<Tsid>, String), WorkerView>;
+pub(crate) type Workers = BTreeMap<WorkerKey, WorkerView>;
 
 /// Notes that a worker was heard of.
 pub(crate) fn seen(known: &mut Workers, worker: String, queue: QueueName, at: Timestamp) -> &mut WorkerView {
@@ -434,12 +482,20 @@ pub(crate) fn seen(known: &mut Workers, worker: String, queue: QueueName, at: Ti
     view
 }
 
-/// Who is stale: holds something and was silent for too long.
-pub(crate) fn judge_workers(known: Workers, now: Timestamp, stale_after: Duration) -> Vec<WorkerView> {
-    let limit = jiff::SignedDuration::try_from(stale_after).unwrap_or(jiff::SignedDuration::MAX);
+/// A page of the workers, with who is stale: holds something and was silent for too long.
+pub(crate) fn judge_workers(known: Workers, now: Timestamp, query: &WorkersQuery) -> WorkersPage {
+    let limit = jiff::SignedDuration::try_from(query.stale_after).unwrap_or(jiff::SignedDuration::MAX);
     let judge = |mut view: WorkerView| {
         view.stale = view.held > 0 && now.duration_since(view.seen_at) > limit;
         view
     };
-    known.into_values().map(judge).collect()
+    let is_after = |key: &WorkerKey| query.after.as_ref().is_none_or(|after| key > after);
+    let mut rest = known.into_iter().filter(|(key, _)| is_after(key));
+    let (mut workers, mut last) = (Vec::new(), None);
+    for (key, view) in rest.by_ref().take(query.limit) {
+        workers.push(judge(view));
+        last = Some(key);
+    }
+    let next = if rest.next().is_some() { last } else { None };
+    WorkersPage { workers, next }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tidegate_core::{EntryId, QueueName};
 use tidegate_store::{
     AuditRow, Heartbeat, Held, Holder, KeyStore, ListQuery, Page, Report, Reported, Reset, Retained, Retention, Store,
-    Verdict, WorkStore, WorkerView,
+    Verdict, WorkStore, WorkerView, WorkersPage, WorkersQuery,
 };
 
 use crate::coalescer::{Coalescer, LaneLimits};
@@ -161,10 +161,19 @@ impl EventQueue {
         work(self.store())?.audit(id).await
     }
 
-    /// Entries, live or ended, the youngest first.
+    /// Part of what happened to an entry, in order: at most `limit` rows with numbers above `after`.
     ///
     /// # Errors
-    /// `Invalid` for a query that nobody can answer, or the store's.
+    /// The store's.
+    pub async fn audit_page(&self, id: EntryId, after: i64, limit: usize) -> Result<Vec<AuditRow>> {
+        work(self.store())?.audit_page(id, after, limit).await
+    }
+
+    /// Entries, live or ended, the youngest first. A list takes its turn with other lists and a bounded time, so that
+    /// nothing else waits for it; dropped, it stops.
+    ///
+    /// # Errors
+    /// `Invalid` for a query that nobody can answer, `Busy` when it takes too long or too many run at once, or the store's.
     pub async fn list(&self, query: ListQuery) -> Result<Page> {
         work(self.store())?.list(query).await
     }
@@ -175,6 +184,14 @@ impl EventQueue {
     /// The store's.
     pub async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>> {
         work(self.store())?.workers(stale_after).await
+    }
+
+    /// Part of who is at work, by client and name.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub async fn workers_page(&self, query: WorkersQuery) -> Result<WorkersPage> {
+        work(self.store())?.workers_page(query).await
     }
 
     /// Forgets one small batch of what is old; see [`retain_all`](Self::retain_all).

@@ -9,14 +9,21 @@ use tidegate::{DeadLetterFilter, EntryId, Why};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::auth::{Admin, Manager, Reader};
+use crate::cursor;
 use crate::error::{ApiError, ErrorBody, Result};
-use crate::extract::{EventId, OptionalBody, Query, flag};
+use crate::extract::{EventId, MAX_LIMIT, OptionalBody, Query, flag, number};
 use crate::service::Service;
 use crate::tenant::Tenant;
-use crate::wire::Event;
+use crate::wire::{Event, LogRow};
 
 /// Dead letters redriven by one request at most.
 const MAX_REDRIVE: usize = 10_000;
+/// Rows of an audit for whoever does not say how many.
+const DEFAULT_LOGS: u64 = 100;
+/// Rows of an audit that are read at once.
+const LOGS_PART: usize = 20;
+/// Messages of an audit in one answer: the part that exceeds it is the last.
+const LOGS_BYTES: usize = 1 << 20;
 
 /// How much to show.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -25,6 +32,11 @@ pub(crate) struct ShowParams {
     /// Whether to show what happened to it.
     #[param(value_type = Option<bool>)]
     include_logs: Option<String>,
+    /// How many rows of that at most; 100 if absent. Long messages may make it fewer.
+    #[param(value_type = Option<u64>, minimum = 1, maximum = 1000)]
+    logs_limit: Option<String>,
+    /// `logs_next_cursor` of the answer before.
+    logs_cursor: Option<String>,
 }
 
 /// An event, live or ended.
@@ -43,16 +55,42 @@ pub(crate) async fn show(
     Query(params): Query<ShowParams>,
 ) -> Result<Json<Event>> {
     let with_logs = flag("include_logs", params.include_logs.as_deref())?;
-    service.event(Tenant::from(&caller), id, with_logs).await.map(Json)
+    let limit = number("logs_limit", params.logs_limit.as_deref(), 1, MAX_LIMIT)?.unwrap_or(DEFAULT_LOGS);
+    let after = params.logs_cursor.as_deref().map(|text| cursor::read_audit(text, id)).transpose()?;
+    let mut event = service.event(Tenant::from(&caller), id).await?;
+    if with_logs {
+        let (logs, next) = service.logs(id, after.unwrap_or(0), limit as usize).await?;
+        (event.logs, event.logs_next_cursor) = (Some(logs), next);
+    }
+    Ok(Json(event))
 }
 
 impl Service {
-    async fn event(&self, tenant: Tenant, id: EntryId, with_logs: bool) -> Result<Event> {
-        let mut event = Event::of(tenant.own(self.queue.entry(id).await?, id)?);
-        if with_logs {
-            event.logs = Some(self.queue.audit(id).await?.into_iter().map(Into::into).collect());
+    async fn event(&self, tenant: Tenant, id: EntryId) -> Result<Event> {
+        Ok(Event::of(tenant.own(self.queue.entry(id).await?, id)?))
+    }
+
+    /// What happened to an event after a row of its audit, and where that goes on. Read in small parts, so that long messages
+    /// make it short and not large.
+    async fn logs(&self, id: EntryId, mut after: i64, limit: usize) -> Result<(Vec<LogRow>, Option<String>)> {
+        let (mut logs, mut bytes) = (Vec::new(), 0);
+        loop {
+            // One more than wanted, which tells whether there is more.
+            let part = (limit - logs.len()).min(LOGS_PART);
+            let rows = self.queue.audit_page(id, after, part + 1).await?;
+            let more = rows.len() > part;
+            for row in rows.into_iter().take(part) {
+                after = row.id;
+                bytes += row.message.as_ref().map_or(0, String::len);
+                logs.push(row.into());
+            }
+            if !more {
+                return Ok((logs, None));
+            }
+            if logs.len() == limit || bytes >= LOGS_BYTES {
+                return Ok((logs, Some(cursor::of_audit(id, after))));
+            }
         }
-        Ok(event)
     }
 }
 
@@ -139,7 +177,7 @@ pub(crate) async fn reset(
     let entry = tenant.own(service.queue.entry(id).await?, id)?;
     service.queue.reset(id, params.reason).await?;
     service.wake(&entry.queue);
-    service.event(tenant, id, false).await.map(Json)
+    service.event(tenant, id).await.map(Json)
 }
 
 /// Starts a dead letter over.
@@ -161,7 +199,7 @@ pub(crate) async fn redrive(
     let entry = tenant.own(service.queue.entry(id).await?, id)?;
     service.queue.redrive(id).await?;
     service.wake(&entry.queue);
-    service.event(tenant, id, false).await.map(Json)
+    service.event(tenant, id).await.map(Json)
 }
 
 /// Ends an event as CANCELLED, whoever holds it.
@@ -182,7 +220,7 @@ pub(crate) async fn cancel(
     let tenant = Tenant::from(&caller);
     service.need_own(tenant, id).await?;
     service.queue.cancel(id).await?;
-    service.event(tenant, id, false).await.map(Json)
+    service.event(tenant, id).await.map(Json)
 }
 
 /// Which dead letters to start over.

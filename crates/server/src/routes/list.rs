@@ -10,16 +10,17 @@ use tidegate_store::ListQuery;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::auth::Reader;
+use crate::cursor;
 use crate::error::{ApiError, Result};
-use crate::extract::{MAX_LIMIT, Query, entry_id, moment, number};
+use crate::extract::{MAX_LIMIT, Query, moment, number};
 use crate::service::Service;
 use crate::tenant::Tenant;
-use crate::wire::{Listed, read_tags};
+use crate::wire::{Listed, asked_tags};
 
 /// The page of whoever does not say.
 const DEFAULT_LIMIT: u64 = 20;
 /// Deeper pages need a cursor.
-const MAX_OFFSET: u64 = 1_000_000;
+const MAX_OFFSET: u64 = 10_000;
 
 /// Which events.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -28,7 +29,7 @@ pub(crate) struct ListParams {
     /// PENDING, PROCESSING, COMPLETED, COMPLETED_WITH_ERRORS, FAILED or CANCELLED.
     #[param(example = "PENDING")]
     status: Option<String>,
-    /// Comma-separated; an event with any of them fits.
+    /// Comma-separated, at least one; an event with any of them fits.
     tags: Option<String>,
     /// Of this queue.
     queue: Option<String>,
@@ -50,8 +51,8 @@ pub(crate) struct ListParams {
     /// How many at most; 20 if absent.
     #[param(value_type = Option<u64>, minimum = 1, maximum = 1000)]
     limit: Option<String>,
-    /// How many to pass over; deep pages are faster with a cursor.
-    #[param(value_type = Option<u64>, minimum = 0, maximum = 1000000)]
+    /// How many to pass over, at most 10,000; deeper pages need a cursor.
+    #[param(value_type = Option<u64>, minimum = 0, maximum = 10000)]
     offset: Option<String>,
     /// `next_cursor` of the page before.
     cursor: Option<String>,
@@ -64,7 +65,7 @@ pub(crate) struct ListAnswer {
     events: Vec<Listed>,
     /// How many there are in all.
     total: u64,
-    /// Whether there may be more than `total`.
+    /// Whether `total` is only as far as was counted.
     total_capped: bool,
     /// As asked.
     limit: u64,
@@ -78,7 +79,7 @@ pub(crate) struct ListAnswer {
 /// Lists events.
 #[utoipa::path(
     get, path = "/events", operation_id = "list_events", tag = "events", params(ListParams),
-    responses((status = 200, description = "A page.", body = ListAnswer)),
+    responses((status = 200, description = "A page. It may be short: only the absence of `next_cursor` means the end.", body = ListAnswer)),
 )]
 pub(crate) async fn list(
     State(service): State<Arc<Service>>,
@@ -87,16 +88,29 @@ pub(crate) async fn list(
 ) -> Result<Json<ListAnswer>> {
     let tenant = Tenant::from(&caller);
     let limit = number("limit", params.limit.as_deref(), 1, MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
-    let offset = number("offset", params.offset.as_deref(), 0, MAX_OFFSET)?.unwrap_or(0);
-    let page = service.queue.list(query(params, tenant, limit, offset)?).await?;
+    let offset = offset(params.offset.as_deref())?;
+    let query = query(params, tenant, limit, offset)?;
+    let client = query.client;
+    let page = service.queue.list(query).await?;
     Ok(Json(ListAnswer {
         events: page.items.into_iter().map(Listed::of).collect(),
         total: page.total,
         total_capped: page.total_capped,
         limit,
         offset,
-        next_cursor: page.next.map(|id| id.to_string()),
+        next_cursor: page.next.map(|id| cursor::of_event(client, id)),
     }))
+}
+
+/// Reads how many to pass over.
+fn offset(text: Option<&str>) -> Result<u64> {
+    let offset = number("offset", text, 0, u64::MAX)?.unwrap_or(0);
+    if offset > MAX_OFFSET {
+        let text =
+            format!("offset must be at most {MAX_OFFSET}: for deeper pages pass next_cursor of a page as cursor");
+        return Err(ApiError::invalid(text));
+    }
+    Ok(offset)
 }
 
 fn query(params: ListParams, tenant: Tenant, limit: u64, offset: u64) -> Result<ListQuery> {
@@ -108,17 +122,17 @@ fn query(params: ListParams, tenant: Tenant, limit: u64, offset: u64) -> Result<
     }
     let client = tenant.client(params.client.as_deref())?;
     let of_client = |name: &str| QueueName::of(client, name).map_err(tidegate::Error::from);
-    let before = params.cursor.as_deref().map(entry_id).transpose();
+    let before = params.cursor.as_deref().map(|text| cursor::read_event(text, client)).transpose()?;
     Ok(ListQuery {
         status,
-        tags: params.tags.as_deref().map_or(Ok(Vec::new()), |tags| read_tags(tags.split(',')))?,
+        tags: asked_tags(params.tags.as_deref())?.unwrap_or_default(),
         queue: params.queue.as_deref().map(of_client).transpose()?,
         event_type: params.event_type,
         worker: params.worker_id,
         client,
         from: moment("from", params.from.as_deref())?,
         to: moment("to", params.to.as_deref())?,
-        before: before.map_err(|_| ApiError::invalid("cursor does not fit: use next_cursor of the page before"))?,
+        before,
         limit: limit as usize,
         offset: offset as usize,
     })

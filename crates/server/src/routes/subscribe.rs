@@ -20,7 +20,7 @@ use crate::handover::{Handover, LeasedBody};
 use crate::service::Service;
 use crate::tenant::Tenant;
 use crate::waiting::RoomKey;
-use crate::wire::{Leased, Tags, read_tags};
+use crate::wire::{Leased, Tags, asked_tags};
 
 /// The longest wait of a subscriber.
 const MAX_WAIT: u64 = 60;
@@ -72,9 +72,8 @@ pub(crate) async fn subscribe(
     if method == Method::HEAD {
         return Err(ApiError::new(Code::MethodNotAllowed, "HEAD would take an event without handing it out: use GET"));
     }
-    let tags = params.tags.as_deref().map(|tags| read_tags(tags.split(','))).transpose()?;
     let wanted = Wanted {
-        tags: tags.filter(|tags| !tags.is_empty()),
+        tags: asked_tags(params.tags.as_deref())?,
         worker: params.worker_id,
         queue: params.queue,
         client: params.client,

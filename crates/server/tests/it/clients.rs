@@ -100,8 +100,31 @@ async fn two_puts_of_a_queue_at_once_both_count(mut scene: Scene) {
     scene.close().await;
 }
 
+/// A cursor says nothing, and is good for the lists of its client alone.
+async fn a_cursor_belongs_to_its_client(mut scene: Scene) {
+    let keys = keys(&scene).await;
+    for key in [&keys.one, &keys.two] {
+        scene.with_key(key);
+        for _ in 0..4 {
+            scene.publish("a").await;
+        }
+    }
+    scene.with_key(&keys.one);
+    let page = scene.get("/events?limit=2").await.expect(200);
+    let cursor = page["next_cursor"].as_str().unwrap();
+    assert!(cursor.len() > 16, "{cursor} is more than a number");
+    let rest = scene.get(&format!("/events?limit=9&cursor={cursor}")).await.expect(200);
+    assert_eq!(rest["events"].as_array().unwrap().len(), 2);
+    for other in [&keys.two, &keys.unscoped] {
+        scene.with_key(other);
+        scene.get(&format!("/events?cursor={cursor}")).await.refused(400, "invalid_request");
+    }
+    scene.close().await;
+}
+
 on_both! {
     with keys:
+    a_cursor_belongs_to_its_client,
     what_an_unscoped_caller_publishes_for_a_client_is_the_clients,
     each_client_sees_its_own_worker_of_a_name,
     two_puts_of_a_queue_at_once_both_count,

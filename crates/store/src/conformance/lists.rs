@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tidegate_core::{End, EntryId, NewEvent, Outcome, Status};
+use tidegate_core::{End, EntryId, NewEvent, Outcome, QueueName, Status, Tsid};
 
 use super::scene::*;
 use super::work::*;
@@ -163,6 +163,239 @@ pub(super) async fn items_show_what_the_source_shows(scene: Scene) {
     assert_eq!(item.next_retry_at, Some(scene.moment(300)));
     assert_eq!((item.updated_at, item.worker.as_deref()), (scene.now(), None));
     assert!(item.created_at < item.updated_at);
+}
+
+fn of(client: i64, name: &str) -> QueueName {
+    QueueName::of(Tsid::from_i64(client), name).expect("a queue's name")
+}
+
+/// Publishes into a client's queue, ends the first half of it, and answers all, youngest first.
+async fn crowd(store: &AnyStore, queue: &QueueName, kind: &str, tag: &str, count: usize) -> Vec<EntryId> {
+    let made = (0..count).map(|_| event(kind).queue(queue.clone()).tags([tag.to_owned()])).collect();
+    let mut ids = publish(store, made).await;
+    let half = ids[..count / 2].iter().map(|id| end_by_id(*id, End::Completed)).collect();
+    for answer in store.finalize(half).await.unwrap() {
+        answer.unwrap();
+    }
+    ids.reverse();
+    ids
+}
+
+/// However many entries others have, a page of one client, queue, type, worker, tag or status is full, and its total exact.
+pub(super) async fn pages_are_full_among_others(scene: Scene) {
+    let store = scene.open().await;
+    let (mine, other) = (of(7, "mail"), of(8, "mail"));
+    for queue in [&mine, &other] {
+        store.put_queue(queue, QueueChange::default()).await.unwrap();
+    }
+    let own = crowd(&store, &mine, "rare", "own", 30).await;
+    let failed = publish_one(&store, event("rare").queue(mine.clone()).tags(["own"])).await;
+    let ends = vec![end_by_id(failed, End::Failed)];
+    store.finalize(ends).await.unwrap();
+    let claimed = store.claim(Claim { queue: mine.clone(), worker: "me".into(), ..want(2) }).await.unwrap();
+    let held: Vec<EntryId> = ids(&claimed).into_iter().rev().collect();
+    complete(&store, &claimed[0]).await;
+    scene.advance(3600);
+    for _ in 0..12 {
+        crowd(&store, &other, "common", "all", 1_000).await;
+    }
+    let mut mail = own.clone();
+    mail.insert(0, failed);
+    let client = Some(Tsid::from_i64(7));
+    let completed: Vec<EntryId> =
+        own.iter().copied().filter(|id| own[15..].contains(id) || *id == claimed[0].id).collect();
+    let query = ListQuery { client, ..ListQuery::default() };
+    let cases = [
+        (query.clone(), mail.clone()),
+        (ListQuery { status: Some(Status::Completed), ..query.clone() }, completed.clone()),
+        (ListQuery { status: Some(Status::Failed), ..query.clone() }, vec![failed]),
+        (ListQuery { status: Some(Status::Processing), ..query.clone() }, vec![held[0]]),
+        (ListQuery { tags: vec!["own".into()], ..query.clone() }, mail.clone()),
+        (ListQuery { tags: vec!["own".into()], status: Some(Status::Completed), ..query.clone() }, completed),
+        (ListQuery { tags: vec!["all".into()], ..query.clone() }, vec![]),
+        (ListQuery { queue: Some(mine.clone()), ..query.clone() }, mail.clone()),
+        (ListQuery { queue: Some(mine), ..ListQuery::default() }, mail.clone()),
+        (ListQuery { event_type: Some("rare".into()), ..query.clone() }, mail.clone()),
+        (ListQuery { event_type: Some("rare".into()), ..ListQuery::default() }, mail.clone()),
+        (ListQuery { event_type: Some("common".into()), ..query.clone() }, vec![]),
+        (ListQuery { worker: Some("me".into()), ..query.clone() }, held.clone()),
+        (ListQuery { worker: Some("me".into()), ..ListQuery::default() }, held),
+        (ListQuery { to: Some(scene.now()), ..ListQuery::default() }, mail.clone()),
+        (ListQuery { from: Some(scene.now()), ..query }, vec![]),
+    ];
+    for counted in [false, true] {
+        for (query, expected) in &cases {
+            let found = page(&store, query.clone()).await;
+            assert_eq!(ids_of(&found), *expected, "{query:?}");
+            let total = (found.total, found.total_capped, found.next);
+            assert_eq!(total, (expected.len() as u64, false, None), "counted {counted}: {query:?}");
+            let two = page(&store, ListQuery { limit: 2, offset: 1, ..query.clone() }).await;
+            assert_eq!(ids_of(&two), expected.iter().skip(1).take(2).copied().collect::<Vec<_>>(), "{query:?}");
+        }
+        store.maintain().await.unwrap();
+    }
+}
+
+/// Client totals stay exact through redrives and retention.
+pub(super) async fn totals_of_a_client_follow_redrives_and_retention(scene: Scene) {
+    let store = scene.open().await;
+    let mine = of(7, "mail");
+    store.put_queue(&mine, QueueChange::default()).await.unwrap();
+    let made = publish(&store, (0..9).map(|_| event("t").queue(mine.clone()).tags(["a", "b"])).collect()).await;
+    for (at, id) in made.iter().enumerate() {
+        let end = if at < 6 { End::Failed } else { End::Completed };
+        finalize(&store, end_by_id(*id, end)).await.unwrap();
+    }
+    let check = |failed: u64, completed: u64, pending: u64, when: &'static str| {
+        let store = &store;
+        async move {
+            for tags in [vec![], vec!["a".to_owned()]] {
+                let client = Some(Tsid::from_i64(7));
+                let query = ListQuery { client, tags, ..ListQuery::default() };
+                let parts = [
+                    (Some(Status::Failed), failed),
+                    (Some(Status::Completed), completed),
+                    (Some(Status::Pending), pending),
+                    (Some(Status::Processing), 0),
+                    (None, failed + completed + pending),
+                ];
+                for (status, expected) in parts {
+                    let found = page(store, ListQuery { status, ..query.clone() }).await;
+                    assert_eq!(found.total, expected, "{when}: {status:?} {query:?}");
+                    assert_eq!(found.items.len() as u64, expected, "{when}: {status:?} {query:?}");
+                }
+            }
+        }
+    };
+    check(6, 3, 0, "at first").await;
+    redrive(&store, made[0]).await.unwrap();
+    redrive(&store, made[1]).await.unwrap();
+    check(4, 3, 2, "after redrives").await;
+    store.maintain().await.unwrap();
+    check(4, 3, 2, "counted").await;
+    finalize(&store, end_by_id(made[0], End::Completed)).await.unwrap();
+    check(4, 4, 1, "partly counted").await;
+    scene.advance(100);
+    let gone = std::sync::atomic::AtomicU64::new(0);
+    eventually("old entries are forgotten", || async {
+        store.maintain().await.unwrap();
+        gone.fetch_add(forget(&store, OLD).await.entries, Ordering::SeqCst);
+        gone.load(Ordering::SeqCst) >= 4
+    })
+    .await;
+    check(4, 0, 1, "after retention").await;
+}
+
+pub(super) async fn an_offset_invents_no_total(scene: Scene) {
+    let store = scene.open().await;
+    publish(&store, (0..5).map(|_| job()).collect()).await;
+    let beyond = page(&store, ListQuery { offset: 10_000, ..with_tags(&["email", "urgent"]) }).await;
+    assert_eq!((beyond.items.len(), beyond.total, beyond.total_capped), (0, 5, false));
+    let far = ListQuery { offset: 10_001, limit: 1, ..ListQuery::default() };
+    let refused = work(&store).list(far).await.unwrap_err();
+    assert_eq!(refused.kind(), crate::ErrorKind::Invalid);
+    assert!(refused.to_string().contains("cursor"), "{refused}");
+}
+
+/// Entries that arrived by plain SQL are listed before they are sorted in, and after they ended unsorted.
+pub(super) async fn what_has_just_arrived_is_listed(scene: Scene) {
+    let store = scene.open().await;
+    let mut tx = scene.begin().await;
+    for _ in 0..2 {
+        tx.publish_sql(&event("new.type")).await.unwrap();
+    }
+    tx.commit().await;
+    let query = ListQuery { event_type: Some("new.type".into()), ..ListQuery::default() };
+    let found = page(&store, query.clone()).await;
+    assert_eq!(found.items.len(), 2);
+    store.cancel(vec![found.items[0].id]).await.unwrap();
+    for query in [query, ListQuery { queue: Some(default_queue()), ..ListQuery::default() }] {
+        assert_eq!(page(&store, query).await.items.len(), 2);
+    }
+}
+
+/// A list that takes too long is stopped and says so; nothing else is held up by lists that wait for their turn.
+pub(super) async fn a_list_that_takes_too_long_is_stopped(scene: Scene) {
+    let options = StoreOptions { list_timeout: std::time::Duration::ZERO, ..scene.options() };
+    let store = scene.open_with(options).await;
+    let made = publish(&store, (0..2_000).map(|_| job()).collect()).await;
+    let refused = work(&store).list(ListQuery { limit: 1_000, ..with_tags(&["email"]) }).await.unwrap_err();
+    assert_eq!(refused.kind(), crate::ErrorKind::Busy);
+    assert!(refused.to_string().contains("narrow the filter"), "{refused}");
+    let again = scene.open().await;
+    assert_eq!(page(&again, ListQuery::default()).await.total, made.len() as u64);
+}
+
+/// Many lists at once: some are told to come back, none hold up a publish, and those that are given up leave their turn.
+pub(super) async fn lists_take_turns(scene: Scene) {
+    let store = std::sync::Arc::new(scene.open_with(StoreOptions { max_lists: 1, ..scene.options() }).await);
+    publish(&store, (0..3_000).map(|_| job()).collect()).await;
+    let tags: Vec<String> = (0..31).map(|n| format!("t{n}")).chain(["email".to_owned()]).collect();
+    let ask = || {
+        let (store, tags) = (store.clone(), tags.clone());
+        tokio::spawn(async move {
+            let query = ListQuery { tags, limit: 1_000, offset: 1_500, ..ListQuery::default() };
+            work(&store).list(query).await.map(|page| page.items.len())
+        })
+    };
+    let asked: Vec<_> = (0..64).map(|_| ask()).collect();
+    publish_one(&store, job()).await;
+    let given_up = ask();
+    given_up.abort();
+    let mut served = 0;
+    for answer in asked {
+        match answer.await.unwrap() {
+            Ok(items) => {
+                assert_eq!(items, 1_000);
+                served += 1;
+            }
+            Err(error) => assert_eq!(error.kind(), crate::ErrorKind::Busy, "{error}"),
+        }
+    }
+    assert!((1..64).contains(&served), "{served} were served");
+    assert_eq!(page(&store, ListQuery::default()).await.total, 3_001);
+}
+
+pub(super) async fn audit_and_workers_in_pages(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, job().max_retries(9)).await;
+    for _ in 0..5 {
+        pick_one(&store, "w:1").await;
+        fail_by(&store, id, "w:1").await.unwrap();
+        scene.advance(301);
+    }
+    let all = work(&store).audit(id).await.unwrap();
+    assert_eq!(all.len(), 10);
+    let (mut seen, mut after) = (Vec::new(), 0);
+    loop {
+        let part = work(&store).audit_page(id, after, 3).await.unwrap();
+        let Some(last) = part.last() else { break };
+        assert!(part.len() <= 3);
+        after = last.id;
+        seen.extend(part);
+    }
+    assert_eq!(seen, all);
+
+    let client = Tsid::from_i64(7);
+    let queues = [default_queue(), of(7, "mail")];
+    store.put_queue(&queues[1], QueueChange::default()).await.unwrap();
+    for number in 0..7 {
+        let consumer = |queue: &QueueName| Consumer { worker: format!("w{number}"), queue: queue.clone(), types: None };
+        store.consumers_seen(queues.iter().map(consumer).collect()).await.unwrap();
+    }
+    let (mut names, mut query) =
+        (Vec::new(), WorkersQuery { limit: 3, client: Some(client), ..WorkersQuery::default() });
+    loop {
+        let part = work(&store).workers_page(query.clone()).await.unwrap();
+        assert!(part.workers.len() <= 3 && part.workers.iter().all(|worker| worker.client == Some(client)));
+        names.extend(part.workers.into_iter().map(|worker| worker.worker));
+        query.after = part.next;
+        if query.after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(names, (0..7).map(|number| format!("w{number}")).collect::<Vec<_>>());
+    assert_eq!(work(&store).workers(seconds(30)).await.unwrap().len(), 14, "of nobody and of the client");
 }
 
 /// Ends an entry as a worker would.

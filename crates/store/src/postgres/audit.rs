@@ -94,10 +94,14 @@ impl Inner {
         read_rows(&written)
     }
 
-    pub(super) async fn audit(&self, id: EntryId) -> Result<Vec<AuditRow>> {
-        let reader = self.database.reader_patiently().await?;
-        let rows = reader.query(&self.sql.work.audit, &[&id.get()]).await.map_err(Fault::into_error)?;
-        rows.iter().map(read_audit).collect()
+    pub(super) async fn audit(&self, id: EntryId, after: i64, limit: usize) -> Result<Vec<AuditRow>> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.in_turn(|tx| async move {
+            let rows = tx.query(&self.sql.work.audit, &[&id.get(), &after, &limit]).await?;
+            tx.end_reading().await?;
+            rows.iter().map(read_audit).collect::<Result<Vec<_>>>().map_err(Fault::from)
+        })
+        .await
     }
 }
 

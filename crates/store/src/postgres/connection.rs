@@ -30,6 +30,8 @@ const SESSION: &str = "-c jit=off -c enable_seqscan=off -c enable_bitmapscan=off
 /// database or the role is.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
+const BEGIN_READING: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
 /// How often a transaction that collided is tried again.
 const MAX_COLLISIONS: u32 = 20;
 /// How long asking the server to stop a statement may take.
@@ -252,6 +254,13 @@ impl Tx {
     /// Runs a statement without preparing it.
     pub(super) async fn run(&self, sql: &str) -> Result<(), Fault> {
         self.answer(self.client().batch_execute(sql)).await
+    }
+
+    /// Ends a transaction that only read.
+    pub(super) async fn end_reading(&self) -> Result<(), Fault> {
+        self.run("COMMIT").await?;
+        self.clean.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Draws the transaction's id, once it is clear that it will write.
@@ -488,15 +497,32 @@ impl Database {
 
     /// A connection for reading; waits while the database is being restarted.
     pub(super) async fn reader_patiently(&self) -> Result<Tx> {
+        self.patiently(|| self.reader()).await
+    }
+
+    /// A transaction for a list; waits while the database is being restarted.
+    pub(super) async fn list_reader_patiently(&self, limit: Duration) -> Result<Tx> {
+        self.patiently(|| self.list_reader(limit)).await
+    }
+
+    async fn patiently<F: Future<Output = Result<Tx, Fault>>>(&self, reader: impl Fn() -> F) -> Result<Tx> {
         let deadline = Instant::now() + self.retry_for;
         loop {
-            match self.reader().await {
+            match reader().await {
                 Err(Fault::Lost(_)) if Instant::now() < deadline => {
                     tokio::time::sleep(Duration::from_millis(100)).await
                 }
                 reader => return reader.map_err(Fault::into_error),
             }
         }
+    }
+
+    /// A transaction that only reads, sees one snapshot, and whose statements the server ends when they take too long.
+    async fn list_reader(&self, limit: Duration) -> Result<Tx, Fault> {
+        let tx = Tx::new(self.get().await?, Arc::clone(&self.line), false);
+        let limit = limit.as_millis().max(1);
+        tx.run(&format!("{BEGIN_READING}; SET LOCAL statement_timeout = {limit}")).await?;
+        Ok(tx)
     }
 
     /// A connection for reading, outside any transaction.

@@ -1,6 +1,9 @@
-//! Lists of entries, their totals, and the counts behind those, on PostgreSQL.
+//! Lists of entries, their totals, and the counts behind those, on PostgreSQL. Lists run in turns of their own, each in a
+//! transaction that only reads and that the server ends when it takes too long.
 
 use std::collections::HashMap;
+use std::future::Future;
+use std::time::Instant;
 
 use futures_util::FutureExt;
 use tidegate_core::{End, EntryId, Status, Tsid};
@@ -12,56 +15,174 @@ use super::connection::{Begin, Tx};
 use super::errors::Fault;
 use super::row;
 use crate::error::{Error, ErrorKind, Result};
-use crate::listing::{Dialect, Listing, candidates, check, is_counted};
+use crate::listing::{
+    COUNTED_ROWS, Lanes, Listing, LivePart, MAX_LANES, Range, Searches, Source, Step, Total, check, ends_of,
+    is_counted, needs_lanes, source, too_slow,
+};
 use crate::work::{EntrySummary, ListQuery, Page, next_retry_at};
 
-const DIALECT: Dialect = Dialect { parameter: '$', tables: '.' };
 /// Steps of counting in one round of upkeep.
 const ROUNDS: usize = 10;
+
+type Params<'a> = Vec<&'a (dyn ToSql + Sync)>;
 
 impl Inner {
     pub(super) async fn list(&self, query: ListQuery) -> Result<Page> {
         check(&query)?;
-        let reader = self.database.reader_patiently().await?;
-        self.list_with(&reader, &query).await.map_err(Fault::into_error)
+        self.in_turn(|tx| async move { self.list_with(&tx, &query).await }).await
     }
 
-    async fn list_with(&self, reader: &Tx, query: &ListQuery) -> Result<Page, Fault> {
-        let total = if is_counted(query) { Some(self.total(reader, query).await?) } else { None };
-        let mut listing = Listing::new(query);
-        if total.is_some_and(|total| query.offset as u64 >= total) {
-            return Ok(listing.finish(total));
+    /// Reads in a turn and a transaction of its own, within the time that a list may take.
+    pub(super) async fn in_turn<T, F>(&self, work: impl FnOnce(Tx) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let limit = self.options.store.list_timeout;
+        let _turn = self.lists.enter().await?;
+        let tx = self.database.list_reader_patiently(limit).await?;
+        let began = Instant::now();
+        // Given up, the connection is thrown away and the server is told to stop.
+        match tokio::time::timeout(limit, work(tx)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) | Err(_) if began.elapsed() >= limit => Err(too_slow(limit)),
+            Ok(Err(fault)) => Err(fault.into_error()),
+            Err(_) => Err(too_slow(limit)),
         }
-        let sql = candidates(query, DIALECT).replace("{ns}", &self.options.schema());
-        while let Some(step) = listing.step() {
-            let each = step.limit.saturating_add(step.skip);
-            let mut params: Vec<&(dyn ToSql + Sync)> = vec![&step.before, &each, &step.limit, &step.skip];
-            params.extend(query.tags.iter().map(|tag| tag as &(dyn ToSql + Sync)));
-            let rows = reader.query(&sql, &params).await?;
-            let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
-            let mut found: HashMap<i64, EntrySummary> = HashMap::with_capacity(ids.len());
-            for row in reader.query(&self.sql.work.summaries, &[&ids]).await? {
-                found.insert(row.get(0), read_summary(&row)?);
+    }
+
+    async fn list_with(&self, tx: &Tx, query: &ListQuery) -> Result<Page, Fault> {
+        let total = if is_counted(query) { Some(self.total(tx, query).await?) } else { None };
+        let lanes = if needs_lanes(query) { self.lanes_of(tx, query).await? } else { None };
+        let source = source(query, lanes);
+        let range = self.range(tx, query).await?;
+        let mut listing = Listing::new(query, &source, range);
+        let beyond = |total: Total| !total.capped && query.offset as u64 >= total.rows;
+        if !total.is_some_and(beyond) {
+            while let Some(step) = listing.step() {
+                let ids = self.candidates(tx, query, &source, step).await?;
+                let mut found: HashMap<i64, EntrySummary> = HashMap::new();
+                if step.read {
+                    for row in tx.query(&self.sql.lists.summaries, &[&ids]).await? {
+                        found.insert(row.get(0), read_summary(&row)?);
+                    }
+                }
+                listing.add(step, &ids, |id| found.remove(&id));
             }
-            listing.add(step, &ids, |id| found.remove(&id));
         }
+        tx.end_reading().await?;
         Ok(listing.finish(total))
     }
 
-    async fn total(&self, reader: &Tx, query: &ListQuery) -> Result<u64, Fault> {
-        let ends = End::ALL.into_iter().filter(|end| query.status.is_none_or(|status| status.end() == Some(*end)));
-        let ends: Vec<i16> = ends.map(End::code).collect();
-        let live: i32 = match query.status {
-            None => 1,
-            Some(Status::Pending) => 2,
-            Some(Status::Processing) => 3,
-            Some(_) => 0,
+    async fn candidates(&self, tx: &Tx, query: &ListQuery, source: &Source, step: Step) -> Result<Vec<i64>, Fault> {
+        let sql = &self.sql.lists;
+        let (ends, live) = (ends_of(query.status), LivePart::of(query.status) as i32);
+        let client = query.client.map(Tsid::to_i64);
+        let queue = query.queue.as_ref().map(|queue| (queue.name(), queue.client().map(Tsid::to_i64)));
+        let (name, of) = (queue.map(|queue| queue.0), queue.and_then(|queue| queue.1));
+        let mut params: Params<'_> = vec![&step.before, &step.limit];
+        let end: i16;
+        let mut lanes: Vec<i32> = Vec::new();
+        let statement = match source {
+            Source::Ended(one) => {
+                end = one.code();
+                params.push(&end);
+                &sql.list_ended
+            }
+            source => {
+                params.extend([&ends as &(dyn ToSql + Sync), &live]);
+                match (source, &client) {
+                    (Source::Tags, None) => {
+                        params.push(&query.tags);
+                        &sql.list_tags
+                    }
+                    (Source::Tags, Some(client)) => {
+                        params.extend([&query.tags as &(dyn ToSql + Sync), client]);
+                        &sql.list_tags_client
+                    }
+                    (Source::Worker, None) => {
+                        params.push(&query.worker);
+                        &sql.list_worker
+                    }
+                    (Source::Worker, Some(client)) => {
+                        params.extend([&query.worker as &(dyn ToSql + Sync), client]);
+                        &sql.list_worker_client
+                    }
+                    (Source::Lanes(found), _) => {
+                        lanes.extend(found.lanes.iter().filter_map(|lane| i32::try_from(*lane).ok()));
+                        params.extend([&lanes as &(dyn ToSql + Sync), &client, &name, &of, &query.event_type]);
+                        &sql.list_lanes
+                    }
+                    (Source::Client, Some(client)) => {
+                        params.push(client);
+                        &sql.list_client
+                    }
+                    _ => &sql.list_all,
+                }
+            }
         };
-        let rows = match query.tags.first() {
-            None => reader.query(&self.sql.work.total, &[&ends, &live]).await?,
-            Some(tag) => reader.query(&self.sql.work.tag_total, &[&ends, &live, tag]).await?,
+        Ok(tx.query(statement, &params).await?.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// The lanes of what is wanted; none where there are too many to merge.
+    async fn lanes_of(&self, tx: &Tx, query: &ListQuery) -> Result<Option<Lanes>, Fault> {
+        let client = query.client.map(Tsid::to_i64);
+        let queue = query.queue.as_ref().map(|queue| (queue.name(), queue.client().map(Tsid::to_i64)));
+        let (name, of) = (queue.map(|queue| queue.0), queue.and_then(|queue| queue.1));
+        let limit = MAX_LANES as i64 + 1;
+        let rows = tx.query(&self.sql.lists.lanes_of, &[&client, &name, &of, &query.event_type, &limit]).await?;
+        let mixed = rows.iter().any(|row| row.get(1)) && (query.queue.is_some() || query.event_type.is_some());
+        let lanes = rows.iter().map(|row| i64::from(row.get::<_, i32>(0))).collect();
+        Ok((rows.len() <= MAX_LANES).then_some(Lanes { lanes, mixed }))
+    }
+
+    /// The numbers that a time range can have.
+    async fn range(&self, tx: &Tx, query: &ListQuery) -> Result<Range, Fault> {
+        if query.from.is_none() && query.to.is_none() {
+            return Ok(Range::EVERYTHING);
+        }
+        let sql = &self.sql.lists;
+        let last = tx.query(&sql.last_number, &[]).await?.first().map_or(0, |row| row.get(0));
+        let mut searches = Searches::new(query, last);
+        for search in [&mut searches.from, &mut searches.to].into_iter().flatten() {
+            loop {
+                let pivots = search.pivots();
+                if pivots.is_empty() {
+                    break;
+                }
+                let rows = tx.query(&sql.moments, &[&pivots]).await?;
+                let found: Vec<_> = rows.iter().map(|row| (row.get(0), row::optional_moment(row, 1))).collect();
+                search.learn(&found);
+            }
+        }
+        Ok(searches.range())
+    }
+
+    async fn total(&self, tx: &Tx, query: &ListQuery) -> Result<Total, Fault> {
+        let sql = &self.sql.lists;
+        let (ends, live) = (ends_of(query.status), LivePart::of(query.status) as i32);
+        let client = query.client.map(Tsid::to_i64);
+        let mut params: Params<'_> = vec![&ends, &live, &COUNTED_ROWS];
+        let statement = match (query.tags.first(), &client) {
+            (None, None) => &sql.total,
+            (Some(tag), None) => {
+                params.push(tag);
+                &sql.tag_total
+            }
+            (None, Some(client)) => {
+                params.push(client);
+                &sql.client_total
+            }
+            (Some(tag), Some(client)) => {
+                params.extend([tag as &(dyn ToSql + Sync), client]);
+                &sql.client_tag_total
+            }
         };
-        Ok(rows.first().map_or(0, |row| u64::try_from(row.get::<_, i64>(0)).unwrap_or(0)))
+        let rows = tx.query(statement, &params).await?;
+        let part = |column: usize| rows.first().map_or(0, |row| row.get::<_, i64>(column));
+        let (counted, since, again, looked_at) = (part(0), part(1), part(3), part(4));
+        let total = counted + part(2) - again + part(5);
+        let capped = [since, again, looked_at].into_iter().any(|rows| rows >= COUNTED_ROWS);
+        Ok(Total { rows: u64::try_from(total).unwrap_or(0), capped })
     }
 
     /// Adds log rows of finished transactions to the counts, so that totals need not read them.
@@ -100,7 +221,9 @@ impl Inner {
         }
         let rows = tx.query(&sql.count_upto, &[&from]).await?;
         let Some(upto) = rows.first().map(|row| row.get::<_, String>(0)) else { return Ok(()) };
-        tx.execute(&sql.count_tags, &[&from, &upto]).await?;
+        for statement in [&sql.count_tags, &sql.count_clients, &sql.count_client_tags] {
+            tx.execute(statement, &[&from, &upto]).await?;
+        }
         tx.execute(&sql.count_log, &[&from, &upto]).await?;
         Ok(())
     }

@@ -21,6 +21,7 @@ mod inspect;
 mod items;
 mod keys;
 mod lanes;
+mod list_sql;
 mod listing;
 mod maintenance;
 mod marks;
@@ -73,6 +74,7 @@ use self::tag_marks::TagMarks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
 use crate::keys::{KeyChanges, KeyStore};
+use crate::listing::Turns;
 use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Probe,
     Published, QueueChange, Requeue, Store, StoreOptions, Upkeep, Wake,
@@ -152,6 +154,7 @@ pub(crate) struct Inner {
     key_changes: KeyChanges,
     claim_sizes: ClaimSizes,
     sweep: Mutex<groups::Sweep>,
+    lists: Turns,
 }
 
 impl PostgresStore {
@@ -172,6 +175,8 @@ impl PostgresStore {
         let database = Database::new(connection::pool(target.clone(), &options)?, target.clone(), &options);
         let one = PostgresOptions { max_connections: 1, ..options.clone() };
         let heart = Database::new(connection::pool(target.clone(), &one)?, target.clone(), &one);
+        // Whatever lists do, most connections are left to the others.
+        let lists = Turns::new(options.store.max_lists.min(options.max_connections / 2));
         let inner = Arc::new_cyclic(|me| Inner {
             me: me.clone(),
             database,
@@ -194,6 +199,7 @@ impl PostgresStore {
             key_changes: KeyChanges::default(),
             claim_sizes: ClaimSizes::default(),
             sweep: Mutex::default(),
+            lists,
         });
         inner.reload_catalog().await?;
         if inner.options.store.migrate {
@@ -220,6 +226,21 @@ impl PostgresStore {
             target.config.connect_timeout(PostgresOptions::default().connect_timeout);
         }
         target.connect_driven().await.map_err(at_open)
+    }
+
+    /// Runs work that only reads in a task of its own; a caller that goes away stops it.
+    async fn attended<T, F>(&self, work: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let mut task = tokio::task::JoinSet::new();
+        task.spawn(work(Arc::clone(&self.inner)));
+        match task.join_next().await {
+            Some(Ok(answer)) => answer,
+            Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            _ => Err(Error::new(ErrorKind::Unavailable, "the runtime stopped before the database answered")),
+        }
     }
 
     /// Runs work in a task of its own: a caller that goes away neither stops it by half nor leaves a transaction open.

@@ -1,6 +1,7 @@
 //! Forgetting what is old, in small batches, on PostgreSQL. Finding it takes no lock; only what goes is locked, and looked at
 //! again.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -21,6 +22,7 @@ const LOOK_FOR: Duration = Duration::from_millis(100);
 /// Columns of the statement that finds old rows.
 const IS_OLD: usize = 5;
 const IS_YOUNG: usize = 6;
+const CLIENT: usize = 7;
 
 /// What a look at the log found.
 #[derive(Debug, Default)]
@@ -97,9 +99,16 @@ impl Inner {
         let entries: Vec<&[Row]> = rows.chunk_by(|a, b| a.get::<_, i64>(0) == b.get::<_, i64>(0)).collect();
         let gone = Gone::new(&entries);
         if !gone.ids.is_empty() {
-            tx.execute(&sql.forget_entries, &[&gone.ids, &gone.events, &gone.tagged.0, &gone.tagged.1]).await?;
+            let (events, statuses, clients) = &gone.tagged;
+            tx.execute(&sql.forget_entries, &[&gone.ids, &gone.events, events, statuses, clients]).await?;
             let [completed, errors, failed, cancelled] = gone.counts;
             tx.execute(&sql.uncount, &[&completed, &errors, &failed, &cancelled]).await?;
+            if !gone.clients.is_empty() {
+                let clients: Vec<i64> = gone.clients.keys().map(|(client, _)| *client).collect();
+                let statuses: Vec<i16> = gone.clients.keys().map(|(_, status)| *status).collect();
+                let rows: Vec<i64> = gone.clients.values().copied().collect();
+                tx.execute(&sql.uncount_clients, &[&clients, &statuses, &rows]).await?;
+            }
         }
         Ok(gone.ids.len() as u64)
     }
@@ -124,9 +133,11 @@ fn may_go(rows: &[Row]) -> Option<i64> {
 struct Gone {
     ids: Vec<i64>,
     events: Vec<i64>,
-    /// One for each log row of a tagged entry: its event and how it ended.
-    tagged: (Vec<i64>, Vec<i16>),
+    /// One for each log row of a tagged entry: its event, how it ended, and its client.
+    tagged: (Vec<i64>, Vec<i16>, Vec<Option<i64>>),
     counts: [i64; 4],
+    /// Rows by client and how they ended.
+    clients: BTreeMap<(i64, i16), i64>,
 }
 
 impl Gone {
@@ -141,9 +152,14 @@ impl Gone {
                 if let Some(count) = usize::try_from(status).ok().and_then(|status| gone.counts.get_mut(status)) {
                     *count += 1;
                 }
+                let client: Option<i64> = row.get(CLIENT);
+                if let Some(client) = client {
+                    *gone.clients.entry((client, status)).or_default() += 1;
+                }
                 if row.get::<_, i16>(4) & 1 != 0 {
                     gone.tagged.0.push(row.get(1));
                     gone.tagged.1.push(status);
+                    gone.tagged.2.push(client);
                 }
             }
         }

@@ -11,12 +11,14 @@
 //! every statement to all this.
 
 use super::lanes::LaneSql;
+use super::list_sql::ListSql;
 use super::work_sql::WorkSql;
 
 /// Statements with the namespace filled in.
 #[derive(Debug)]
 pub(super) struct Sql {
     pub(super) work: WorkSql,
+    pub(super) lists: ListSql,
     pub(super) claim_of_many_audited: String,
     pub(super) claim_stepping: String,
     pub(super) claim_stepping_audited: String,
@@ -144,6 +146,7 @@ impl Sql {
         };
         Self {
             work: WorkSql::new(namespace, tagged),
+            lists: ListSql::new(namespace),
             claim_of_many_audited: fill(&lease_audited(&format!("{EACH}{TAKE_OF_LANES}{LEASE_TAKEN}"), "$8", "$9")),
             claim_stepping: fill(&lease(&format!("{STEP}{TAKE_OF_LANES}{LEASE_TAKEN}"), "$8", "$9")),
             claim_stepping_audited: fill(&lease_audited(&format!("{STEP}{TAKE_OF_LANES}{LEASE_TAKEN}"), "$8", "$9")),
@@ -271,9 +274,9 @@ WITH moment AS MATERIALIZED (
            CASE WHEN tags IS NOT NULL THEN 1::smallint END
     FROM input
 ), tagged AS (
-    INSERT INTO {ns}.event_tags (entry_id, rank, queue_id, state, priority, tag)
+    INSERT INTO {ns}.event_tags (entry_id, rank, queue_id, state, priority, tag, client_id)
     SELECT i.id, CASE WHEN i.place = 1 THEN (extract(epoch FROM {due}) * 1000000)::bigint ELSE i.id END, i.queue_id,
-           least(i.place, 2), i.priority, t.tag
+           least(i.place, 2), i.priority, t.tag, i.queue_client
     FROM input i CROSS JOIN LATERAL unnest(string_to_array(i.tags, ',')) AS t(tag)
     WHERE i.tags IS NOT NULL
 )

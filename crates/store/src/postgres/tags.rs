@@ -166,6 +166,7 @@ pub(super) struct Ended {
     ids: Vec<i64>,
     events: Vec<i64>,
     ends: Vec<i16>,
+    queues: Vec<i32>,
 }
 
 impl Ended {
@@ -176,10 +177,11 @@ impl Ended {
             ids: tagged.iter().map(|row| row.get(0)).collect(),
             events: tagged.iter().map(|row| row.get(4)).collect(),
             ends: tagged.iter().map(|row| row.get(5)).collect(),
+            queues: tagged.iter().map(|row| row.get(1)).collect(),
         })
     }
 
-    pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 3] {
-        [&self.ids, &self.events, &self.ends]
+    pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 4] {
+        [&self.ids, &self.events, &self.ends, &self.queues]
     }
 }

@@ -3,13 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use tidegate_core::name::check_text;
 use tidegate_core::work::{Attempt, Decision, Recorded, decide, retry_delay};
-use tidegate_core::{Action, EntryId, LeaseToken, Outcome, QueueName, QueueState, RetryPolicy, Timestamp};
+use tidegate_core::{Action, EntryId, LeaseToken, Outcome, QueueName, QueueState, RetryPolicy, Timestamp, Tsid};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -25,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Requeue, RequeueAt};
 use crate::work::{
     AuditRow, Heartbeat, HeartbeatLease, Held, Holder, ListQuery, Page, Report, Reported, Reset, Retained, Retention,
-    WorkStore, WorkerView, lease_required, not_resettable, replay,
+    WorkStore, WorkersPage, WorkersQuery, lease_required, not_resettable, replay,
 };
 
 /// Entries that a worker is shown to hold, at most.
@@ -53,16 +52,16 @@ impl WorkStore for PostgresStore {
         self.detached(|inner| async move { inner.queues_of(&ids).await }).await
     }
 
-    async fn audit(&self, id: EntryId) -> Result<Vec<AuditRow>> {
-        self.detached(|inner| async move { inner.audit(id).await }).await
+    async fn audit_page(&self, id: EntryId, after: i64, limit: usize) -> Result<Vec<AuditRow>> {
+        self.attended(|inner| async move { inner.audit(id, after, limit).await }).await
     }
 
     async fn list(&self, query: ListQuery) -> Result<Page> {
-        self.detached(|inner| async move { inner.list(query).await }).await
+        self.attended(|inner| async move { inner.list(query).await }).await
     }
 
-    async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>> {
-        self.detached(|inner| async move { inner.workers(stale_after).await }).await
+    async fn workers_page(&self, query: WorkersQuery) -> Result<WorkersPage> {
+        self.attended(|inner| async move { inner.workers(query).await }).await
     }
 
     async fn claimable(&self, queue: &QueueName, tags: Vec<String>) -> Result<Vec<String>> {
@@ -490,23 +489,33 @@ impl Inner {
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
-    async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>> {
+    async fn workers(&self, query: WorkersQuery) -> Result<WorkersPage> {
         let now = self.database_time().await.map_err(Fault::into_error)?;
-        let reader = self.database.reader_patiently().await?;
+        let known =
+            self.in_turn(|tx| async move { self.known_workers(&tx, query.client).await.map(|known| (known, query)) });
+        let (known, query) = known.await?;
+        Ok(crate::work::judge_workers(known, now, &query))
+    }
+
+    async fn known_workers(&self, tx: &Tx, client: Option<Tsid>) -> Result<crate::work::Workers, Fault> {
+        let client = client.map(Tsid::to_i64);
         let mut known = BTreeMap::new();
-        for row in reader.query(&self.sql.work.consumers, &[]).await.map_err(Fault::into_error)? {
-            crate::work::seen(&mut known, row.get(0), super::row::queue(&row, 1, 3)?, row.get(2));
+        for row in tx.query(&self.sql.work.consumers, &[&client]).await? {
+            crate::work::seen(&mut known, row.get(0), super::row::queue(&row, 1, 3).map_err(Error::from)?, row.get(2));
         }
-        for row in reader.query(&self.sql.work.held, &[]).await.map_err(Fault::into_error)? {
+        let held = if client.is_some() { &self.sql.work.held_of_client } else { &self.sql.work.held };
+        let params: &[&(dyn ToSql + Sync)] = if client.is_some() { &[&client] } else { &[] };
+        for row in tx.query(held, params).await? {
             let worker: Option<String> = row.get(0);
-            let queue = super::row::queue(&row, 1, 4)?;
+            let queue = super::row::queue(&row, 1, 4).map_err(Error::from)?;
             let view = crate::work::seen(&mut known, worker.unwrap_or_default(), queue, row.get(2));
             view.held += 1;
             if view.holds.len() < SHOWN {
-                view.holds.push(EntryId::new(row.get(3))?);
+                view.holds.push(EntryId::new(row.get(3)).map_err(Error::from)?);
             }
         }
-        Ok(crate::work::judge_workers(known, now, stale_after))
+        tx.end_reading().await?;
+        Ok(known)
     }
 }
 

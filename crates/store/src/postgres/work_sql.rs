@@ -28,22 +28,23 @@ pub(super) struct WorkSql {
     pub(super) queues_of: String,
     pub(super) lock_live: String,
     pub(super) reset: String,
-    pub(super) summaries: String,
-    pub(super) total: String,
-    pub(super) tag_total: String,
     pub(super) uncounted: String,
     pub(super) lock_counts: String,
     pub(super) forget_counts: String,
     pub(super) count_upto: String,
     pub(super) count_log: String,
     pub(super) count_tags: String,
+    pub(super) count_clients: String,
+    pub(super) count_client_tags: String,
     pub(super) consumers: String,
     pub(super) held: String,
+    pub(super) held_of_client: String,
     pub(super) forget_audit: String,
     pub(super) old_rows: String,
     pub(super) lock_old_rows: String,
     pub(super) forget_entries: String,
     pub(super) uncount: String,
+    pub(super) uncount_clients: String,
     pub(super) put_key: String,
     pub(super) keys: String,
     pub(super) keys_by_hash: String,
@@ -96,31 +97,37 @@ impl WorkSql {
             audit_released: fill(AUDIT_RELEASED),
             audit_reset: fill(AUDIT_RESET),
             resets_stand: fill(RESETS_STAND),
-            audit: fill("SELECT {audit} FROM {ns}.event_audit a WHERE a.entry_id = $1 ORDER BY a.id"),
+            // event_audit_entry.
+            audit: fill(
+                "SELECT {audit} FROM {ns}.event_audit a WHERE a.entry_id = $1 AND a.id > $2 \
+                 ORDER BY a.entry_id, a.id LIMIT $3::bigint",
+            ),
             last_verdicts: fill(LAST_VERDICTS),
             last_starts: fill(LAST_STARTS),
             claimed_for: fill(CLAIMED_FOR),
             queues_of: fill(QUEUES_OF),
             lock_live: fill(LOCK_LIVE),
             reset: fill(RESET),
-            summaries: fill(SUMMARIES),
-            total: fill(TOTAL),
-            tag_total: fill(TAG_TOTAL),
             uncounted: fill(UNCOUNTED),
             lock_counts: fill("SELECT xid::text FROM {ns}.log_counts FOR UPDATE"),
             forget_counts: fill(FORGET_COUNTS),
             count_upto: fill(COUNT_UPTO),
             count_log: fill(COUNT_LOG),
             count_tags: fill(COUNT_TAGS),
+            count_clients: fill(COUNT_CLIENTS),
+            count_client_tags: fill(COUNT_CLIENT_TAGS),
             consumers: fill(
-                "SELECT c.worker, n.name, c.seen_at, n.client_id FROM {ns}.consumers c JOIN {ns}.queues n ON n.id = c.queue_id",
+                "SELECT c.worker, n.name, c.seen_at, n.client_id FROM {ns}.consumers c JOIN {ns}.queues n ON n.id = c.queue_id \
+                 WHERE $1::bigint IS NULL OR n.client_id = $1::bigint",
             ),
             held: fill(HELD),
+            held_of_client: fill(HELD_OF_CLIENT),
             forget_audit: fill(FORGET_AUDIT),
             old_rows: fill(&format!("{OLD_ROWS}{OLD_ROWS_FROM}")),
             lock_old_rows: fill(&format!("{OLD_ROWS}{OLD_ROWS_OF}")),
             forget_entries: fill(FORGET_ENTRIES),
             uncount: fill(UNCOUNT),
+            uncount_clients: fill(UNCOUNT_CLIENTS),
             put_key: fill(
                 "INSERT INTO {ns}.api_keys (hash, name, scopes, client_id, created_at) VALUES ($2, $3, $4, $5, {now}) \
                  ON CONFLICT (hash) DO NOTHING RETURNING {key}",
@@ -225,8 +232,8 @@ UPDATE {ns}.event_tags t SET state = f.state, rank = f.rank FROM found f WHERE t
 /// The tags of ended entries go to the log (primary keys).
 const END_TAGS: &str = "
 WITH ended AS MATERIALIZED (
-    SELECT i.id, i.status, x.tag
-    FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) AS i(id, event_id, status)
+    SELECT i.id, i.status, x.tag, (SELECT n.client_id FROM {ns}.queues n WHERE n.id = i.queue_id) AS client_id
+    FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::integer[]) AS i(id, event_id, status, queue_id)
     CROSS JOIN LATERAL unnest(string_to_array(
         (SELECT e.tags FROM {ns}.events e WHERE e.id = i.event_id), ',')) AS x(tag)
 ), found AS MATERIALIZED (
@@ -239,13 +246,14 @@ WITH ended AS MATERIALIZED (
 ), gone AS (
     DELETE FROM {ns}.event_tags t USING found f WHERE t.ctid = f.place
 )
-INSERT INTO {ns}.log_tags (entry_id, status, tag) SELECT id, status, tag FROM ended
+INSERT INTO {ns}.log_tags (entry_id, status, tag, client_id) SELECT id, status, tag, client_id FROM ended
 ON CONFLICT (tag, status, entry_id) DO NOTHING";
 
 /// Entries that are live again, or have another fact, have their tags among the live ones (primary keys).
 const PUT_TAGS: &str = "
 WITH back AS MATERIALIZED (
-    SELECT q.id, q.queue_id, {state} AS state, {rank} AS rank, coalesce(l.priority, -q.lane - 1000) AS priority, x.tag
+    SELECT q.id, q.queue_id, q.client_id, {state} AS state, {rank} AS rank,
+           coalesce(l.priority, -q.lane - 1000) AS priority, x.tag
     FROM unnest($1::bigint[]) AS i(id)
     CROSS JOIN LATERAL (SELECT * FROM {ns}.event_queue q WHERE q.id = i.id OFFSET 0) AS q
     LEFT JOIN LATERAL (SELECT * FROM {ns}.lanes l WHERE l.id = q.lane OFFSET 0) AS l ON true
@@ -259,8 +267,8 @@ WITH back AS MATERIALIZED (
 ), gone AS (
     DELETE FROM {ns}.log_tags t USING found f WHERE t.ctid = f.place
 )
-INSERT INTO {ns}.event_tags (entry_id, rank, queue_id, state, priority, tag)
-SELECT id, rank, queue_id, state, priority, tag FROM back
+INSERT INTO {ns}.event_tags (entry_id, rank, queue_id, state, priority, tag, client_id)
+SELECT id, rank, queue_id, state, priority, tag, client_id FROM back
 ON CONFLICT (tag, entry_id) DO NOTHING";
 
 /// After an outage, like the leases themselves (all live tags).
@@ -397,64 +405,6 @@ SET lease_until = NULL, worker = NULL, token = q.token + 1, attempts = q.attempt
 WHERE q.id = ANY ($2::bigint[]) AND q.lease_until IS NOT NULL
 RETURNING q.id, q.queue_id, q.flags";
 
-/// Entries as lists show them (primary keys). The fact of one that was set aside may be missing.
-const SUMMARIES: &str = "
-SELECT q.id, q.event_id, n.name, q.attempts, q.max_attempts, coalesce(l.priority, -q.lane - 1000)::smallint, q.group_key,
-       q.worker, coalesce(q.updated_at, e.created_at, to_timestamp(((q.event_id >> 22) + 1577836800000) / 1000.0)), CASE WHEN q.lease_until IS NULL THEN -2 ELSE -1 END::smallint,
-       q.due_at, coalesce(e.event_type, l.event_type, ''), e.title, e.tags, n.client_id,
-       coalesce(e.created_at, to_timestamp(((q.event_id >> 22) + 1577836800000) / 1000.0))
-FROM unnest($1::bigint[]) AS i(id)
-CROSS JOIN LATERAL (SELECT * FROM {ns}.event_queue q WHERE q.id = i.id OFFSET 0) AS q
-CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = q.queue_id OFFSET 0) AS n
-LEFT JOIN LATERAL (SELECT * FROM {ns}.lanes l WHERE l.id = q.lane OFFSET 0) AS l ON true
-LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = q.event_id OFFSET 0) AS e ON true
-UNION ALL
-SELECT g.id, g.event_id, n.name, g.attempts, g.max_attempts, coalesce(l.priority, -g.lane - 1000)::smallint, g.group_key,
-       g.worker, g.finished_at, g.status, NULL, coalesce(e.event_type, l.event_type, ''), e.title, e.tags, n.client_id,
-       coalesce(e.created_at, to_timestamp(((g.event_id >> 22) + 1577836800000) / 1000.0))
-FROM unnest($1::bigint[]) AS i(id)
-CROSS JOIN LATERAL (
-    SELECT * FROM {ns}.event_log g
-    WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0) AND g.superseded <> 1 OFFSET 0
-) AS g
-CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = g.queue_id OFFSET 0) AS n
-LEFT JOIN LATERAL (SELECT * FROM {ns}.lanes l WHERE l.id = g.lane OFFSET 0) AS l ON true
-LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = g.event_id OFFSET 0) AS e ON true";
-
-/// How many entries there are: counted ones, those since (event_log_commits), without those that live again
-/// (event_log_superseded), and live ones (all of them, where they are asked for). One statement, one snapshot.
-const TOTAL: &str = "
-SELECT (SELECT coalesce(sum(c.counts[s + 1]), 0)::bigint FROM {ns}.log_counts c CROSS JOIN unnest($1::smallint[]) AS s)
-     + CASE WHEN cardinality($1::smallint[]) > 0 THEN
-           (SELECT count(*) FROM {ns}.event_log g
-            WHERE g.xid >= (SELECT xid FROM {ns}.log_counts) AND g.status = ANY ($1::smallint[]))
-         - (SELECT count(*) FROM {ns}.event_log g WHERE g.superseded = 1 AND g.status = ANY ($1::smallint[]))
-       ELSE 0 END
-     + CASE $2::integer
-       WHEN 1 THEN (SELECT count(*) FROM {ns}.event_queue)
-       WHEN 2 THEN (SELECT count(*) FROM {ns}.event_queue WHERE lease_until IS NULL)
-       WHEN 3 THEN (SELECT count(*) FROM {ns}.event_queue WHERE lease_until IS NOT NULL)
-       ELSE 0 END";
-
-/// The same for one tag (tag_counts', event_tags' primary keys, event_tags_rank). Facts are looked up row by row: as a join
-/// they might be read whole.
-const TAG_TOTAL: &str = "
-SELECT (SELECT coalesce(sum(c.rows), 0)::bigint FROM {ns}.tag_counts c
-        WHERE c.tag = $3::text AND c.status = ANY ($1::smallint[]))
-     + CASE WHEN cardinality($1::smallint[]) > 0 THEN
-           (SELECT count(*) FROM {ns}.event_log g
-            WHERE g.xid >= (SELECT xid FROM {ns}.log_counts) AND g.flags & 1 <> 0 AND g.status = ANY ($1::smallint[])
-              AND $3::text = ANY (string_to_array((SELECT e.tags FROM {ns}.events e WHERE e.id = g.event_id), ',')))
-         - (SELECT count(*) FROM {ns}.event_log g
-            WHERE g.superseded = 1 AND g.flags & 1 <> 0 AND g.status = ANY ($1::smallint[])
-              AND $3::text = ANY (string_to_array((SELECT e.tags FROM {ns}.events e WHERE e.id = g.event_id), ',')))
-       ELSE 0 END
-     + CASE WHEN $2::integer IN (1, 2) THEN (SELECT count(*) FROM {ns}.event_tags t WHERE t.tag = $3::text) ELSE 0 END
-     + CASE WHEN $2::integer IN (2, 3) THEN (CASE WHEN $2::integer = 2 THEN -1 ELSE 1 END) * (
-           SELECT count(*) FROM {ns}.queues n CROSS JOIN LATERAL (
-               SELECT FROM {ns}.event_tags t WHERE t.queue_id = n.id AND t.tag = $3::text AND t.state = 3 OFFSET 0) AS t)
-       ELSE 0 END";
-
 /// Whether there are rows to be counted, and whether the cluster's transaction ids started anew (event_log_commits).
 const UNCOUNTED: &str = "
 SELECT EXISTS (SELECT FROM {ns}.event_log g
@@ -464,7 +414,7 @@ FROM {ns}.log_counts c";
 
 /// Starts counting anew.
 const FORGET_COUNTS: &str = "
-WITH gone AS (DELETE FROM {ns}.tag_counts)
+WITH gone AS (DELETE FROM {ns}.tag_counts), clients AS (DELETE FROM {ns}.client_counts)
 UPDATE {ns}.log_counts SET xid = '0', counts = '{0,0,0,0}'";
 
 /// Up to which transaction to count now: some 20,000 rows (event_log_commits), at most up to the oldest that runs.
@@ -498,12 +448,37 @@ WHERE g.xid >= $1::text::xid8 AND g.xid < $2::text::xid8 AND g.flags & 1 <> 0
 GROUP BY x.tag, g.status
 ON CONFLICT (tag, status) DO UPDATE SET rows = c.rows + excluded.rows";
 
+/// The same by client (event_log_commits).
+const COUNT_CLIENTS: &str = "
+INSERT INTO {ns}.client_counts AS c (client_id, tag, status, rows)
+SELECT g.client_id, '', g.status, count(*)
+FROM {ns}.event_log g
+WHERE g.xid >= $1::text::xid8 AND g.xid < $2::text::xid8 AND g.client_id + 0 IS NOT NULL
+GROUP BY g.client_id, g.status
+ON CONFLICT (client_id, tag, status) DO UPDATE SET rows = c.rows + excluded.rows";
+
+/// The same by client and tag (event_log_commits, events' primary key).
+const COUNT_CLIENT_TAGS: &str = "
+INSERT INTO {ns}.client_counts AS c (client_id, tag, status, rows)
+SELECT g.client_id, x.tag, g.status, count(*)
+FROM {ns}.event_log g
+CROSS JOIN LATERAL unnest(string_to_array((SELECT e.tags FROM {ns}.events e WHERE e.id = g.event_id), ',')) AS x(tag)
+WHERE g.xid >= $1::text::xid8 AND g.xid < $2::text::xid8 AND g.flags & 1 <> 0 AND g.client_id + 0 IS NOT NULL
+GROUP BY g.client_id, x.tag, g.status
+ON CONFLICT (client_id, tag, status) DO UPDATE SET rows = c.rows + excluded.rows";
+
 /// What workers hold (the live table, whole: the worker list is asked for by people).
 const HELD: &str = "
 SELECT q.worker, n.name, coalesce(q.updated_at, q.processing_started_at, q.lease_until), q.id, n.client_id
 FROM {ns}.event_queue q
 CROSS JOIN LATERAL (SELECT n.name, n.client_id FROM {ns}.queues n WHERE n.id = q.queue_id OFFSET 0) AS n
 WHERE q.lease_until IS NOT NULL";
+
+/// The same for a client (event_queue_client, the queues' primary key).
+const HELD_OF_CLIENT: &str = "
+SELECT q.worker, n.name, coalesce(q.updated_at, q.processing_started_at, q.lease_until), q.id, n.client_id
+FROM {ns}.event_queue q CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = q.queue_id OFFSET 0) AS n
+WHERE q.client_id = $1::bigint AND q.lease_until IS NOT NULL";
 
 /// Old audit rows, from the start of the primary key.
 const FORGET_AUDIT: &str = "
@@ -522,7 +497,8 @@ SELECT g.id, g.event_id, g.status, g.superseded, coalesce(g.flags, 0::smallint),
        AND NOT EXISTS (SELECT FROM {ns}.projections p
                        WHERE p.state < 2 AND (p.xid, p.id) < (g.xid, g.id)),
        to_timestamp(((g.event_id >> 22) + 1577836800000) / 1000.0)
-           >= {now} - least($2::bigint, $3::bigint) * interval '1 microsecond'
+           >= {now} - least($2::bigint, $3::bigint) * interval '1 microsecond',
+       g.client_id
 FROM {ns}.event_log g CROSS JOIN {ns}.log_counts c";
 
 /// From a number on (event_log's primary key).
@@ -558,6 +534,20 @@ WITH tagged AS MATERIALIZED (
     ) AS f
 ), uncounted AS (
     UPDATE {ns}.tag_counts c SET rows = c.rows - n.rows FROM counted n WHERE c.ctid = n.place
+), of_clients AS MATERIALIZED (
+    SELECT f.place, n.rows FROM (
+        SELECT r.client_id, x.tag, r.status, count(*) AS rows
+        FROM unnest($3::bigint[], $4::smallint[], $5::bigint[]) AS r(event_id, status, client_id)
+        CROSS JOIN LATERAL unnest(string_to_array(
+            (SELECT e.tags FROM {ns}.events e WHERE e.id = r.event_id), ',')) AS x(tag)
+        WHERE r.client_id IS NOT NULL
+        GROUP BY r.client_id, x.tag, r.status
+    ) AS n CROSS JOIN LATERAL (
+        SELECT c.ctid AS place FROM {ns}.client_counts c
+        WHERE c.client_id = n.client_id AND c.tag = n.tag AND c.status = n.status OFFSET 0
+    ) AS f
+), uncounted_clients AS (
+    UPDATE {ns}.client_counts c SET rows = c.rows - n.rows FROM of_clients n WHERE c.ctid = n.place
 ), facts AS (
     DELETE FROM {ns}.events e WHERE e.id = ANY ($2::bigint[])
 ), rows AS MATERIALIZED (
@@ -572,3 +562,14 @@ DELETE FROM {ns}.event_log g USING rows r WHERE g.ctid = r.place AND g.tableoid 
 const UNCOUNT: &str = "
 UPDATE {ns}.log_counts c
 SET counts = ARRAY[c.counts[1] - $1::bigint, c.counts[2] - $2::bigint, c.counts[3] - $3::bigint, c.counts[4] - $4::bigint]";
+
+/// The same by client (client_counts' primary key).
+const UNCOUNT_CLIENTS: &str = "
+WITH found AS MATERIALIZED (
+    SELECT f.place, i.rows FROM unnest($1::bigint[], $2::smallint[], $3::bigint[]) AS i(client_id, status, rows)
+    CROSS JOIN LATERAL (
+        SELECT c.ctid AS place FROM {ns}.client_counts c
+        WHERE c.client_id = i.client_id AND c.tag = '' AND c.status = i.status OFFSET 0
+    ) AS f
+)
+UPDATE {ns}.client_counts c SET rows = c.rows - f.rows FROM found f WHERE c.ctid = f.place";

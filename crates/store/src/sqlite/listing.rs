@@ -12,36 +12,209 @@ use super::tx::{Tx, moment, read_queue_name};
 use super::unreadable::shown;
 use super::{SqliteStore, tags};
 use crate::error::Result;
-use crate::listing::{Dialect, Listing, candidates, check, is_counted};
+use crate::listing::{
+    COUNTED_ROWS, Lanes, Listing, LivePart, MAX_LANES, Range, Searches, Source, Step, Total, ends_of, is_counted,
+    needs_lanes, source,
+};
 use crate::work::{EntrySummary, ListQuery, Page, next_retry_at};
 
-const DIALECT: Dialect = Dialect { parameter: '?', tables: '_' };
 /// Log rows that are added to the counts by one transaction.
 const COUNTED: i64 = 20_000;
 /// How many such steps one round of upkeep takes.
 const ROUNDS: usize = 10;
 
+/// Log rows by client, tag and how they ended. No client stands for all, and no tag for any.
+pub(super) type Tally = HashMap<(Option<i64>, String, i16), i64>;
+
+/// Adds rows with a tag, for all and for their client.
+pub(super) fn tally(tally: &mut Tally, client: Option<i64>, tag: &str, status: i16, rows: i64) {
+    *tally.entry((None, tag.to_owned(), status)).or_insert(0) += rows;
+    if client.is_some() {
+        *tally.entry((client, tag.to_owned(), status)).or_insert(0) += rows;
+    }
+}
+
 pub(super) fn list(tx: &Tx<'_>, query: &ListQuery) -> Result<Page> {
-    check(query)?;
     let total = if is_counted(query) { Some(total(tx, query)?) } else { None };
-    let mut listing = Listing::new(query);
-    if total.is_some_and(|total| query.offset as u64 >= total) {
+    let lanes = if needs_lanes(query) { lanes_of(tx, query)? } else { None };
+    let source = source(query, lanes);
+    let mut listing = Listing::new(query, &source, range(tx, query)?);
+    let beyond = |total: Total| !total.capped && query.offset as u64 >= total.rows;
+    if total.is_some_and(beyond) {
         return Ok(listing.finish(total));
     }
-    let sql = candidates(query, DIALECT).replace("{ns}", &tx.shared.options.namespace);
-    let mut statement = tx.conn.prepare_cached(&sql)?;
     while let Some(step) = listing.step() {
-        let each = step.limit.saturating_add(step.skip);
-        let mut params: Vec<&dyn ToSql> = vec![&step.before, &each, &step.limit, &step.skip];
-        params.extend(query.tags.iter().map(|tag| tag as &dyn ToSql));
-        let ids = statement.query_map(&*params, |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
-        let mut found = HashMap::with_capacity(ids.len());
-        for id in &ids {
+        let ids = candidates(tx, query, &source, step)?;
+        let mut found = HashMap::new();
+        for id in ids.iter().filter(|_| step.read) {
             found.extend(summary(tx, *id)?.map(|entry| (*id, entry)));
         }
         listing.add(step, &ids, |id| found.remove(&id));
     }
     Ok(listing.finish(total))
+}
+
+/// Numbers of a step, gathered from each index that has some of them.
+struct Candidates<'a> {
+    tx: &'a Tx<'a>,
+    step: Step,
+    ids: Vec<i64>,
+}
+
+impl Candidates<'_> {
+    fn gather(&mut self, sql: &str, keys: &[&dyn ToSql]) -> Result<()> {
+        let mut params: Vec<&dyn ToSql> = vec![&self.step.before, &self.step.limit];
+        params.extend(keys);
+        let mut statement = self.tx.prepare(sql)?;
+        // Bound by position: a statement takes as many of the keys as it names.
+        params.truncate(statement.parameter_count());
+        let rows = statement.query_map(&*params, |row| row.get(0))?;
+        for id in rows {
+            self.ids.push(id?);
+        }
+        Ok(())
+    }
+
+    /// The youngest of all, each once.
+    fn finish(mut self) -> Vec<i64> {
+        self.ids.sort_unstable_by(|a, b| b.cmp(a));
+        self.ids.dedup();
+        self.ids.truncate(usize::try_from(self.step.limit).unwrap_or(0));
+        self.ids
+    }
+}
+
+fn candidates(tx: &Tx<'_>, query: &ListQuery, source: &Source, step: Step) -> Result<Vec<i64>> {
+    let sql = tx.sql();
+    let (ends, live) = (ends_of(query.status), LivePart::of(query.status));
+    let (part, client) = (live as i64, query.client.map(Tsid::to_i64));
+    let mut found = Candidates { tx, step, ids: Vec::new() };
+    let is_live = live != LivePart::None;
+    match source {
+        Source::All => {
+            if is_live {
+                found.gather(&sql.list_live, &[&part])?;
+            }
+            if !ends.is_empty() {
+                found.gather(&sql.list_log, &[])?;
+            }
+        }
+        Source::Ended(end) => found.gather(&sql.list_ended, &[&end.code()])?,
+        Source::Client => {
+            if is_live {
+                found.gather(&sql.list_live_client, &[&part, &client])?;
+            }
+            for end in &ends {
+                found.gather(&sql.list_log_client, &[end, &client])?;
+            }
+        }
+        Source::Lanes(lanes) => {
+            for lane in &lanes.lanes {
+                if is_live {
+                    found.gather(&sql.list_fresh, &[&part, lane])?;
+                    found.gather(&sql.list_waiting, &[&part, lane])?;
+                }
+                for end in &ends {
+                    found.gather(&sql.list_log_lane, &[end, lane])?;
+                }
+            }
+            if is_live {
+                let (name, of) = queue_parts(query);
+                found.gather(&sql.list_arrived, &[&part, &client, &name, &of, &query.event_type])?;
+            }
+        }
+        Source::Tags => {
+            let of_client = client.is_some();
+            for tag in &query.tags {
+                match live {
+                    LivePart::None => {}
+                    LivePart::Held => found.gather(&sql.list_tag_held, &[&part, tag, &client])?,
+                    _ if of_client => found.gather(&sql.list_tag_client, &[&part, tag, &client])?,
+                    _ => found.gather(&sql.list_tag, &[&part, tag])?,
+                }
+                for end in &ends {
+                    let sql = if of_client { &sql.list_log_tag_client } else { &sql.list_log_tag };
+                    found.gather(sql, &[end, tag, &client])?;
+                }
+            }
+        }
+        Source::Worker => {
+            if is_live {
+                let sql = if client.is_some() { &sql.list_worker_live_client } else { &sql.list_worker_live };
+                found.gather(sql, &[&part, &query.worker, &client])?;
+            }
+            let clients = if client.is_some() { vec![client] } else { clients(tx)? };
+            for end in &ends {
+                if client.is_none() {
+                    found.gather(&sql.list_log_worker, &[end, &query.worker])?;
+                }
+                for client in &clients {
+                    found.gather(&sql.list_log_worker_client, &[end, &query.worker, client])?;
+                }
+            }
+        }
+    }
+    Ok(found.finish())
+}
+
+/// Everybody who has a queue.
+fn clients(tx: &Tx<'_>) -> Result<Vec<Option<i64>>> {
+    let mut statement = tx.prepare(&tx.sql().clients)?;
+    Ok(statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
+}
+
+/// The name and the client of the queue that is asked for.
+fn queue_parts(query: &ListQuery) -> (Option<&str>, Option<i64>) {
+    let queue = query.queue.as_ref();
+    (queue.map(tidegate_core::QueueName::name), queue.and_then(tidegate_core::QueueName::client).map(Tsid::to_i64))
+}
+
+/// The lanes of what is wanted; none where there are too many to merge.
+fn lanes_of(tx: &Tx<'_>, query: &ListQuery) -> Result<Option<Lanes>> {
+    let sql = tx.sql();
+    let ((name, of), client) = (queue_parts(query), query.client.map(Tsid::to_i64));
+    let limit = MAX_LANES as i64 + 1;
+    let mut found = Lanes::default();
+    let mut statement = tx.prepare(&sql.lanes_of)?;
+    let mut rows = statement.query((client, name, of, &query.event_type, limit))?;
+    while let Some(row) = rows.next()? {
+        found.lanes.push(row.get(0)?);
+        found.mixed |= row.get::<_, bool>(1)?;
+    }
+    let mut below = tx.prepare(&sql.next_lane_below)?;
+    let mut last = i64::MIN;
+    while let Some(lane) = below.query_row([last], |row| row.get::<_, Option<i64>>(0))? {
+        found.lanes.push(lane);
+        found.mixed |= query.queue.is_some() || query.event_type.is_some() || query.client.is_some();
+        last = lane;
+    }
+    Ok((found.lanes.len() <= MAX_LANES).then_some(found))
+}
+
+/// The numbers that a time range can have.
+fn range(tx: &Tx<'_>, query: &ListQuery) -> Result<Range> {
+    if query.from.is_none() && query.to.is_none() {
+        return Ok(Range::EVERYTHING);
+    }
+    let sql = tx.sql();
+    let last: i64 = tx.prepare(&sql.last_number)?.query_row([], |row| row.get(0))?;
+    let mut published = tx.prepare(&sql.moment_from)?;
+    let mut searches = Searches::new(query, last);
+    for search in [&mut searches.from, &mut searches.to].into_iter().flatten() {
+        loop {
+            let pivots = search.pivots();
+            if pivots.is_empty() {
+                break;
+            }
+            let mut found = Vec::with_capacity(pivots.len());
+            for pivot in pivots {
+                let at: Option<i64> = published.query_row([pivot], |row| row.get(0)).optional()?;
+                found.push((pivot, at.map(moment).transpose()?));
+            }
+            search.learn(&found);
+        }
+    }
+    Ok(searches.range())
 }
 
 fn summary(tx: &Tx<'_>, id: i64) -> Result<Option<EntrySummary>> {
@@ -86,49 +259,99 @@ fn read(row: &Row<'_>, id: i64, live: bool) -> Result<EntrySummary> {
     })
 }
 
-/// How many entries there are, exactly: what was counted, and what came since.
-fn total(tx: &Tx<'_>, query: &ListQuery) -> Result<u64> {
-    let one = |sql: &str, params: &[&dyn ToSql]| -> Result<i64> {
-        Ok(tx.conn.prepare_cached(sql)?.query_row(params, |row| row.get(0))?)
-    };
-    let sql = tx.sql();
-    let tag = query.tags.first();
-    let mut total = 0;
-    let (live, held) = match tag {
-        None => (&sql.count_live, &sql.count_held),
-        Some(_) => (&sql.count_live_tag, &sql.count_held_tag),
-    };
-    let params: Vec<&dyn ToSql> = tag.iter().map(|tag| *tag as &dyn ToSql).collect();
-    total += match query.status {
-        None => one(live, &params)?,
-        Some(Status::Pending) => one(live, &params)? - one(held, &params)?,
-        Some(Status::Processing) => one(held, &params)?,
-        Some(_) => 0,
-    };
-    let (seq, counts) = log_counts(tx)?;
-    let ends: Vec<End> =
-        End::ALL.into_iter().filter(|end| query.status.is_none_or(|status| status.end() == Some(*end))).collect();
-    match tag {
+/// How many entries there are: what was counted, and what came since.
+fn total(tx: &Tx<'_>, query: &ListQuery) -> Result<Total> {
+    let client = query.client.map(Tsid::to_i64);
+    let (live, mut capped) = live_total(tx, query, client)?;
+    let mut rows = live;
+    let ends = ends_of(query.status);
+    if !ends.is_empty() {
+        let (seq, counts) = log_counts(tx)?;
+        let tail = tail(tx, seq, COUNTED_ROWS)?;
+        capped |= tail.counts.iter().sum::<i64>() >= COUNTED_ROWS;
+        let tag = query.tags.first();
+        let since = match (tag, client) {
+            (None, None) => Tally::new(),
+            (None, Some(_)) => client_tail(tx, seq, tail.upto, client)?,
+            (Some(_), _) => tagged_tail(tx, seq, tail.upto)?,
+        };
+        for end in ends {
+            let (counted, came) = match (tag, client) {
+                (None, None) => (counts[end as usize], tail.counts[end as usize]),
+                (tag, client) => {
+                    let tag = tag.map_or("", String::as_str);
+                    let came = since.get(&(client, tag.to_owned(), end)).copied().unwrap_or(0);
+                    (counted_rows(tx, client, tag, end)?, came)
+                }
+            };
+            let again = superseded(tx, client, tag, end)?;
+            capped |= again >= COUNTED_ROWS;
+            rows += counted + came - again;
+        }
+    }
+    Ok(Total { rows: u64::try_from(rows).unwrap_or(0), capped })
+}
+
+/// How many live entries fit, and whether there may be more.
+fn live_total(tx: &Tx<'_>, query: &ListQuery, client: Option<i64>) -> Result<(i64, bool)> {
+    let (sql, part) = (tx.sql(), LivePart::of(query.status));
+    if part == LivePart::None {
+        return Ok((0, false));
+    }
+    let (rows, held): (i64, i64) = match query.tags.first() {
         None => {
-            let tail = tail(tx, seq, i64::MAX)?;
-            for end in ends {
-                let code = end.code();
-                let superseded = one(&sql.count_superseded, &[&code])?;
-                total += counts[code as usize] + tail.counts[code as usize] - superseded;
+            let count = if client.is_some() { &sql.count_live_client } else { &sql.count_live };
+            let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            let look = part != LivePart::All;
+            let mut statement = tx.prepare(count)?;
+            match client {
+                Some(client) => statement.query_row((COUNTED_ROWS, look, client), read)?,
+                None => statement.query_row((COUNTED_ROWS, look), read)?,
             }
         }
         Some(tag) => {
-            let since = tagged_tail(tx, seq, i64::MAX)?;
-            for end in ends {
-                let code = end.code();
-                let counted: Option<i64> =
-                    tx.prepare(&sql.tag_count)?.query_row((tag, code), |row| row.get(0)).optional()?;
-                let since = since.get(&(tag.clone(), code)).copied().unwrap_or(0);
-                total += counted.unwrap_or(0) + since - one(&sql.count_superseded_tag, &[&code, tag])?;
-            }
+            let one = |row: &Row<'_>| row.get(0);
+            let rows = match client {
+                Some(client) => tx.prepare(&sql.count_live_tag_client)?.query_row((COUNTED_ROWS, tag, client), one)?,
+                None => tx.prepare(&sql.count_live_tag)?.query_row((COUNTED_ROWS, tag), one)?,
+            };
+            let held = match part {
+                LivePart::All => 0,
+                _ => tx.prepare(&sql.count_held_tag)?.query_row((COUNTED_ROWS, tag, client), one)?,
+            };
+            (rows, held)
         }
-    }
-    Ok(u64::try_from(total).unwrap_or(0))
+    };
+    let fitting = match part {
+        LivePart::All | LivePart::None => rows,
+        LivePart::Pending => rows - held,
+        LivePart::Held => held,
+    };
+    Ok((fitting, rows >= COUNTED_ROWS))
+}
+
+/// Counted log rows of a client or a tag.
+fn counted_rows(tx: &Tx<'_>, client: Option<i64>, tag: &str, end: i16) -> Result<i64> {
+    let sql = tx.sql();
+    let rows: Option<i64> = match client {
+        Some(client) => tx.prepare(&sql.client_count)?.query_row((client, tag, end), |row| row.get(0)).optional()?,
+        None => tx.prepare(&sql.tag_count)?.query_row((tag, end), |row| row.get(0)).optional()?,
+    };
+    Ok(rows.unwrap_or(0))
+}
+
+/// Log rows of entries that live again.
+fn superseded(tx: &Tx<'_>, client: Option<i64>, tag: Option<&String>, end: i16) -> Result<i64> {
+    let sql = tx.sql();
+    let one = |row: &Row<'_>| row.get(0);
+    Ok(match (tag, client) {
+        (None, None) => tx.prepare(&sql.count_superseded)?.query_row((end, COUNTED_ROWS), one)?,
+        (None, Some(client)) => tx.prepare(&sql.count_redriven)?.query_row((end, COUNTED_ROWS, client), one)?,
+        (Some(tag), None) => tx.prepare(&sql.count_superseded_tag)?.query_row((end, COUNTED_ROWS, tag), one)?,
+        (Some(tag), Some(client)) => {
+            tx.prepare(&sql.count_redriven_tag)?.query_row((end, COUNTED_ROWS, tag, client), one)?
+        }
+    })
 }
 
 fn log_counts(tx: &Tx<'_>) -> Result<(i64, [i64; 4])> {
@@ -151,15 +374,26 @@ fn tail(tx: &Tx<'_>, seq: i64, limit: i64) -> Result<Tail> {
     })?)
 }
 
-fn tagged_tail(tx: &Tx<'_>, seq: i64, upto: i64) -> Result<HashMap<(String, i16), i64>> {
+fn tagged_tail(tx: &Tx<'_>, seq: i64, upto: i64) -> Result<Tally> {
     let mut statement = tx.prepare(&tx.sql().tagged_tail)?;
     let mut rows = statement.query((seq, upto))?;
-    let mut counts = HashMap::new();
+    let mut counts = Tally::new();
     while let Some(row) = rows.next()? {
-        let status: i16 = row.get(0)?;
+        let (status, client) = (row.get(0)?, row.get(2)?);
         for tag in tags::read(shown(row, 1)?) {
-            *counts.entry((tag, status)).or_insert(0) += 1;
+            tally(&mut counts, client, &tag, status, 1);
         }
+    }
+    Ok(counts)
+}
+
+/// The same by client, of one or of all.
+fn client_tail(tx: &Tx<'_>, seq: i64, upto: i64, of: Option<i64>) -> Result<Tally> {
+    let mut statement = tx.prepare(&tx.sql().client_tail)?;
+    let mut rows = statement.query((seq, upto, of))?;
+    let mut counts = Tally::new();
+    while let Some(row) = rows.next()? {
+        counts.insert((row.get(0)?, String::new(), row.get(1)?), row.get(2)?);
     }
     Ok(counts)
 }
@@ -169,7 +403,7 @@ struct Counted {
     seq: i64,
     tail: Tail,
     before: [i64; 4],
-    tags: HashMap<(String, i16), i64>,
+    tally: Tally,
 }
 
 impl SqliteStore {
@@ -193,8 +427,12 @@ impl SqliteStore {
 fn count(tx: &Tx<'_>) -> Result<Counted> {
     let (seq, before) = log_counts(tx)?;
     let tail = tail(tx, seq, COUNTED)?;
-    let tags = if tail.upto > seq { tagged_tail(tx, seq, tail.upto)? } else { HashMap::new() };
-    Ok(Counted { seq, tail, before, tags })
+    let mut tally = Tally::new();
+    if tail.upto > seq {
+        tally.extend(tagged_tail(tx, seq, tail.upto)?);
+        tally.extend(client_tail(tx, seq, tail.upto, None)?);
+    }
+    Ok(Counted { seq, tail, before, tally })
 }
 
 /// Saves counts, unless somebody else counted meanwhile.
@@ -206,11 +444,7 @@ fn save(tx: &Tx<'_>, counted: &Counted) -> Result<()> {
     let mut counts = before;
     counts.iter_mut().zip(counted.tail.counts).for_each(|(count, more)| *count += more);
     save_counts(tx, seq, counted.tail.upto, counts)?;
-    let mut statement = tx.prepare(&tx.sql().count_tag)?;
-    for ((tag, status), rows) in &counted.tags {
-        statement.execute((tag, status, rows))?;
-    }
-    Ok(())
+    add_tally(tx, &counted.tally, 1)
 }
 
 fn save_counts(tx: &Tx<'_>, seq: i64, upto: i64, counts: [i64; 4]) -> Result<()> {
@@ -225,7 +459,7 @@ pub(super) fn counted_upto(tx: &Tx<'_>) -> Result<i64> {
 }
 
 /// Takes removed log rows off the counts.
-pub(super) fn uncount(tx: &Tx<'_>, removed: &[(i16, i64)], of_tags: &HashMap<(String, i16), i64>) -> Result<()> {
+pub(super) fn uncount(tx: &Tx<'_>, removed: &[(i16, i64)], tally: &Tally) -> Result<()> {
     let (seq, mut counts) = log_counts(tx)?;
     for (status, rows) in removed {
         if let Some(count) = usize::try_from(*status).ok().and_then(|status| counts.get_mut(status)) {
@@ -233,10 +467,26 @@ pub(super) fn uncount(tx: &Tx<'_>, removed: &[(i16, i64)], of_tags: &HashMap<(St
         }
     }
     save_counts(tx, seq, seq, counts)?;
-    let (mut count, mut drop_empty) = (tx.prepare(&tx.sql().count_tag)?, tx.prepare(&tx.sql().drop_empty_count)?);
-    for ((tag, status), rows) in of_tags {
-        count.execute((tag, status, -rows))?;
-        drop_empty.execute((tag, status))?;
+    add_tally(tx, tally, -1)?;
+    let sql = tx.sql();
+    let (mut of_tag, mut of_client) = (tx.prepare(&sql.drop_empty_count)?, tx.prepare(&sql.drop_empty_client_count)?);
+    for (client, tag, status) in tally.keys() {
+        match client {
+            Some(client) => of_client.execute((client, tag, status))?,
+            None => of_tag.execute((tag, status))?,
+        };
+    }
+    Ok(())
+}
+
+fn add_tally(tx: &Tx<'_>, tally: &Tally, times: i64) -> Result<()> {
+    let sql = tx.sql();
+    let (mut of_tag, mut of_client) = (tx.prepare(&sql.count_tag)?, tx.prepare(&sql.count_client)?);
+    for ((client, tag, status), rows) in tally {
+        match client {
+            Some(client) => of_client.execute((client, tag, status, rows * times))?,
+            None => of_tag.execute((tag, status, rows * times))?,
+        };
     }
     Ok(())
 }

@@ -41,6 +41,7 @@ mod writer;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -57,6 +58,7 @@ use self::writer::Inbox;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
 use crate::keys::{KeyChanges, KeyStore};
+use crate::listing::Turns;
 use crate::standing::Standing;
 use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Probe,
@@ -94,6 +96,9 @@ struct Inner {
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     reads: Arc<Jobs>,
+    /// Lists have readers of their own, so that nothing else waits for them.
+    lists: Arc<Jobs>,
+    list_turns: Turns,
     /// Ends when the last thread has closed its connection.
     threads: watch::Receiver<()>,
     key_changes: KeyChanges,
@@ -115,6 +120,7 @@ impl Inner {
     fn close(&self) {
         self.inbox.jobs.close();
         self.reads.close();
+        self.lists.close();
         self.inbox.checkpoints.close();
     }
 }
@@ -242,6 +248,27 @@ impl SqliteStore {
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
+    /// Reads for a list: in a turn and on a connection of its own, within the time that a list may take, and only as long as
+    /// somebody waits for it.
+    async fn read_list<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Tx<'_>) -> Result<T> + Send + 'static,
+    {
+        self.check_running()?;
+        let _turn = self.inner.list_turns.enter().await?;
+        let gone = Arc::new(AtomicBool::new(false));
+        let _caller = Attendance(gone.clone());
+        let limit = self.inner.shared.options.list_timeout;
+        let work = move |tx: &mut Tx<'_>| reader::watched(limit, gone, || work(tx));
+        if self.inner.keeping == open::Keeping::Memory {
+            return self.write(Urgency::Finish, work).await;
+        }
+        let (job, answer) = job(work);
+        self.inner.lists.push(Urgency::Finish, job)?;
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
     async fn read<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -254,6 +281,15 @@ impl SqliteStore {
         let (job, answer) = job(work);
         self.inner.reads.push(Urgency::Finish, job)?;
         answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+}
+
+/// Whether the caller of a list is still there.
+struct Attendance(Arc<AtomicBool>);
+
+impl Drop for Attendance {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -18,6 +18,7 @@ use super::writer::{Inbox, Writer};
 use super::{Inner, SqliteStore, migrate, reader, standing, writer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keys::KeyChanges;
+use crate::listing::Turns;
 use crate::store::StoreOptions;
 
 /// More than there are statements, so that none is compiled twice.
@@ -95,6 +96,7 @@ struct Ready {
     inbox: Arc<Inbox>,
     writer: Writer,
     readers: Vec<Connection>,
+    list_readers: Vec<Connection>,
     /// Copies the write-ahead log, where there is one.
     copier: Option<Connection>,
 }
@@ -117,13 +119,18 @@ fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Re
         time.at_least(conn.query_row(&sql.last_moment, [], |row| row.get(0))?);
         Ok(conn)
     })?;
-    let readers_wanted = if keeping == Keeping::File { reader::READERS } else { 0 };
-    let mut readers = Vec::with_capacity(readers_wanted);
-    for _ in 0..readers_wanted {
-        let reader = patiently(options.store.lock_timeout, || connect(&path, keeping, &options, reader::CACHE_KIB))?;
-        reader.pragma_update(None, "query_only", true)?;
-        readers.push(reader);
-    }
+    let connect_readers = |wanted: usize| -> Result<Vec<Connection>> {
+        let mut readers = Vec::with_capacity(wanted);
+        for _ in 0..if keeping == Keeping::File { wanted } else { 0 } {
+            let reader =
+                patiently(options.store.lock_timeout, || connect(&path, keeping, &options, reader::CACHE_KIB))?;
+            reader.pragma_update(None, "query_only", true)?;
+            readers.push(reader);
+        }
+        Ok(readers)
+    };
+    let (readers, mut list_readers) = (connect_readers(reader::READERS)?, connect_readers(reader::LIST_READERS)?);
+    list_readers.iter_mut().try_for_each(reader::ask)?;
     let (place, copier) = match keeping {
         Keeping::File => {
             let copier =
@@ -148,13 +155,13 @@ fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Re
         // Without a write-ahead log a commit waits for other connections' reads to end.
         writer.wait_at_commit()?;
     }
-    Ok(Ready { path, keeping, shared, inbox, writer, readers, copier })
+    Ok(Ready { path, keeping, shared, inbox, writer, readers, list_readers, copier })
 }
 
 impl Ready {
     fn start(self) -> Result<SqliteStore> {
         let (alive, threads) = watch::channel(());
-        let reads = Arc::new(Jobs::new());
+        let (reads, lists) = (Arc::new(Jobs::new()), Arc::new(Jobs::new()));
         let inner = Inner {
             path: self.path,
             name: format!("{:016x}", rand::random::<u64>()),
@@ -162,13 +169,16 @@ impl Ready {
             shared: self.shared.clone(),
             inbox: self.inbox.clone(),
             reads: reads.clone(),
+            lists: lists.clone(),
+            list_turns: Turns::new(self.shared.options.max_lists.min(reader::LIST_READERS)),
             threads,
             key_changes: KeyChanges::default(),
         };
         // From here on an error drops `inner`, which ends the threads started before it.
         let store = SqliteStore { inner: Arc::new(inner) };
-        for conn in self.readers {
-            let (shared, reads, alive) = (self.shared.clone(), reads.clone(), alive.clone());
+        let readers = self.readers.into_iter().map(|conn| (conn, &reads));
+        for (conn, jobs) in readers.chain(self.list_readers.into_iter().map(|conn| (conn, &lists))) {
+            let (shared, reads, alive) = (self.shared.clone(), jobs.clone(), alive.clone());
             spawn("tidegate-read", move || {
                 reader::run(&conn, &shared, &reads);
                 drop(conn);

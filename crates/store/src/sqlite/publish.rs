@@ -165,7 +165,8 @@ impl<'t, 'c> Publishing<'t, 'c> {
             (1, Some(due)) => (State::Timed, due),
             _ => (State::Parked, id),
         };
-        tags::put_new(self.tx, id, queue_id, event.priority, rank, &event.tags)?;
+        let of_queue = (queue_id, event.queue.client().map(Tsid::to_i64));
+        tags::put_new(self.tx, id, of_queue, event.priority, rank, &event.tags)?;
         if let Some(request) = &event.idempotency {
             let expires = later(now, request.window)?;
             let key = params![client(event), request.key, id, event_id.to_i64(), expires, request.fingerprint];

@@ -507,11 +507,12 @@ queries! {
     /// Primary key.
     retry_of_fact = "SELECT retry FROM {ns}_events WHERE id = ?1";
     /// Primary keys.
-    where_is = "SELECT q.event_id, q.queue_id, q.place, q.due_at, q.lease_until, coalesce(l.priority, -1000 - q.lane) \
+    where_is = "SELECT q.event_id, q.queue_id, q.place, q.due_at, q.lease_until, coalesce(l.priority, -1000 - q.lane), \
+         q.client_id \
          FROM {ns}_event_queue q LEFT JOIN {ns}_lanes l ON l.id = q.lane WHERE q.id = ?1";
     /// Primary key and event_tags_rank.
-    put_tag = "INSERT OR REPLACE INTO {ns}_event_tags (tag, entry_id, queue_id, state, priority, rank) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    put_tag = "INSERT OR REPLACE INTO {ns}_event_tags (tag, entry_id, queue_id, state, priority, rank, client_id) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     /// Primary key; moves in event_tags_rank.
     move_tag = "UPDATE {ns}_event_tags SET state = ?3, rank = ?4 WHERE tag = ?1 AND entry_id = ?2";
     /// Primary key.
@@ -519,7 +520,9 @@ queries! {
     /// The live tags, whole: only for an entry whose fact, and with it its tags, is missing.
     forget_tags = "DELETE FROM {ns}_event_tags WHERE entry_id = ?1";
     /// Primary key.
-    put_log_tag = "INSERT OR REPLACE INTO {ns}_log_tags (tag, status, entry_id) VALUES (?1, ?2, ?3)";
+    put_log_tag = "INSERT OR REPLACE INTO {ns}_log_tags (tag, status, entry_id, client_id) VALUES (?1, ?2, ?3, ?4)";
+    /// Primary key.
+    client_of_queue = "SELECT client_id FROM {ns}_queues WHERE id = ?1";
     /// Primary key.
     delete_log_tag = "DELETE FROM {ns}_log_tags WHERE tag = ?1 AND status = ?2 AND entry_id = ?3";
     /// Index event_tags_rank, then primary keys; stepped only as far as needed.
@@ -549,7 +552,7 @@ queries! {
          AND action IN (0, 1) AND token = ?2";
     /// Index event_audit_entry.
     audit = concat!("SELECT ", audit!(), " FROM {ns}_event_audit INDEXED BY {ns}_event_audit_entry \
-         WHERE entry_id = ?1 ORDER BY id");
+         WHERE entry_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3");
     /// Index event_audit_entry, from its end.
     last_verdict = concat!("SELECT ", audit!(), " FROM {ns}_event_audit INDEXED BY {ns}_event_audit_entry \
          WHERE entry_id = ?1 AND worker = ?2 AND (?3 IS NULL OR token = ?3) AND action IN (2, 3) ORDER BY id DESC LIMIT 1");
@@ -573,29 +576,140 @@ queries! {
          coalesce(sum(status = 2), 0), coalesce(sum(status = 3), 0) \
          FROM (SELECT seq, status FROM {ns}_event_log WHERE seq > ?1 ORDER BY seq LIMIT ?2)";
     /// Primary keys, from where the counts stop.
-    tagged_tail = "SELECT g.status, e.tags FROM {ns}_event_log g CROSS JOIN {ns}_events e ON e.id = g.event_id \
+    tagged_tail = "SELECT g.status, e.tags, g.client_id FROM {ns}_event_log g CROSS JOIN {ns}_events e ON e.id = g.event_id \
          WHERE g.seq > ?1 AND g.seq <= ?2 AND g.flags & 1";
+    /// Primary key, from where the counts stop.
+    client_tail = "SELECT client_id, status, count(*) FROM (\
+         SELECT client_id, status FROM {ns}_event_log WHERE seq > ?1 AND seq <= ?2) \
+         WHERE client_id IS NOT NULL AND (?3 IS NULL OR client_id = ?3) GROUP BY client_id, status";
+    /// Primary key.
+    count_client = "INSERT INTO {ns}_client_counts (client_id, tag, status, rows) VALUES (?1, ?2, ?3, ?4) \
+         ON CONFLICT (client_id, tag, status) DO UPDATE SET rows = rows + excluded.rows";
+    /// Primary key.
+    client_count = "SELECT rows FROM {ns}_client_counts WHERE client_id = ?1 AND tag = ?2 AND status = ?3";
+    /// Primary key.
+    drop_empty_client_count = "DELETE FROM {ns}_client_counts WHERE client_id = ?1 AND tag = ?2 AND status = ?3 AND rows <= 0";
     /// Primary key.
     count_tag = "INSERT INTO {ns}_tag_counts (tag, status, rows) VALUES (?1, ?2, ?3) \
          ON CONFLICT (tag, status) DO UPDATE SET rows = rows + excluded.rows";
     /// Primary key.
     tag_count = "SELECT rows FROM {ns}_tag_counts WHERE tag = ?1 AND status = ?2";
     /// Index event_log_superseded.
-    count_superseded = "SELECT count(*) FROM {ns}_event_log INDEXED BY {ns}_event_log_superseded \
-         WHERE superseded = 1 AND status = ?1";
+    count_superseded = "SELECT count(*) FROM (SELECT 1 FROM {ns}_event_log INDEXED BY {ns}_event_log_superseded \
+         WHERE superseded = 1 AND status = ?1 LIMIT ?2)";
+    /// Index event_log_redriven.
+    count_redriven = "SELECT count(*) FROM (SELECT 1 FROM {ns}_event_log INDEXED BY {ns}_event_log_redriven \
+         WHERE client_id = ?3 AND superseded = 1 AND status = ?1 LIMIT ?2)";
     /// Index event_log_superseded, then primary keys.
-    count_superseded_tag = "SELECT count(*) FROM {ns}_event_log g INDEXED BY {ns}_event_log_superseded \
+    count_superseded_tag = "SELECT count(*) FROM (SELECT 1 FROM {ns}_event_log g INDEXED BY {ns}_event_log_superseded \
          CROSS JOIN {ns}_events e ON e.id = g.event_id \
-         WHERE g.superseded = 1 AND g.status = ?1 AND g.flags & 1 AND instr(',' || e.tags || ',', ',' || ?2 || ',') > 0";
-    /// The smallest index, whole, without reading it.
-    count_live = "SELECT count(*) FROM {ns}_event_queue";
-    /// The live table, whole.
-    count_held = "SELECT count(*) FROM {ns}_event_queue WHERE lease_until IS NOT NULL";
+         WHERE g.superseded = 1 AND g.status = ?1 AND g.flags & 1 AND instr(',' || e.tags || ',', ',' || ?3 || ',') > 0 LIMIT ?2)";
+    /// Index event_log_redriven, then primary keys.
+    count_redriven_tag = "SELECT count(*) FROM (SELECT 1 FROM {ns}_event_log g INDEXED BY {ns}_event_log_redriven \
+         CROSS JOIN {ns}_events e ON e.id = g.event_id \
+         WHERE g.client_id = ?4 AND g.superseded = 1 AND g.status = ?1 AND g.flags & 1 \
+         AND instr(',' || e.tags || ',', ',' || ?3 || ',') > 0 LIMIT ?2)";
+    /// The live table, up to a bound: how many rows, and how many of them are held.
+    count_live = "SELECT count(*), coalesce(sum(lease_until IS NOT NULL), 0) \
+         FROM (SELECT CASE WHEN ?2 THEN lease_until END AS lease_until FROM {ns}_event_queue LIMIT ?1)";
+    /// Index event_queue_client.
+    count_live_client = "SELECT count(*), coalesce(sum(lease_until IS NOT NULL), 0) \
+         FROM (SELECT CASE WHEN ?2 THEN lease_until END AS lease_until \
+               FROM {ns}_event_queue INDEXED BY {ns}_event_queue_client WHERE client_id = ?3 LIMIT ?1)";
     /// Primary key.
-    count_live_tag = "SELECT count(*) FROM {ns}_event_tags WHERE tag = ?1";
+    count_live_tag = "SELECT count(*) FROM (SELECT 1 FROM {ns}_event_tags WHERE tag = ?2 LIMIT ?1)";
+    /// Index event_tags_client.
+    count_live_tag_client = "SELECT count(*) FROM (SELECT 1 FROM {ns}_event_tags INDEXED BY {ns}_event_tags_client \
+         WHERE client_id = ?3 AND tag = ?2 LIMIT ?1)";
     /// Index event_tags_rank, one walk per queue.
-    count_held_tag = "SELECT count(*) FROM {ns}_queues n CROSS JOIN {ns}_event_tags t INDEXED BY {ns}_event_tags_rank \
-         ON t.queue_id = n.id WHERE t.tag = ?1 AND t.state = 3";
+    count_held_tag = "SELECT count(*) FROM (SELECT 1 FROM {ns}_queues n \
+         CROSS JOIN {ns}_event_tags t INDEXED BY {ns}_event_tags_rank ON t.queue_id = n.id \
+         WHERE t.tag = ?2 AND t.state = 3 AND (?3 IS NULL OR n.client_id = ?3) LIMIT ?1)";
+
+    // Lists: numbers below ?1, youngest first, at most ?2. ?3 is the live part (`LivePart`) or how entries ended.
+
+    /// Primary key.
+    list_live = "SELECT id FROM {ns}_event_queue WHERE id < ?1 AND (?3 = 1 OR (lease_until IS NOT NULL) = (?3 = 3)) ORDER BY id DESC LIMIT ?2";
+    /// Index event_log_key.
+    list_log = "SELECT id FROM {ns}_event_log INDEXED BY {ns}_event_log_key WHERE id < ?1 AND superseded <> 1 \
+         ORDER BY id DESC LIMIT ?2";
+    /// Index event_log_ends.
+    list_ended = "SELECT id FROM {ns}_event_log INDEXED BY {ns}_event_log_ends \
+         WHERE status = ?3 AND status > 0 AND superseded <> 1 AND id < ?1 ORDER BY id DESC LIMIT ?2";
+    /// Index event_queue_client.
+    list_live_client = "SELECT id FROM {ns}_event_queue INDEXED BY {ns}_event_queue_client \
+         WHERE client_id = ?4 AND id < ?1 AND (?3 = 1 OR (lease_until IS NOT NULL) = (?3 = 3)) ORDER BY id DESC LIMIT ?2";
+    /// Index event_log_client.
+    list_log_client = "SELECT id FROM {ns}_event_log INDEXED BY {ns}_event_log_client \
+         WHERE client_id = ?4 AND status = ?3 AND superseded <> 1 AND id < ?1 ORDER BY id DESC LIMIT ?2";
+    /// Index event_queue_fresh.
+    list_fresh = "SELECT id FROM {ns}_event_queue INDEXED BY {ns}_event_queue_fresh \
+         WHERE lane = ?4 AND place = 0 AND id < ?1 AND (?3 = 1 OR (lease_until IS NOT NULL) = (?3 = 3)) ORDER BY id DESC LIMIT ?2";
+    /// Index event_queue_waiting.
+    list_waiting = "SELECT id FROM {ns}_event_queue INDEXED BY {ns}_event_queue_waiting \
+         WHERE lane = ?4 AND place IN (1, 2) AND id < ?1 AND (?3 = 1 OR (lease_until IS NOT NULL) = (?3 = 3)) ORDER BY id DESC LIMIT ?2";
+    /// Index event_queue_arrived, then primary keys.
+    list_arrived = "SELECT q.id FROM {ns}_event_queue q INDEXED BY {ns}_event_queue_arrived \
+         WHERE q.place = 3 AND q.id < ?1 AND (?3 = 1 OR (lease_until IS NOT NULL) = (?3 = 3)) AND (?4 IS NULL OR q.client_id = ?4) \
+         AND (?5 IS NULL OR EXISTS (SELECT 1 FROM {ns}_queues n WHERE n.id = q.queue_id AND n.name = ?5 \
+                                    AND coalesce(n.client_id, 0) = coalesce(?6, 0))) \
+         AND (?7 IS NULL OR (SELECT e.event_type FROM {ns}_events e WHERE e.id = q.event_id) = ?7) \
+         ORDER BY q.id DESC LIMIT ?2";
+    /// Index event_log_lane.
+    list_log_lane = "SELECT id FROM {ns}_event_log INDEXED BY {ns}_event_log_lane \
+         WHERE lane = ?4 AND status = ?3 AND superseded <> 1 AND id < ?1 ORDER BY id DESC LIMIT ?2";
+    /// Primary key.
+    list_tag = "SELECT entry_id FROM {ns}_event_tags WHERE tag = ?4 AND entry_id < ?1 AND (?3 = 1 OR state <> 3) \
+         ORDER BY entry_id DESC LIMIT ?2";
+    /// Index event_tags_client.
+    list_tag_client = "SELECT entry_id FROM {ns}_event_tags INDEXED BY {ns}_event_tags_client \
+         WHERE client_id = ?5 AND tag = ?4 AND entry_id < ?1 AND (?3 = 1 OR state <> 3) ORDER BY entry_id DESC LIMIT ?2";
+    /// Index event_tags_rank, in each queue.
+    list_tag_held = "SELECT t.entry_id FROM {ns}_queues n CROSS JOIN {ns}_event_tags t INDEXED BY {ns}_event_tags_rank \
+         ON t.queue_id = n.id WHERE t.tag = ?4 AND t.state = ?3 AND t.entry_id < ?1 AND (?5 IS NULL OR n.client_id = ?5) \
+         ORDER BY t.entry_id DESC LIMIT ?2";
+    /// Primary key.
+    list_log_tag = "SELECT entry_id FROM {ns}_log_tags WHERE tag = ?4 AND status = ?3 AND entry_id < ?1 \
+         ORDER BY entry_id DESC LIMIT ?2";
+    /// Index log_tags_client.
+    list_log_tag_client = "SELECT entry_id FROM {ns}_log_tags INDEXED BY {ns}_log_tags_client \
+         WHERE client_id = ?5 AND tag = ?4 AND status = ?3 AND entry_id < ?1 ORDER BY entry_id DESC LIMIT ?2";
+    /// Primary key: held entries are found by walking over those that wait.
+    list_worker_live = "SELECT id FROM {ns}_event_queue \
+         WHERE id < ?1 AND lease_until IS NOT NULL AND worker = ?4 AND ?3 IN (1, 3) ORDER BY id DESC LIMIT ?2";
+    /// Index event_queue_client.
+    list_worker_live_client = "SELECT id FROM {ns}_event_queue INDEXED BY {ns}_event_queue_client \
+         WHERE client_id = ?5 AND id < ?1 AND lease_until IS NOT NULL AND worker = ?4 AND ?3 IN (1, 3) \
+         ORDER BY id DESC LIMIT ?2";
+    /// Index event_log_worker.
+    list_log_worker = "SELECT id FROM {ns}_event_log INDEXED BY {ns}_event_log_worker \
+         WHERE worker = ?4 AND status = ?3 AND client_id IS NULL AND superseded <> 1 AND id < ?1 ORDER BY id DESC LIMIT ?2";
+    /// Index event_log_worker_client.
+    list_log_worker_client = "SELECT id FROM {ns}_event_log INDEXED BY {ns}_event_log_worker_client \
+         WHERE client_id = ?5 AND worker = ?4 AND status = ?3 AND superseded <> 1 AND id < ?1 ORDER BY id DESC LIMIT ?2";
+    /// The queues, whole, or those of a client.
+    clients = "SELECT DISTINCT client_id FROM {ns}_queues WHERE client_id IS NOT NULL";
+    /// The queues, whole, and index lanes_key: the lanes of a client, a queue and a type, as far as each is given, and whether
+    /// a lane holds other types too.
+    lanes_of = "SELECT l.id, ?4 IS NOT NULL AND CASE WHEN l.state = 0 THEN l.event_type ELSE l.was_type END IS NULL \
+         FROM {ns}_queues n CROSS JOIN {ns}_lanes l ON l.queue_id = n.id \
+         WHERE (?1 IS NULL OR n.client_id = ?1) \
+         AND (?2 IS NULL OR n.name = ?2 AND coalesce(n.client_id, 0) = coalesce(?3, 0)) \
+         AND (?4 IS NULL OR CASE WHEN l.state = 0 THEN l.event_type ELSE l.was_type END IS NULL \
+              OR CASE WHEN l.state = 0 THEN l.event_type ELSE l.was_type END = ?4) LIMIT ?5";
+    /// Index event_log_lane: lanes below zero, from one to the next. What ended before it was sorted in has such a one,
+    /// whatever its queue.
+    next_lane_below = "SELECT min(lane) FROM {ns}_event_log INDEXED BY {ns}_event_log_lane \
+         WHERE lane > ?1 AND lane < 0 AND superseded <> 1";
+    /// The ends of the primary key and of event_log_key.
+    last_number = "SELECT max(coalesce((SELECT max(id) FROM {ns}_event_queue), 0), \
+         coalesce((SELECT max(id) FROM {ns}_event_log), 0))";
+    /// Primary keys and event_log_key: when the first entry at or above a number was published.
+    moment_from = "SELECT coalesce((SELECT e.created_at FROM {ns}_events e WHERE e.id = c.event_id), \
+         ((c.event_id >> 22) + 1577836800000) * 1000) FROM (\
+         SELECT * FROM (SELECT id, event_id FROM {ns}_event_queue WHERE id >= ?1 ORDER BY id LIMIT 1) UNION ALL \
+         SELECT * FROM (SELECT id, event_id FROM {ns}_event_log INDEXED BY {ns}_event_log_key WHERE id >= ?1 ORDER BY id LIMIT 1)\
+         ) AS c ORDER BY c.id LIMIT 1";
 
     /// Primary keys.
     summary_live = concat!("SELECT q.event_id, n.name, q.attempts, q.max_attempts, coalesce(l.priority, -1000 - q.lane), \
@@ -608,19 +722,21 @@ queries! {
          FROM {ns}_event_log g JOIN {ns}_queues n ON n.id = g.queue_id LEFT JOIN {ns}_lanes l ON l.id = g.lane \
          LEFT JOIN {ns}_events e ON e.id = g.event_id WHERE g.id = ?1 ORDER BY g.generation DESC LIMIT 1");
     /// The whole table, which holds a day's consumers.
-    all_consumers = "SELECT c.worker, n.name, c.seen_at, n.client_id FROM {ns}_consumers c JOIN {ns}_queues n ON n.id = c.queue_id";
+    all_consumers = "SELECT c.worker, n.name, c.seen_at, n.client_id FROM {ns}_consumers c \
+         JOIN {ns}_queues n ON n.id = c.queue_id WHERE ?1 IS NULL OR n.client_id = ?1";
     /// The live table, whole: the worker list is asked for by people.
     all_held = "SELECT q.worker, n.name, q.id, coalesce(q.updated_at, q.processing_started_at, q.lease_until), n.client_id \
-         FROM {ns}_event_queue q JOIN {ns}_queues n ON n.id = q.queue_id WHERE q.lease_until IS NOT NULL";
+         FROM {ns}_event_queue q JOIN {ns}_queues n ON n.id = q.queue_id \
+         WHERE q.lease_until IS NOT NULL AND (?1 IS NULL OR n.client_id = ?1)";
 
     /// Primary key, from its start.
     forget_audit = "DELETE FROM {ns}_event_audit WHERE id IN \
          (SELECT id FROM (SELECT id, created_at FROM {ns}_event_audit ORDER BY id LIMIT ?2) WHERE created_at < ?1)";
     /// Index event_log_key, from where the last batch stopped.
-    old_entries = "SELECT id, max(generation), event_id, min(seq), max(seq), max(finished_at), max(flags) \
+    old_entries = "SELECT id, max(generation), event_id, min(seq), max(seq), max(finished_at), max(flags), client_id \
          FROM {ns}_event_log INDEXED BY {ns}_event_log_key WHERE id > ?1 GROUP BY id ORDER BY id LIMIT ?2";
     /// Index event_log_key.
-    old_entry = "SELECT id, max(generation), event_id, min(seq), max(seq), max(finished_at), max(flags) \
+    old_entry = "SELECT id, max(generation), event_id, min(seq), max(seq), max(finished_at), max(flags), client_id \
          FROM {ns}_event_log INDEXED BY {ns}_event_log_key WHERE id = ?1 GROUP BY id";
     /// Index event_log_key.
     log_rows_of = "SELECT seq, status, superseded FROM {ns}_event_log INDEXED BY {ns}_event_log_key WHERE id = ?1";
@@ -674,7 +790,11 @@ mod tests {
             "move_tag_leases",
             "forget_tags",
             "count_live",
-            "count_held",
+            "list_tag_held",
+            "client_tail",
+            "lanes_of",
+            "clients",
+            "moment_from",
             "all_consumers",
             "all_held",
             "projections_at",

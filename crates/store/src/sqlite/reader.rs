@@ -1,19 +1,55 @@
 //! Threads that read. Each has its own connection and sees one snapshot per job.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
 use super::jobs::Jobs;
 use super::tx::{Known, Shared, Tx};
 use crate::error::{Error, Result};
+use crate::listing::too_slow;
 
 /// How many there are.
 pub(super) const READERS: usize = 2;
+/// How many there are for lists.
+pub(super) const LIST_READERS: usize = 2;
 /// The page cache of a reader, in KiB.
 pub(super) const CACHE_KIB: i32 = 2 << 10;
+
+/// After how many of its steps SQLite asks whether a list shall go on: some tens of microseconds.
+const OPERATIONS: std::ffi::c_int = 1_000;
+
+/// Until when a list may run, and whether its caller has gone.
+struct Watch {
+    until: Instant,
+    gone: Arc<AtomicBool>,
+}
+
+thread_local! {
+    /// The watch on the list that this thread runs: SQLite asks from within the statement, on the same thread.
+    static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
+}
+
+/// Has SQLite ask now and then whether what runs on this connection shall go on.
+pub(super) fn ask(conn: &mut Connection) -> Result<()> {
+    let over = |watch: &Watch| Instant::now() >= watch.until || watch.gone.load(Ordering::Acquire);
+    conn.progress_handler(OPERATIONS, Some(move || WATCH.with_borrow(|watch| watch.as_ref().is_some_and(over))))?;
+    Ok(())
+}
+
+/// Runs a list with a watch on the clock and on its caller. On a connection that does not ask it just runs.
+pub(super) fn watched<T>(limit: Duration, gone: Arc<AtomicBool>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let until = Instant::now() + limit;
+    WATCH.set(Some(Watch { until, gone }));
+    let answer = work();
+    WATCH.set(None);
+    answer.map_err(|error| if Instant::now() >= until { too_slow(limit) } else { error })
+}
 
 /// Works until the jobs are closed and empty.
 pub(super) fn run(conn: &Connection, shared: &Arc<Shared>, jobs: &Jobs) {

@@ -87,6 +87,7 @@ struct Old {
     last_seq: i64,
     finished_at: i64,
     flags: Option<i64>,
+    client: Option<i64>,
 }
 
 impl Old {
@@ -97,6 +98,7 @@ impl Old {
             last_seq: row.get(4)?,
             finished_at: row.get(5)?,
             flags: row.get(6)?,
+            client: row.get(7)?,
         })
     }
 }
@@ -156,7 +158,7 @@ fn forget(tx: &mut Tx<'_>, retention: &Retention, ids: &[i64]) -> Result<u64> {
         }
     }
     let removed: Vec<(i16, i64)> = gone.rows.into_iter().collect();
-    listing::uncount(tx, &removed, &gone.tags)?;
+    listing::uncount(tx, &removed, &gone.tally)?;
     Ok(gone.entries)
 }
 
@@ -164,7 +166,7 @@ fn forget(tx: &mut Tx<'_>, retention: &Retention, ids: &[i64]) -> Result<u64> {
 struct Gone {
     entries: u64,
     rows: HashMap<i16, i64>,
-    tags: HashMap<(String, i16), i64>,
+    tally: listing::Tally,
 }
 
 fn forget_one(tx: &Tx<'_>, old: &Old, statuses: &[i16], gone: &mut Gone) -> Result<()> {
@@ -176,12 +178,15 @@ fn forget_one(tx: &Tx<'_>, old: &Old, statuses: &[i16], gone: &mut Gone) -> Resu
         }
         for status in statuses {
             for tag in &tags {
-                *gone.tags.entry((tag.clone(), *status)).or_insert(0) += 1;
+                listing::tally(&mut gone.tally, old.client, tag, *status, 1);
             }
         }
     }
     for status in statuses {
         *gone.rows.entry(*status).or_insert(0) += 1;
+        if old.client.is_some() {
+            *gone.tally.entry((old.client, String::new(), *status)).or_insert(0) += 1;
+        }
     }
     tx.prepare(&sql.forget_log)?.execute([old.id])?;
     tx.prepare(&sql.delete_fact)?.execute([old.event_id])?;

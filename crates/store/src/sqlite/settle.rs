@@ -146,7 +146,7 @@ pub(super) fn end_entry(tx: &mut Tx<'_>, id: i64, ending: &Ending<'_>) -> Result
 pub(super) fn end_live(tx: &mut Tx<'_>, id: i64, live: &Live, ending: &Ending<'_>) -> Result<()> {
     end_entry(tx, id, ending)?;
     if tags::is_tagged(live.flags) {
-        tags::end(tx, id, live.event_id, ending.end.code())?;
+        tags::end(tx, id, live.event_id, live.queue_id, ending.end.code())?;
     }
     live.promote_next(tx)
 }

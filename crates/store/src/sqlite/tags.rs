@@ -58,7 +58,7 @@ fn put_at(tx: &Tx<'_>, id: i64, place: &Place, tags: &[String]) -> Result<()> {
     let (state, rank) = place.rank(id);
     let mut statement = tx.prepare(&tx.sql().put_tag)?;
     for tag in tags {
-        statement.execute((tag, id, place.queue_id, state as i64, place.priority, rank))?;
+        statement.execute((tag, id, place.queue_id, state as i64, place.priority, rank, place.client))?;
     }
     Ok(())
 }
@@ -67,14 +67,14 @@ fn put_at(tx: &Tx<'_>, id: i64, place: &Place, tags: &[String]) -> Result<()> {
 pub(super) fn put_new(
     tx: &Tx<'_>,
     id: i64,
-    queue_id: i64,
+    (queue_id, client): (i64, Option<i64>),
     priority: i16,
     (state, rank): (State, i64),
     tags: &[String],
 ) -> Result<()> {
     let mut statement = tx.prepare(&tx.sql().put_tag)?;
     for tag in tags {
-        statement.execute((tag, id, queue_id, state as i64, priority, rank))?;
+        statement.execute((tag, id, queue_id, state as i64, priority, rank, client))?;
     }
     Ok(())
 }
@@ -105,12 +105,14 @@ pub(super) fn remove(tx: &Tx<'_>, id: i64, tags: &[String]) -> Result<()> {
 }
 
 /// An entry ended: its tags go to the log.
-pub(super) fn end(tx: &Tx<'_>, id: i64, event_id: i64, status: i16) -> Result<()> {
+pub(super) fn end(tx: &Tx<'_>, id: i64, event_id: i64, queue_id: i64, status: i16) -> Result<()> {
     let tags = of_fact(tx, event_id)?;
     remove(tx, id, &tags)?;
+    let client: Option<i64> =
+        tx.prepare(&tx.sql().client_of_queue)?.query_row([queue_id], |row| row.get(0)).optional()?.flatten();
     let mut statement = tx.prepare(&tx.sql().put_log_tag)?;
     for tag in &tags {
-        statement.execute((tag, status, id))?;
+        statement.execute((tag, status, id, client))?;
     }
     Ok(())
 }
@@ -153,6 +155,7 @@ struct Place {
     due: Option<i64>,
     lease_until: Option<i64>,
     priority: i16,
+    client: Option<i64>,
 }
 
 impl Place {
@@ -165,6 +168,7 @@ impl Place {
                 due: row.get(3)?,
                 lease_until: row.get(4)?,
                 priority: row.get(5)?,
+                client: row.get(6)?,
             })
         });
         Ok(found.optional()?)

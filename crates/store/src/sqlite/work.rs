@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::store::{Batch, Claimed};
 use crate::work::{
     AuditRow, Heartbeat, HeartbeatLease, Held, Holder, ListQuery, Page, Report, Reported, Reset, Retained, Retention,
-    Verdict, WorkStore, WorkerView,
+    Verdict, WorkStore, WorkersPage, WorkersQuery,
 };
 
 /// Entries that a worker is shown to hold, at most.
@@ -49,16 +49,17 @@ impl WorkStore for SqliteStore {
         self.read(move |tx| ids.iter().map(|id| queue_of(tx, id.get())).collect()).await
     }
 
-    async fn audit(&self, id: EntryId) -> Result<Vec<AuditRow>> {
-        self.read(move |tx| trail(tx, id)).await
+    async fn audit_page(&self, id: EntryId, after: i64, limit: usize) -> Result<Vec<AuditRow>> {
+        self.read_list(move |tx| trail(tx, id, after, limit)).await
     }
 
     async fn list(&self, query: ListQuery) -> Result<Page> {
-        self.read(move |tx| listing::list(tx, &query)).await
+        crate::listing::check(&query)?;
+        self.read_list(move |tx| listing::list(tx, &query)).await
     }
 
-    async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>> {
-        self.read(move |tx| workers(tx, stale_after)).await
+    async fn workers_page(&self, query: WorkersQuery) -> Result<WorkersPage> {
+        self.read_list(move |tx| workers(tx, &query)).await
     }
 
     async fn claimable(&self, queue: &QueueName, tags: Vec<String>) -> Result<Vec<String>> {
@@ -359,9 +360,9 @@ fn last_verdict(tx: &Tx<'_>, holder: &Holder) -> Result<Option<AuditRow>> {
     found.transpose()
 }
 
-fn trail(tx: &Tx<'_>, id: EntryId) -> Result<Vec<AuditRow>> {
+fn trail(tx: &Tx<'_>, id: EntryId, after: i64, limit: usize) -> Result<Vec<AuditRow>> {
     let mut statement = tx.prepare(&tx.sql().audit)?;
-    let mut rows = statement.query([id.get()])?;
+    let mut rows = statement.query((id.get(), after, i64::try_from(limit).unwrap_or(i64::MAX)))?;
     let mut trail = Vec::new();
     while let Some(row) = rows.next()? {
         trail.push(read_audit(row)?);
@@ -391,16 +392,17 @@ fn read_audit(row: &Row<'_>) -> Result<AuditRow> {
     })
 }
 
-fn workers(tx: &Tx<'_>, stale_after: Duration) -> Result<Vec<WorkerView>> {
+fn workers(tx: &Tx<'_>, query: &WorkersQuery) -> Result<WorkersPage> {
+    let client = query.client.map(tidegate_core::Tsid::to_i64);
     let mut known = BTreeMap::new();
     let mut statement = tx.prepare(&tx.sql().all_consumers)?;
-    let mut rows = statement.query([])?;
+    let mut rows = statement.query([client])?;
     while let Some(row) = rows.next()? {
         let queue = read_queue_name(row, 1, 3)?;
         crate::work::seen(&mut known, row.get(0)?, queue, moment(row.get(2)?)?);
     }
     let mut statement = tx.prepare(&tx.sql().all_held)?;
-    let mut rows = statement.query([])?;
+    let mut rows = statement.query([client])?;
     while let Some(row) = rows.next()? {
         let queue = read_queue_name(row, 1, 4)?;
         let worker = row.get::<_, Option<String>>(0)?.unwrap_or_default();
@@ -410,5 +412,5 @@ fn workers(tx: &Tx<'_>, stale_after: Duration) -> Result<Vec<WorkerView>> {
             view.holds.push(entry_id(row.get(2)?)?);
         }
     }
-    Ok(crate::work::judge_workers(known, moment(tx.now)?, stale_after))
+    Ok(crate::work::judge_workers(known, moment(tx.now)?, query))
 }

@@ -1,8 +1,10 @@
-//! What only PostgreSQL has: locks of groups, isolation levels, answers that are lost on the way, migrations under locks.
-//! Through the store's public calls and plain SQL; what both databases do belongs into `tidegate_store::conformance`.
+//! What only PostgreSQL has: locks of groups, isolation levels, lists that are stuck, answers that are lost on the way,
+//! migrations under locks. Through the store's public calls and plain SQL; what both databases do belongs into
+//! `tidegate_store::conformance`.
 
 mod groups;
 mod isolation;
+mod lists;
 mod lost_answers;
 mod migrations;
 mod scene;
