@@ -455,6 +455,8 @@ macro_rules! conformance_cases {
                 a_stale_tick_changes_nothing,
                 what_cannot_be_published_is_not_lost,
                 every_option_of_the_event_counts,
+                every_field_of_the_event_is_in_its_ticks,
+                an_unchanged_definition_of_every_field_writes_nothing,
                 database_time_decides,
             }
             projections {
