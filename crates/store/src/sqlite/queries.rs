@@ -452,10 +452,11 @@ queries! {
          WHERE name = ?1 AND version = ?2 AND token = ?3 AND seq = ?4 AND state < 2";
     /// Primary key.
     fail_projection = "UPDATE {ns}_projections SET \
-         failures = CASE WHEN failed_entry = ?4 THEN failures + 1 ELSE 1 END, failed_entry = ?4, error = ?5, retry_at = ?6, \
+         failures = CASE WHEN failed_entry IS ?4 THEN failures + 1 ELSE 1 END, failed_entry = ?4, error = ?5, retry_at = ?6, \
          reader_until = ?7, updated_at = ?8 WHERE name = ?1 AND version = ?2 AND token = ?3 AND state < 2";
     /// Primary key.
-    activate_projection = "UPDATE {ns}_projections SET state = 1, updated_at = ?4 \
+    activate_projection = "UPDATE {ns}_projections SET state = 1, updated_at = ?4, \
+         failed_entry = NULL, failures = 0, error = NULL, retry_at = NULL \
          WHERE name = ?1 AND version = ?2 AND token = ?3 AND state < 2";
     /// Primary key, all versions of a name. Their readers are fenced.
     remove_projection = "UPDATE {ns}_projections SET state = 2, token = token + 1, reader = NULL, reader_until = NULL, \

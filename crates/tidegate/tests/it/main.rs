@@ -23,6 +23,7 @@ mod panics;
 mod plain_sql;
 mod pooler;
 mod probing;
+mod projection_failures;
 mod projection_order;
 mod projections;
 mod queue;
