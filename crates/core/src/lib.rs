@@ -16,6 +16,7 @@ pub mod queue;
 pub mod retry;
 pub mod schedule;
 pub mod template;
+pub mod trace;
 pub mod why;
 pub mod work;
 
@@ -30,5 +31,6 @@ pub use queue::{Depth, QueueConfig, QueueSettings, QueueState};
 pub use retry::RetryPolicy;
 pub use schedule::MissedTicks;
 pub use template::EventTemplate;
+pub use trace::TraceContext;
 pub use why::Why;
 pub use work::{Action, Outcome, Status};

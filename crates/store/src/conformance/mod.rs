@@ -362,6 +362,7 @@ macro_rules! conformance_cases {
             why {
                 ready_and_how_many_are_ahead,
                 no_live_consumer_for_its_type,
+                no_live_consumer_for_its_tags,
                 due_at,
                 leased_and_abandoned,
                 behind_in_group,
@@ -513,6 +514,8 @@ macro_rules! conformance_cases {
                 only_held_and_failed_entries_are_reset,
                 a_repeated_request_answers_its_first_result,
                 workers_are_seen_and_go_stale,
+                a_start_is_a_sign_of_life,
+                ids_of_both_kinds_are_told,
                 keys_are_kept_and_revoked,
             }
             audit {
@@ -520,6 +523,7 @@ macro_rules! conformance_cases {
                 a_takeover_says_who_abandoned,
                 a_release_is_not_an_abandonment,
                 a_reset_keeps_its_reason,
+                what_is_done_by_hand_says_who,
                 claims_without_audit_leave_no_trace,
                 untagged_claims_can_be_audited,
             }

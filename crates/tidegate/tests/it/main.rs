@@ -32,6 +32,7 @@ mod schedule;
 mod support;
 mod testing;
 mod tls;
+mod traces;
 mod upgrade;
 mod upkeep;
 mod working;
