@@ -15,6 +15,8 @@ pub mod name;
 pub mod queue;
 pub mod retry;
 pub mod schedule;
+pub mod template;
+pub mod trace;
 pub mod why;
 pub mod work;
 
@@ -28,5 +30,7 @@ pub use name::{InvalidName, QueueName};
 pub use queue::{Depth, QueueConfig, QueueSettings, QueueState};
 pub use retry::RetryPolicy;
 pub use schedule::MissedTicks;
+pub use template::EventTemplate;
+pub use trace::TraceContext;
 pub use why::Why;
 pub use work::{Action, Outcome, Status};

@@ -44,10 +44,13 @@ pub enum Why {
         /// When it is.
         at: Timestamp,
     },
-    /// No consumer that takes its type was seen lately.
+    /// No consumer that takes its type, whatever the tags, or one of its tags was seen lately.
     NoLiveConsumer {
         /// The type.
         event_type: String,
+        /// Its tags.
+        #[serde(skip_serializing_if = "Vec::is_empty", default)]
+        tags: Vec<String>,
     },
     /// Nothing holds it back: it is next, or others that were published earlier are.
     Ready {

@@ -114,12 +114,31 @@ pub enum Action {
     Abandoned,
     /// It was put back by hand.
     Reset,
+    /// It was ended by hand.
+    Cancelled,
+    /// It had ended as a dead letter and was started over by hand.
+    Redriven,
 }
 
 impl Action {
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 7] =
-        [Self::Picked, Self::Started, Self::Completed, Self::Failed, Self::Released, Self::Abandoned, Self::Reset];
+    pub const ALL: [Self; 9] = [
+        Self::Picked,
+        Self::Started,
+        Self::Completed,
+        Self::Failed,
+        Self::Released,
+        Self::Abandoned,
+        Self::Reset,
+        Self::Cancelled,
+        Self::Redriven,
+    ];
+
+    /// Whether somebody did it who is no worker.
+    #[must_use]
+    pub const fn is_by_hand(self) -> bool {
+        matches!(self, Self::Reset | Self::Cancelled | Self::Redriven)
+    }
 
     /// The number that databases store.
     #[must_use]
@@ -132,6 +151,8 @@ impl Action {
             Self::Released => 4,
             Self::Abandoned => 5,
             Self::Reset => 6,
+            Self::Cancelled => 7,
+            Self::Redriven => 8,
         }
     }
 
@@ -152,6 +173,8 @@ impl Action {
             Self::Released => "RELEASED",
             Self::Abandoned => "ABANDONED",
             Self::Reset => "RESET",
+            Self::Cancelled => "CANCELLED",
+            Self::Redriven => "REDRIVEN",
         }
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tidegate::{Claimed, EntryPhase, EntryView, Fact, Published, QueueName, RetryPolicy, Timestamp};
+use tidegate::{Claimed, EntryPhase, EntryView, Fact, Published, QueueName, RetryPolicy, Timestamp, TraceContext};
 use tidegate_core::work::{MAX_TAGS, check_tag};
 use tidegate_core::{Action, Status};
 use tidegate_store::{AuditRow, EntrySummary};
@@ -380,6 +380,9 @@ pub(crate) struct Leased {
     /// The trace it belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) traceparent: Option<String>,
+    /// What systems on the way added to the trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tracestate: Option<String>,
 }
 
 impl Leased {
@@ -407,6 +410,7 @@ impl Leased {
             message_group: claimed.group.clone(),
             last_error: claimed.last_error.clone(),
             traceparent: traceparent(fact),
+            tracestate: TraceContext::of_attributes(fact.attributes.as_deref()).and_then(|trace| trace.tracestate),
         }
     }
 }
@@ -467,10 +471,16 @@ pub(crate) struct LogRow {
     /// Its number; later rows have greater ones.
     #[schema(example = 5001)]
     id: i64,
-    /// About which event.
+    /// About which event: its number, `id` elsewhere.
     event_id: i64,
-    /// Who did it.
+    /// The event's other id, `event_id` elsewhere; null once the event is forgotten.
+    #[schema(required, example = "0HZXEQ5Y8JY5Z")]
+    event_tsid: Option<String>,
+    /// The worker that did it, or whose attempt it was.
     worker_id: Option<String>,
+    /// Who did it, where it was done by hand: the name of the key, or of the token's subject.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actor: Option<String>,
     /// What.
     #[schema(value_type = String, example = "PICKED")]
     action: Action,
@@ -480,7 +490,7 @@ pub(crate) struct LogRow {
     /// What went wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     error_message: Option<String>,
-    /// Why somebody put it back.
+    /// Why somebody put it back, or ended it.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     /// How long the attempt took.
@@ -496,13 +506,15 @@ pub(crate) struct LogRow {
 impl From<AuditRow> for LogRow {
     fn from(row: AuditRow) -> Self {
         let (reason, error_message) = match row.action {
-            Action::Reset => (row.message, None),
+            action if action.is_by_hand() => (row.message, None),
             _ => (None, row.message),
         };
         Self {
             id: row.id,
             event_id: row.entry.get(),
+            event_tsid: row.event_id.map(|id| id.to_string()),
             worker_id: row.worker,
+            actor: row.actor,
             action: row.action,
             status_code: row.status_code,
             error_message,

@@ -45,7 +45,7 @@ pub trait Projections: fmt::Debug + Send + Sync {
     /// Moves the position and changes documents, all or nothing. Clears what failed before.
     async fn apply(&self, step: Step, changes: Vec<Change>) -> Result<()>;
 
-    /// Notes that an event could not be applied.
+    /// Notes that an event could not be applied, or that the projection cannot go on for another reason.
     async fn fail(&self, failure: Failed) -> Result<()>;
 
     /// The documents under these keys, in their order.
@@ -173,7 +173,7 @@ pub struct ProjectionView {
     pub events: u64,
     /// Who reads for it, and until when without a further sign of life.
     pub reader: Option<(String, Timestamp)>,
-    /// The event that it stopped at, if it did.
+    /// Why it stands still, if it does.
     pub failure: Option<ProjectionFailure>,
     /// When it last moved, failed or changed hands.
     pub updated_at: Timestamp,
@@ -182,8 +182,8 @@ pub struct ProjectionView {
 /// Why a projection stands still.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProjectionFailure {
-    /// The event's entry.
-    pub entry: EntryId,
+    /// The entry of the event that fails; `None` when it is no single event: a hook, or the commit.
+    pub entry: Option<EntryId>,
     /// How often it was tried in a row.
     pub failures: u32,
     /// What went wrong last.
@@ -274,15 +274,15 @@ pub struct Change {
     pub existed: bool,
 }
 
-/// An event that could not be applied.
+/// An event that could not be applied, or a step that fails whatever the event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {
     /// By which version.
     pub id: ProjectionId,
     /// By whom.
     pub token: i64,
-    /// The event's entry.
-    pub entry: EntryId,
+    /// The event's entry, where it is one event that fails.
+    pub entry: Option<EntryId>,
     /// What went wrong.
     pub error: String,
     /// When it is tried again.

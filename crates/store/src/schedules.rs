@@ -3,17 +3,13 @@
 //! Owns how a schedule and its event are written down, and what changes when one is put again. It knows no SQL, and does
 //! not run anything: whoever runs schedules asks for those that are due and offers ticks; the store takes each tick once.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
-use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tidegate_core::name::check_text;
 use tidegate_core::schedule::{due, first_tick};
+use tidegate_core::template::DamagedTemplate;
 use tidegate_core::{
-    Availability, Cron, DedupMode, Deduplication, End, EntryId, InvalidCron, MissedTicks, NewEvent, PayloadLimit,
-    QueueName, Timestamp, Tsid,
+    Availability, Cron, EntryId, EventTemplate, InvalidCron, MissedTicks, NewEvent, PayloadLimit, Timestamp,
 };
 
 use crate::error::{Error, ErrorKind, Result};
@@ -174,9 +170,14 @@ impl ScheduleSpec {
         Ok(event)
     }
 
+    /// The definition as it will be read from the database: what is stored is rounded here and there.
+    fn as_stored(&self) -> Result<Self> {
+        Ok(Self { event: read_template(&self.template()?)?, ..self.clone() })
+    }
+
     /// What is stored of the event.
     pub(crate) fn template(&self) -> Result<String> {
-        serde_json::to_string(&Template::new(&self.event))
+        serde_json::to_string(&EventTemplate::from(self.event.clone()))
             .map_err(|error| Error::invalid("the schedule's event cannot be written down").with_source(error))
     }
 }
@@ -196,10 +197,11 @@ pub(crate) fn plan_put(
     spec: &ScheduleSpec,
     cron: &Cron,
     now: Timestamp,
-) -> Option<ScheduleView> {
+) -> Result<Option<ScheduleView>> {
+    let spec = spec.as_stored()?;
     let Some(before) = before else {
-        return Some(ScheduleView {
-            spec: spec.clone(),
+        return Ok(Some(ScheduleView {
+            spec,
             paused: false,
             next_at: first_tick(cron, now),
             last_at: None,
@@ -207,14 +209,14 @@ pub(crate) fn plan_put(
             ticks: 0,
             created_at: now,
             updated_at: now,
-        });
+        }));
     };
-    if before.spec == *spec {
-        return None;
+    if before.spec == spec {
+        return Ok(None);
     }
     let same_ticks = before.spec.cron == spec.cron && before.spec.timezone == spec.timezone;
     let next_at = if same_ticks { before.next_at } else { first_tick(cron, now) };
-    Some(ScheduleView { spec: spec.clone(), next_at, updated_at: now, ..before.clone() })
+    Ok(Some(ScheduleView { spec, next_at, updated_at: now, ..before.clone() }))
 }
 
 /// What pausing or resuming makes of what is there; `None` when nothing changes.
@@ -242,129 +244,8 @@ pub(crate) fn damaged(what: &str) -> Error {
 
 /// Reads an event that was stored.
 pub(crate) fn read_template(text: &str) -> Result<NewEvent> {
-    let template: Template = serde_json::from_str(text).map_err(|error| damaged("an event").with_source(error))?;
-    template.event()
-}
-
-/// An event to be published later, as JSON.
-#[derive(Debug, Serialize, Deserialize)]
-struct Template {
-    queue: QueueName,
-    event_type: String,
-    /// The payload where it is text,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    payload: Option<String>,
-    /// else its bytes in hexadecimal.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    payload_hex: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    content_type: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    source: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    subject: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    external_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    correlation_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    causation_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    attributes: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    client: Option<i64>,
-    priority: i16,
-    delay_us: u64,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    group: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    deduplication: Option<Key>,
-    max_attempts: u32,
-    exhausted_as: i16,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Key {
-    key: String,
-    replaces: bool,
-    window_us: u64,
-}
-
-impl Template {
-    fn new(event: &NewEvent) -> Self {
-        let text = std::str::from_utf8(&event.payload).ok();
-        let hex = || event.payload.iter().map(|byte| format!("{byte:02x}")).collect();
-        let delay = match event.available {
-            Availability::After(delay) => delay,
-            Availability::Now | Availability::At(_) => Duration::ZERO,
-        };
-        Self {
-            queue: event.queue.clone(),
-            event_type: event.event_type.clone(),
-            payload: text.map(Into::into),
-            payload_hex: text.is_none().then(hex),
-            content_type: event.content_type.clone(),
-            source: event.source.clone(),
-            subject: event.subject.clone(),
-            external_id: event.external_id.clone(),
-            correlation_id: event.correlation_id.clone(),
-            causation_id: event.causation_id.clone(),
-            attributes: event.attributes.clone(),
-            client: event.client.map(Tsid::to_i64),
-            priority: event.priority,
-            delay_us: micros(delay),
-            group: event.group.clone(),
-            deduplication: event.deduplication.as_ref().map(|dedup| Key {
-                key: dedup.key.clone(),
-                replaces: dedup.mode == DedupMode::ReplaceWaiting,
-                window_us: micros(dedup.window),
-            }),
-            max_attempts: event.max_attempts,
-            exhausted_as: event.exhausted_as.code(),
-        }
-    }
-
-    fn event(self) -> Result<NewEvent> {
-        let payload: Bytes = match (self.payload, self.payload_hex) {
-            (Some(text), _) => text.into(),
-            (None, Some(hex)) => from_hex(&hex).ok_or_else(|| damaged("a payload"))?.into(),
-            (None, None) => Bytes::new(),
-        };
-        let mut event = NewEvent::new(self.event_type, payload)
-            .queue(self.queue)
-            .priority(self.priority)
-            .max_attempts(self.max_attempts);
-        event.content_type = self.content_type;
-        event.source = self.source;
-        event.subject = self.subject;
-        event.external_id = self.external_id;
-        event.correlation_id = self.correlation_id;
-        event.causation_id = self.causation_id;
-        event.attributes = self.attributes;
-        event.client = self.client.map(Tsid::from_i64);
-        event.group = self.group;
-        if self.delay_us > 0 {
-            event.available = Availability::After(Duration::from_micros(self.delay_us));
-        }
-        event.deduplication = self.deduplication.map(|key| Deduplication {
-            key: key.key,
-            mode: if key.replaces { DedupMode::ReplaceWaiting } else { DedupMode::KeepFirst },
-            window: Duration::from_micros(key.window_us),
-        });
-        event.exhausted_as = End::from_code(self.exhausted_as).ok_or_else(|| damaged("an end"))?;
-        Ok(event)
-    }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> =
-        text.chars().map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok())).collect();
-    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
-    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+    let template: EventTemplate = serde_json::from_str(text).map_err(|error| damaged("an event").with_source(error))?;
+    template.try_into().map_err(|error: DamagedTemplate| damaged(error.0))
 }
 
 #[cfg(test)]
@@ -377,22 +258,22 @@ mod tests {
     }
 
     #[test]
-    fn templates_come_back() {
-        let mut full =
-            NewEvent::new("t", vec![0_u8, 255, 7]).group("g").replace_waiting("k").priority(-3).max_attempts(2);
-        full.queue = QueueName::new("billing").unwrap();
-        full.available = Availability::After(Duration::from_micros(1_500_001));
-        full.client = Some(Tsid::from_i64(77));
-        full.exhausted_as = End::Failed;
-        full.attributes = Some(r#"{"tags": ["a"]}"#.into());
-        (full.source, full.subject) = (Some("shop".into()), Some("order:1".into()));
-        (full.external_id, full.content_type) = (Some("x".into()), Some("application/x".into()));
-        (full.correlation_id, full.causation_id) = (Some("c".into()), Some("d".into()));
-        for event in [full, NewEvent::new("plain", "{\"a\": \"\u{e9}\"}"), NewEvent::new("empty", "").deduplicate("k")]
-        {
-            assert_eq!(read_template(&spec(event.clone()).template().unwrap()).unwrap(), event);
+    fn a_damaged_event_is_told() {
+        for text in ["{}", "", "[]"] {
+            assert_eq!(read_template(text).unwrap_err().kind(), ErrorKind::Corrupt);
         }
-        assert_eq!(read_template("{}").unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_tick_has_every_field_of_the_event() {
+        let event = tidegate_core::template::every_field("t");
+        let tick: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let stored = spec(event.clone()).as_stored().unwrap();
+        let ticked = stored.event_at(tick).unwrap();
+        let mut expected = event;
+        (expected.time, expected.attributes) = (Some(tick), ticked.attributes.clone());
+        assert_eq!(ticked, expected);
+        assert!(ticked.attributes.unwrap().contains("traceparent"));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The trait every database implements, and the values that cross it.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,7 +19,7 @@ use crate::handlers::HandlerStates;
 use crate::keys::KeyStore;
 use crate::projections::Projections;
 use crate::standing::Standing;
-use crate::work::WorkStore;
+use crate::work::{ByHand, WorkStore};
 
 /// One answer per item, in the items' order. One bad item never fails its neighbours.
 pub type Batch<T> = Vec<Result<T>>;
@@ -56,10 +56,20 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     async fn requeue(&self, items: Vec<Requeue>) -> Result<Batch<()>>;
 
     /// Ends live entries as `CANCELLED`, whoever holds them. `AlreadyEnded` and `NotFound` are told apart.
-    async fn cancel(&self, ids: Vec<EntryId>) -> Result<Batch<()>>;
+    async fn cancel(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {
+        self.cancel_by_hand(ids.into_iter().map(ByHand::from).collect()).await
+    }
+
+    /// The same; the audit says who did it.
+    async fn cancel_by_hand(&self, items: Vec<ByHand>) -> Result<Batch<()>>;
 
     /// Starts a new generation of dead letters. Anything else is a `Conflict`.
-    async fn redrive(&self, ids: Vec<EntryId>) -> Result<Batch<Generation>>;
+    async fn redrive(&self, ids: Vec<EntryId>) -> Result<Batch<Generation>> {
+        self.redrive_by_hand(ids.into_iter().map(ByHand::from).collect()).await
+    }
+
+    /// The same; the audit says who did it.
+    async fn redrive_by_hand(&self, items: Vec<ByHand>) -> Result<Batch<Generation>>;
 
     /// Takes dead letters out of the list without redriving them: their log row is marked superseded.
     async fn discard(&self, ids: Vec<EntryId>) -> Result<Batch<()>>;
@@ -109,6 +119,16 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// For how long the first entry of each queue could have been claimed; `None` where there is none to claim.
     async fn oldest(&self) -> Result<Vec<(QueueName, Option<Duration>)>> {
         Ok(Vec::new())
+    }
+
+    /// What each queue holds.
+    async fn depths(&self) -> Result<Vec<(QueueName, Depth)>> {
+        Ok(Vec::new())
+    }
+
+    /// Entries that claims have ended since the last call, by queue and end: nobody else is told of those.
+    fn take_exhausted(&self) -> Vec<(QueueName, End, u64)> {
+        Vec::new()
     }
 
     /// Regular upkeep: the store's heartbeat (leases do not expire while the store was down), due promotions of groups
@@ -619,6 +639,22 @@ impl QueueChange {
     }
 }
 
+/// Counts entries that claims end.
+#[derive(Debug, Default)]
+pub(crate) struct Exhausted(Mutex<HashMap<(QueueName, i16), u64>>);
+
+impl Exhausted {
+    pub(crate) fn add(&self, queue: &QueueName, end: End) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry((queue.clone(), end.code())).or_default() += 1;
+    }
+
+    pub(crate) fn take(&self) -> Vec<(QueueName, End, u64)> {
+        let counts = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        counts.into_iter().filter_map(|((queue, end), count)| Some((queue, End::from_code(end)?, count))).collect()
+    }
+}
+
 /// A consumer that is alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Consumer {
@@ -626,8 +662,31 @@ pub struct Consumer {
     pub worker: String,
     /// Of which queue.
     pub queue: QueueName,
-    /// Of which types; all when `None`.
+    /// Of which types, whatever their tags; all when `None`.
     pub types: Option<Vec<String>>,
+    /// Of which tags besides.
+    pub tags: Vec<WantedTag>,
+}
+
+/// A tag that a consumer asks for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WantedTag {
+    /// The tag.
+    pub tag: String,
+    /// Only of this type; of all when `None`.
+    pub event_type: Option<String>,
+}
+
+/// What sets tags apart in what is stored of a consumer: no type and no tag has it.
+const TAG_MARK: char = '\u{1}';
+
+impl WantedTag {
+    fn stored(tag: &str, event_type: Option<&str>) -> String {
+        match event_type {
+            None => format!("{TAG_MARK}{tag}"),
+            Some(event_type) => format!("{TAG_MARK}{tag}{TAG_MARK}{event_type}"),
+        }
+    }
 }
 
 impl Consumer {
@@ -637,7 +696,27 @@ impl Consumer {
         for event_type in self.types.iter().flatten() {
             check_text("event type", event_type)?;
         }
+        for wanted in &self.tags {
+            check_text("tag", &wanted.tag)?;
+            wanted.event_type.as_ref().map_or(Ok(()), |event_type| check_text("event type", event_type))?;
+        }
         Ok(())
+    }
+
+    /// What is stored of what it takes, in one list: types, and marked tags. `None` when it takes everything.
+    pub(crate) fn wants(&self) -> Option<Vec<String>> {
+        let mut wants = self.types.clone()?;
+        wants.extend(self.tags.iter().map(|tag| WantedTag::stored(&tag.tag, tag.event_type.as_deref())));
+        Some(wants)
+    }
+
+    /// What of that list would take an event.
+    pub(crate) fn wants_for(event_type: &str, tags: &[String]) -> Vec<String> {
+        let mut wants = vec![event_type.to_owned()];
+        for tag in tags {
+            wants.extend([WantedTag::stored(tag, None), WantedTag::stored(tag, Some(event_type))]);
+        }
+        wants
     }
 }
 

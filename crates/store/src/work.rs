@@ -23,7 +23,8 @@ pub trait WorkStore: Send + Sync {
     /// whoever holds nothing, `NotFound` for an unknown entry, `Invalid` where the queue requires a lease and none is named.
     async fn report(&self, items: Vec<Report>) -> Result<Batch<Reported>>;
 
-    /// Records that workers began. A repeat answers the first record. `Fenced`, `NotFound` as for reports.
+    /// Records that workers began, a sign of life of theirs. A repeat answers the first record. `Fenced`, `NotFound` as for
+    /// reports.
     async fn started(&self, items: Vec<Holder>) -> Result<Batch<AuditRow>>;
 
     /// Extends leases and answers what holds now. `Fenced`, `NotFound` as for reports.
@@ -32,10 +33,13 @@ pub trait WorkStore: Send + Sync {
     /// Puts entries back by hand: PROCESSING or FAILED become PENDING, anything else is a `Conflict`. The token rises, so
     /// that an old holder is fenced. From FAILED a new generation starts with all its retries; from PROCESSING the retry
     /// count stays as it was.
-    async fn reset(&self, items: Vec<Reset>) -> Result<Batch<()>>;
+    async fn reset(&self, items: Vec<ByHand>) -> Result<Batch<()>>;
 
     /// The queues of entries, live or ended; `None` where there is none. Reads no facts: payloads may be large.
     async fn queues_of(&self, ids: Vec<EntryId>) -> Result<Vec<Option<QueueName>>>;
+
+    /// The id of an entry's event, live or ended; `None` where there is none. Reads no fact.
+    async fn event_of(&self, id: EntryId) -> Result<Option<Tsid>>;
 
     /// What happened to an entry, in order: at most `limit` rows with numbers above `after`.
     async fn audit_page(&self, id: EntryId, after: i64, limit: usize) -> Result<Vec<AuditRow>>;
@@ -109,6 +113,12 @@ pub struct Reported {
     pub verdict: Verdict,
     /// Whether it had been recorded before, so that nothing was written.
     pub repeated: bool,
+    /// The entry's queue, unless it had been recorded before.
+    pub queue: Option<QueueName>,
+    /// How long the worker had the entry, unless it had been recorded before.
+    pub held_for: Option<Duration>,
+    /// The event's attributes, JSON text, unless it had been recorded before.
+    pub attributes: Option<String>,
 }
 
 /// What followed from a report.
@@ -171,6 +181,8 @@ impl HeartbeatLease {
 /// A lease as it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
+    /// The id of the entry's event.
+    pub event_id: Tsid,
     /// Its token.
     pub token: LeaseToken,
     /// When somebody else may take the entry.
@@ -179,13 +191,21 @@ pub struct Held {
     pub attempts: u32,
 }
 
-/// An entry to be put back by hand.
+/// An entry to be put back, ended or started over by hand. The audit keeps who did it and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reset {
+pub struct ByHand {
     /// Which.
     pub id: EntryId,
-    /// Why; the audit keeps it.
+    /// Who does it, where that is known.
+    pub actor: Option<String>,
+    /// Why.
     pub reason: Option<String>,
+}
+
+impl From<EntryId> for ByHand {
+    fn from(id: EntryId) -> Self {
+        Self { id, actor: None, reason: None }
+    }
 }
 
 /// One row of the audit.
@@ -195,10 +215,14 @@ pub struct AuditRow {
     pub id: i64,
     /// About which entry.
     pub entry: EntryId,
+    /// The id of its event; `None` once the entry is forgotten.
+    pub event_id: Option<Tsid>,
     /// What happened.
     pub action: Action,
-    /// Who did it, or whose attempt it was.
+    /// The worker that did it, or whose attempt it was.
     pub worker: Option<String>,
+    /// Who did by hand what was done by hand, where that is known.
+    pub actor: Option<String>,
     /// The entry's generation.
     pub generation: Generation,
     /// The attempt, from 1.
@@ -209,7 +233,7 @@ pub struct AuditRow {
     pub status_code: Option<i32>,
     /// How long the attempt took.
     pub execution_time_ms: Option<i64>,
-    /// What went wrong, or the reason of a reset.
+    /// What went wrong, or the reason of what was done by hand.
     pub message: Option<String>,
     /// When it is tried again, after a failure that is.
     pub next_retry_at: Option<Timestamp>,
@@ -457,7 +481,12 @@ pub(crate) fn replay(row: AuditRow) -> Result<Reported> {
             Verdict::Exhausted { retry_count: row.retry_count.unwrap_or(0), max_retries: row.max_retries.unwrap_or(0) }
         }
     };
-    Ok(Reported { row, verdict, repeated: true })
+    Ok(Reported { row, verdict, repeated: true, queue: None, held_for: None, attributes: None })
+}
+
+/// How long an entry was held, by database time.
+pub(crate) fn held_for(since: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
+    Duration::try_from(now.duration_since(since?)).ok()
 }
 
 /// Workers by client and name.

@@ -202,10 +202,20 @@ impl EventQueue {
     /// # Errors
     /// `AlreadyEnded`, `NotFound`.
     pub async fn cancel(&self, id: EntryId) -> Result<()> {
-        self.shared().lanes.cancel.call(id).await?;
-        self.shared().meters.ended(tidegate_core::End::Cancelled, 1);
-        self.shared().bells.ring(self.name()); // perhaps the next of its group
+        self.shared().lanes.cancel.call(self.by_hand(id, None)).await?;
+        let queue = self.queue_of(id).await;
+        self.shared().meters.ended(&queue, tidegate_core::End::Cancelled, 1);
+        self.shared().bells.ring(&queue); // perhaps the next of its group
         Ok(())
+    }
+
+    /// The queue of an entry, as far as that can be found out: this handle's otherwise.
+    async fn queue_of(&self, id: EntryId) -> QueueName {
+        let found = match self.store().work() {
+            Some(work) => work.queues_of(vec![id]).await.ok().and_then(|queues| queues.into_iter().next().flatten()),
+            None => None,
+        };
+        found.unwrap_or_else(|| self.name().clone())
     }
 
     /// Why an entry is not running.
@@ -246,7 +256,7 @@ impl EventQueue {
     /// # Errors
     /// `Conflict` when it is not a dead letter, `NotFound` when there is no such entry.
     pub async fn redrive(&self, id: EntryId) -> Result<Generation> {
-        let answer = one(self.shared().store.redrive(vec![id]).await?, id)?;
+        let answer = one(self.shared().store.redrive_by_hand(vec![self.by_hand(id, None)]).await?, id)?;
         self.shared().bells.ring(self.name());
         Ok(answer)
     }
@@ -300,7 +310,10 @@ impl EventQueue {
             next_at = tokio::time::Instant::now() + Duration::from_secs(1) * ids.len() as u32 / filter.per_second;
             // Somebody else may have been faster with one of them: that is not ours to count.
             done += match what {
-                Sweep::Redrive => count_ok(&self.shared().store.redrive(ids).await?),
+                Sweep::Redrive => {
+                    let items = ids.into_iter().map(|id| self.by_hand(id, None)).collect();
+                    count_ok(&self.shared().store.redrive_by_hand(items).await?)
+                }
                 Sweep::Discard => count_ok(&self.shared().store.discard(ids).await?),
             };
             self.shared().bells.ring(self.name());

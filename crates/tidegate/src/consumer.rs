@@ -241,9 +241,11 @@ impl Drop for Stand<'_> {
 fn meter(origin: &Origin, claimed: &[Claimed]) {
     let meters = &origin.shared.meters;
     meters.claimed.increment(claimed.len() as u64);
+    origin.shared.count_exhausted();
     for entry in claimed {
         let waited = (entry.claimed_at.as_microsecond() - entry.fact.created_at.as_microsecond()).max(0);
         meters.publish_to_claim.record(waited as f64 / 1e6);
+        crate::trace::claimed(entry, &origin.key.worker);
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
-use tidegate_core::{End, RetryPolicy, Timestamp};
+use tidegate_core::{End, QueueName, RetryPolicy, Timestamp};
 use tidegate_store::{Claimed, Extend, Finalize, Finalized, Requeue, RequeueAt};
 
 use crate::consumer::Origin;
@@ -16,6 +16,7 @@ use crate::lease::Lease;
 use crate::moments::after;
 use crate::options::check_lease;
 use crate::release::Release;
+use crate::shared::Ending;
 use crate::wake::delay_of;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -144,7 +145,8 @@ impl QueuedEvent {
         loop {
             let Some(origin) = self.held.origin.clone() else { return Err(Error::fenced()) };
             let lane = &origin.shared.lanes.finish;
-            let ticket = match lane.submit(item.clone()).await {
+            let ending = Ending { item: item.clone(), queue: origin.key.queue.clone() };
+            let ticket = match lane.submit(ending).await {
                 Ok(ticket) => ticket,
                 Err(error) if is_transient(&error) && !lane.is_closed() && pause.again().await => continue,
                 Err(error) => return Err(error),
@@ -280,6 +282,11 @@ impl QueuedEvent {
     /// The data, shared.
     pub(crate) fn data(&self) -> &Arc<Claimed> {
         &self.data
+    }
+
+    /// The queue it was claimed from, while the lease is ours.
+    pub(crate) fn queue(&self) -> Option<&QueueName> {
+        self.held.origin.as_ref().map(|origin| &origin.key.queue)
     }
 
     pub(crate) fn claimed_since(&self) -> Instant {

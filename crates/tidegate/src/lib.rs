@@ -31,13 +31,14 @@
 //!
 //! # Metrics
 //!
-//! Through the `metrics` facade; install a recorder before a queue is opened.
+//! Through the `metrics` facade; install a recorder before a queue is opened. The first 1,000 queues
+//! ([`Options::queue_labels`]) have a label of their own, all others are summed as `_other`.
 //!
 //! | name | kind | labels | what |
 //! |---|---|---|---|
 //! | `tidegate_published_total` | counter | | events published by this process |
 //! | `tidegate_claimed_total` | counter | | entries claimed |
-//! | `tidegate_finalized_total` | counter | `end` | entries ended |
+//! | `tidegate_finalized_total` | counter | `queue`, `end` | entries ended by this process, however they ended |
 //! | `tidegate_retried_total` | counter | | attempts that failed and are tried again |
 //! | `tidegate_released_total` | counter | | leases given back without a verdict |
 //! | `tidegate_leases_lost_total` | counter | | verdicts that came too late |
@@ -45,7 +46,7 @@
 //! | `tidegate_batch_size` | histogram | `lane` | items per transaction |
 //! | `tidegate_flush_seconds` | histogram | `lane` | time per transaction |
 //! | `tidegate_publish_to_claim_seconds` | histogram | | from publish to claim, in database time |
-//! | `tidegate_claim_to_finish_seconds` | histogram | | from claim to end |
+//! | `tidegate_claim_to_finish_seconds` | histogram | | from claim to end, by handlers and pull workers |
 //! | `tidegate_depth` | gauge | `queue`, `state` | entries that are ready, delayed, parked, leased |
 //! | `tidegate_handled_total` | counter | `handler`, `result` | handlers' answers |
 //! | `tidegate_handler_seconds` | histogram | `handler` | how long handlers took |
@@ -79,6 +80,7 @@ mod shared;
 mod sql_value;
 #[cfg(feature = "sqlite")]
 pub mod testing;
+mod trace;
 mod transaction;
 mod upkeep;
 mod wake;
@@ -101,7 +103,7 @@ pub use schedule::{Schedule, Scheduler, Schedules};
 pub use tidegate_core::{
     Action, Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, Handled, IdSpace, Idempotency,
     LeaseToken, NewEvent, Outcome, PayloadLimit, QueueConfig, QueueName, QueueSettings, QueueState, RetryPolicy,
-    Status, Timestamp, Tsid, Why,
+    Status, Timestamp, TraceContext, Tsid, Why,
 };
 pub use tidegate_core::{Cron, MissedTicks};
 #[cfg(feature = "postgres")]

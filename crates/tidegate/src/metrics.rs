@@ -3,6 +3,9 @@
 //! Handles are made once, when a queue is opened, so that the hot path pays one branch when nobody records. A recorder
 //! must therefore be installed before the queue is opened.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use tidegate_core::{Depth, End, QueueName};
 use tidegate_store::{ErrorKind, Result};
@@ -11,7 +14,8 @@ use tidegate_store::{ErrorKind, Result};
 pub(crate) struct Meters {
     pub(crate) published: Counter,
     pub(crate) claimed: Counter,
-    finalized: [Counter; End::ALL.len()],
+    /// Ends by queue; the queues beyond the allowed number share the last.
+    queues: Mutex<QueueLabels>,
     pub(crate) retried: Counter,
     pub(crate) released: Counter,
     leases_lost: Counter,
@@ -26,11 +30,12 @@ impl std::fmt::Debug for Meters {
 }
 
 impl Meters {
-    pub(crate) fn new() -> Self {
+    /// At most so many queues get a label of their own.
+    pub(crate) fn new(labels: usize) -> Self {
         Self {
             published: counter!("tidegate_published_total"),
             claimed: counter!("tidegate_claimed_total"),
-            finalized: End::ALL.map(|end| counter!("tidegate_finalized_total", "end" => end.as_str())),
+            queues: Mutex::new(QueueLabels { most: labels, ends: HashMap::new(), others: ends_of(OTHER) }),
             retried: counter!("tidegate_retried_total"),
             released: counter!("tidegate_released_total"),
             leases_lost: counter!("tidegate_leases_lost_total"),
@@ -39,10 +44,49 @@ impl Meters {
         }
     }
 
-    pub(crate) fn ended(&self, end: End, count: u64) {
+    pub(crate) fn ended(&self, queue: &QueueName, end: End, count: u64) {
         if count > 0 {
-            self.finalized[end.code() as usize].increment(count);
+            let mut labels = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+            labels.ends(queue)[end.code() as usize].increment(count);
         }
+    }
+
+    /// Shows what queues hold. Those without a label of their own are summed.
+    pub(crate) fn show_depths(&self, depths: &[(QueueName, Depth)]) {
+        let mut others = None;
+        for (queue, depth) in depths {
+            if self.has_label(queue) {
+                show_depth(&queue.to_string(), depth);
+            } else {
+                let sum: &mut Depth = others.get_or_insert_default();
+                sum.ready += depth.ready;
+                sum.delayed += depth.delayed;
+                sum.parked += depth.parked;
+                sum.leased += depth.leased;
+            }
+        }
+        if let Some(others) = others {
+            show_depth(OTHER, &others);
+        }
+    }
+
+    /// Shows how long the first claimable entries of queues have been waiting: the longest of those without a label.
+    pub(crate) fn show_oldest(&self, ages: &[(QueueName, f64)]) {
+        let mut others: Option<f64> = None;
+        for (queue, seconds) in ages {
+            if self.has_label(queue) {
+                show_oldest_age(queue.to_string(), *seconds);
+            } else {
+                others = Some(others.map_or(*seconds, |longest| longest.max(*seconds)));
+            }
+        }
+        if let Some(seconds) = others {
+            show_oldest_age(OTHER.to_owned(), seconds);
+        }
+    }
+
+    fn has_label(&self, queue: &QueueName) -> bool {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner).has_label(queue)
     }
 
     /// Counts the answers that say a lease was no longer held.
@@ -55,8 +99,41 @@ impl Meters {
     }
 }
 
-/// Shows what a queue holds.
-pub(crate) fn show_depth(queue: &QueueName, depth: &Depth) {
+/// The label of all queues that have none of their own.
+const OTHER: &str = "_other";
+
+type Ends = [Counter; End::ALL.len()];
+
+fn ends_of(queue: &str) -> Ends {
+    End::ALL.map(|end| counter!("tidegate_finalized_total", "queue" => queue.to_owned(), "end" => end.as_str()))
+}
+
+/// Which queues have a label: the first that were seen.
+struct QueueLabels {
+    most: usize,
+    ends: HashMap<QueueName, Ends>,
+    others: Ends,
+}
+
+impl QueueLabels {
+    fn has_label(&mut self, queue: &QueueName) -> bool {
+        if self.ends.contains_key(queue) {
+            return true;
+        }
+        let has_room = self.ends.len() < self.most;
+        if has_room {
+            self.ends.insert(queue.clone(), ends_of(&queue.to_string()));
+        }
+        has_room
+    }
+
+    fn ends(&mut self, queue: &QueueName) -> &Ends {
+        self.has_label(queue);
+        self.ends.get(queue).unwrap_or(&self.others)
+    }
+}
+
+fn show_depth(queue: &str, depth: &Depth) {
     let states =
         [("ready", depth.ready), ("delayed", depth.delayed), ("parked", depth.parked), ("leased", depth.leased)];
     for (state, count) in states {
@@ -64,11 +141,10 @@ pub(crate) fn show_depth(queue: &QueueName, depth: &Depth) {
     }
 }
 
-fn depth_gauge(queue: &QueueName, state: &'static str) -> Gauge {
-    gauge!("tidegate_depth", "queue" => queue.to_string(), "state" => state)
+fn depth_gauge(queue: &str, state: &'static str) -> Gauge {
+    gauge!("tidegate_depth", "queue" => queue.to_owned(), "state" => state)
 }
 
-/// Shows how long the first claimable entry of a queue has been waiting.
-pub(crate) fn show_oldest_age(queue: &QueueName, seconds: f64) {
-    gauge!("tidegate_oldest_age_seconds", "queue" => queue.to_string()).set(seconds);
+fn show_oldest_age(queue: String, seconds: f64) {
+    gauge!("tidegate_oldest_age_seconds", "queue" => queue).set(seconds);
 }

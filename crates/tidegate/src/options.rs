@@ -32,6 +32,9 @@ pub struct Options {
     /// How long a transaction on SQLite may stand still before it is rolled back, for all other writers wait for it; 10 s
     /// by default.
     pub transaction_patience: Duration,
+    /// Queues that metrics show under their own name, the first that are met; all others are summed as `_other`. 1,000 by
+    /// default.
+    pub queue_labels: usize,
     /// Bounds of batches and of waiting calls.
     pub limits: Limits,
     /// Settings of the store.
@@ -80,6 +83,7 @@ impl Default for Options {
             poll_interval: Duration::from_millis(500),
             upkeep_interval: Duration::from_secs(1),
             transaction_patience: Duration::from_secs(10),
+            queue_labels: 1_000,
             limits: Limits::default(),
             store: StoreOptions::default(),
         }

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_core::{End, EntryId, LeaseToken, NewEvent, QueueName, Timestamp};
-use tidegate_store::{Backend, Extend, Finalize, Finalized, Published, QueueChange, Requeue, RequeueAt, Store};
+use tidegate_store::{Backend, ByHand, Extend, Finalize, Finalized, Published, QueueChange, Requeue, RequeueAt, Store};
+use tracing::{Instrument, Span};
 
 use crate::consumer::{ClaimKey, Consumer};
 use crate::delivery::{QueuedEvent, may_end_later, verdict};
 use crate::error::{Result, lost};
 use crate::options::{Builder, Options, check_lease};
-use crate::shared::{Native, Shared};
+use crate::shared::{Ending, Native, Shared};
+use crate::trace;
 use crate::wake::delay_of;
 
 /// A durable queue. Clones are cheap handles of the same one.
@@ -19,6 +21,8 @@ use crate::wake::delay_of;
 #[derive(Debug, Clone)]
 pub struct EventQueue {
     pub(crate) consumer: Consumer,
+    /// Whom the audit names for what is done by hand through this handle.
+    actor: Option<Arc<str>>,
 }
 
 impl EventQueue {
@@ -63,7 +67,25 @@ impl EventQueue {
         let consumer = Consumer::new(shared, key);
         // Clones of a handle share its lane from the start.
         consumer.lane();
-        Self { consumer }
+        Self { consumer, actor: None }
+    }
+
+    /// A handle whose cancellations, redrives and resets the audit keeps under this name.
+    ///
+    /// ```
+    /// # async fn example(queue: tidegate::EventQueue, id: tidegate::EntryId) -> tidegate::Result<()> {
+    /// queue.acting_as("ann@example.com").cancel(id).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn acting_as(&self, actor: impl AsRef<str>) -> Self {
+        Self { consumer: self.consumer.clone(), actor: Some(actor.as_ref().into()) }
+    }
+
+    /// What the audit keeps of something done by hand through this handle.
+    pub(crate) fn by_hand(&self, id: EntryId, reason: Option<String>) -> ByHand {
+        ByHand { id, actor: self.actor.as_deref().map(Into::into), reason }
     }
 
     /// Another queue in the same database, over the same lanes and connections. It is made if it does not exist.
@@ -82,7 +104,7 @@ impl EventQueue {
         let shared = self.shared();
         make_queue(&*shared.store, &queue).await?;
         let key = ClaimKey { queue, ..self.consumer.key.clone() };
-        Ok(Self::over(shared, key))
+        Ok(Self { actor: self.actor.clone(), ..Self::over(shared, key) })
     }
 
     /// The queue's name.
@@ -123,13 +145,16 @@ impl EventQueue {
     pub async fn publish(&self, mut event: NewEvent) -> Result<Published> {
         self.address(&mut event);
         let lane = self.shared().lanes.for_publish(std::slice::from_ref(&event));
-        lane.call(event).await
+        let span = trace::publish(&event);
+        lane.call(event).instrument(span).await
     }
 
     /// Publishes events in their order, in transactions of at most 1,000 events and 8 MiB, and answers each. One bad
     /// event never fails its neighbours.
     pub async fn publish_many(&self, mut events: Vec<NewEvent>) -> Vec<Result<Published>> {
         events.iter_mut().for_each(|event| self.address(event));
+        // They live as long as the call.
+        let _spans: Vec<Span> = events.iter().map(trace::publish).filter(|span| !span.is_none()).collect();
         self.shared().lanes.for_publish(&events).call_many(events).await
     }
 
@@ -190,7 +215,7 @@ impl EventQueue {
     /// # Errors
     /// `Fenced` when a lease is named that is not held, `NotFound` when there is no such entry.
     pub async fn finish(&self, item: Finalize) -> Result<Finalized> {
-        self.shared().lanes.finish.call(item).await
+        self.shared().lanes.finish.call(Ending { item, queue: self.name().clone() }).await
     }
 
     /// Ends a batch as COMPLETED, with as little work per entry as can be, and answers each in order. Like single
@@ -232,7 +257,8 @@ impl EventQueue {
 
     /// One flush. An entry whose end is still open afterwards is ours to release again.
     async fn try_finish(&self, mut ends: Vec<&mut (Finalize, QueuedEvent)>) -> Vec<Result<Finalized>> {
-        let items = ends.iter().map(|(item, _)| item.clone()).collect();
+        let queue = |event: &QueuedEvent| event.queue().unwrap_or_else(|| self.name()).clone();
+        let items = ends.iter().map(|(item, event)| Ending { item: item.clone(), queue: queue(event) }).collect();
         let ticket = match self.shared().lanes.finish.submit_many(items).await {
             Ok(ticket) => ticket,
             Err(error) => return ends.iter().map(|_| Err(error.clone())).collect(),

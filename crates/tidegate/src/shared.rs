@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tidegate_core::{EntryId, NewEvent, QueueName, Timestamp};
+use tidegate_core::{NewEvent, QueueName, Timestamp};
 use tidegate_store::{
-    Backend, Batch, Extend, Finalize, Finalized, Heartbeat, Held, PublishOutcome, Published, Report, Reported, Requeue,
-    Result, Store,
+    Backend, Batch, ByHand, Extend, Finalize, Finalized, Heartbeat, Held, PublishOutcome, Published, Report, Reported,
+    Requeue, Result, Store,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -82,18 +82,18 @@ pub(crate) struct Lanes {
     publish_grouped: Coalescer<NewEvent, Published>,
     publish_keyed: Coalescer<NewEvent, Published>,
     publish_keyed_grouped: Coalescer<NewEvent, Published>,
-    pub(crate) finish: Coalescer<Finalize, Finalized>,
+    pub(crate) finish: Coalescer<Ending, Finalized>,
     pub(crate) extend: Coalescer<Extend, Timestamp>,
     pub(crate) requeue: Coalescer<Requeue, ()>,
     pub(crate) release: Coalescer<Requeue, ()>,
-    pub(crate) cancel: Coalescer<EntryId, ()>,
+    pub(crate) cancel: Coalescer<ByHand, ()>,
     pub(crate) report: Coalescer<Report, Reported>,
     pub(crate) heartbeat: Coalescer<Heartbeat, Held>,
 }
 
 impl Shared {
     pub(crate) fn start(options: Options, store: Arc<dyn Store>, native: Native) -> Arc<Self> {
-        let meters = Arc::new(Meters::new());
+        let meters = Arc::new(Meters::new(options.queue_labels));
         let bells = Arc::new(Bells::new());
         let lanes = Lanes::new(&options, &store, &meters, &bells);
         let (errands, errands_in) = mpsc::unbounded_channel();
@@ -153,6 +153,13 @@ impl Shared {
 
     fn claims(&self) -> MutexGuard<'_, ClaimLanes> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts the entries that claims have ended.
+    pub(crate) fn count_exhausted(&self) {
+        for (queue, end, count) in self.store.take_exhausted() {
+            self.meters.ended(&queue, end, count);
+        }
     }
 
     /// Bounds of a lane by backend.
@@ -319,27 +326,51 @@ fn finish_lane(
     store: &Arc<dyn Store>,
     meters: &Arc<Meters>,
     bells: &Arc<Bells>,
-) -> Coalescer<Finalize, Finalized> {
+) -> Coalescer<Ending, Finalized> {
     let (store, meters, bells) = (Arc::clone(store), Arc::clone(meters), Arc::clone(bells));
-    let weigh = |item: &Finalize| {
+    let weigh = |Ending { item, .. }: &Ending| {
         64 + item.errors.as_ref().map_or(0, String::len) + item.results.as_ref().map_or(0, String::len)
     };
     Coalescer::new("finish", limits, weigh, move |items| {
         let (store, meters, bells) = (Arc::clone(&store), Arc::clone(&meters), Arc::clone(&bells));
         async move {
+            let (items, queues): (Vec<Finalize>, Vec<QueueName>) =
+                items.into_iter().map(|Ending { item, queue }| (item, queue)).unzip();
             let answers = store.finalize(items).await?;
             bells.logged();
-            let mut ends = [0_u64; tidegate_core::End::ALL.len()];
-            for finalized in answers.iter().flatten().filter(|finalized| !finalized.repeated) {
-                ends[finalized.end.code() as usize] += 1;
-            }
-            for (end, count) in tidegate_core::End::ALL.into_iter().zip(ends) {
-                meters.ended(end, count);
-            }
+            count_ends(&meters, &queues, &answers);
             meters.lost_leases(&answers);
             Ok(answers)
         }
     })
+}
+
+/// Counts what ended, neighbours of one queue that ended alike together.
+fn count_ends(meters: &Meters, queues: &[QueueName], answers: &[Result<Finalized>]) {
+    let ended = queues.iter().zip(answers).filter_map(|(queue, answer)| {
+        answer.as_ref().ok().filter(|finalized| !finalized.repeated).map(|finalized| (queue, finalized.end))
+    });
+    let mut run: Option<(&QueueName, tidegate_core::End, u64)> = None;
+    for (queue, end) in ended {
+        match &mut run {
+            Some((of, like, count)) if *of == queue && *like == end => *count += 1,
+            _ => {
+                if let Some((queue, end, count)) = run.replace((queue, end, 1)) {
+                    meters.ended(queue, end, count);
+                }
+            }
+        }
+    }
+    if let Some((queue, end, count)) = run {
+        meters.ended(queue, end, count);
+    }
+}
+
+/// An entry to be ended, and the queue that its end is counted for.
+#[derive(Debug, Clone)]
+pub(crate) struct Ending {
+    pub(crate) item: Finalize,
+    pub(crate) queue: QueueName,
 }
 
 fn extend_lane(limits: LaneLimits, store: &Arc<dyn Store>, meters: &Arc<Meters>) -> Coalescer<Extend, Timestamp> {
@@ -380,15 +411,15 @@ fn requeue_lane(
     })
 }
 
-fn cancel_lane(limits: LaneLimits, store: &Arc<dyn Store>) -> Coalescer<EntryId, ()> {
+fn cancel_lane(limits: LaneLimits, store: &Arc<dyn Store>) -> Coalescer<ByHand, ()> {
     let store = Arc::clone(store);
     Coalescer::new(
         "cancel",
         limits,
-        |_| 64,
+        |item| 64 + item.actor.as_ref().map_or(0, String::len),
         move |items| {
             let store = Arc::clone(&store);
-            async move { store.cancel(items).await }
+            async move { store.cancel_by_hand(items).await }
         },
     )
 }

@@ -138,8 +138,18 @@ impl EventQueue {
     ) -> impl Future<Output = Result<Finalized>> + Send + 'a {
         let (end, errors) = verdict(errors);
         let item = Finalize { id: event.id, token: Some(event.token), end, errors, results: None };
+        let queue = event.queue().unwrap_or_else(|| self.name()).clone();
+        let held = event.claimed_since();
         let answer = tx.finalize(&self.shared().native, vec![item]);
-        async move { answer.await?.into_iter().next().ok_or_else(Error::fenced) }
+        async move {
+            let finalized = answer.await?.into_iter().next().ok_or_else(Error::fenced)?;
+            // Whether the caller commits is not told; a rollback is the exception.
+            if !finalized.repeated {
+                self.shared().meters.ended(&queue, finalized.end, 1);
+                self.shared().meters.claim_to_finish.record(held.elapsed().as_secs_f64());
+            }
+            Ok(finalized)
+        }
     }
 }
 
@@ -150,7 +160,7 @@ pub use on_writer::Tx;
 mod on_writer {
     use std::cell::RefCell;
 
-    use tidegate_core::EntryId;
+    use tidegate_core::{End, EntryId};
 
     use super::{
         Arc, BTreeSet, Error, EventQueue, Finalize, Finalized, Native, NewEvent, Published, QueueName, QueuedEvent,
@@ -164,6 +174,8 @@ mod on_writer {
         connection: &'a rusqlite::Connection,
         queue: &'a EventQueue,
         queues: RefCell<BTreeSet<QueueName>>,
+        /// What ended, to be counted once it is committed.
+        ended: RefCell<Vec<(QueueName, End)>>,
     }
 
     impl std::fmt::Debug for Tx<'_> {
@@ -201,7 +213,8 @@ mod on_writer {
             errors: impl IntoIterator<Item = E>,
         ) -> Result<Finalized> {
             let (end, errors) = verdict(errors);
-            self.finish(Finalize { id: event.id, token: Some(event.token), end, errors, results: None })
+            let item = Finalize { id: event.id, token: Some(event.token), end, errors, results: None };
+            self.finish_in(event.queue().unwrap_or_else(|| self.queue.name()), item)
         }
 
         /// Ends an entry by its bare id, whoever holds it.
@@ -222,9 +235,17 @@ mod on_writer {
         /// # Errors
         /// `Fenced` when a lease is named that is not held.
         pub fn finish(&self, item: Finalize) -> Result<Finalized> {
+            self.finish_in(self.queue.name(), item)
+        }
+
+        fn finish_in(&self, queue: &QueueName, item: Finalize) -> Result<Finalized> {
             let finalized = self.store.finalize_in(self.connection, vec![item])?;
-            self.queues.borrow_mut().insert(self.queue.name().clone());
-            finalized.into_iter().next().ok_or_else(Error::fenced)
+            self.queues.borrow_mut().insert(queue.clone());
+            let finalized = finalized.into_iter().next().ok_or_else(Error::fenced)?;
+            if !finalized.repeated {
+                self.ended.borrow_mut().push((queue.clone(), finalized.end));
+            }
+            Ok(finalized)
         }
     }
 
@@ -257,13 +278,15 @@ mod on_writer {
                 return Err(Error::invalid("transaction() runs on SQLite's writer: use publish_in on this database"));
             };
             let (queue, inner) = (self.clone(), Arc::clone(store));
-            let (answer, queues) = store
+            let (answer, queues, ended) = store
                 .transaction(move |connection| {
-                    let tx = Tx { store: &inner, connection, queue: &queue, queues: RefCell::default() };
+                    let (queues, ended) = (RefCell::default(), RefCell::default());
+                    let tx = Tx { store: &inner, connection, queue: &queue, queues, ended };
                     let answer = work(&tx)?;
-                    Ok((answer, tx.queues.into_inner()))
+                    Ok((answer, tx.queues.into_inner(), tx.ended.into_inner()))
                 })
                 .await?;
+            ended.iter().for_each(|(queue, end)| self.shared().meters.ended(queue, *end, 1));
             if !queues.is_empty() {
                 wake(self.shared(), queues);
             }

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tidegate_core::QueueName;
-use tidegate_store::{Consumer as Seen, ErrorKind, ProjectionView, Store};
+use tidegate_store::{Consumer as Seen, ErrorKind, ProjectionView, Store, WantedTag};
 use tokio::sync::watch;
 
 use crate::consumer::Activity;
 use crate::error::{Error, Result, closed};
-use crate::metrics::{show_depth, show_oldest_age};
+
 use crate::options::Options;
 use crate::queue::EventQueue;
 use crate::shared::Shared;
@@ -218,17 +218,14 @@ async fn announce(shared: &Shared) -> Result<()> {
         let all = seen.entry((key.queue.clone(), key.worker.clone())).or_default();
         all.due |= !activity.announced_within(ANNOUNCE_EVERY);
         all.handles.push(activity);
-        match key.types {
-            Some(types) => all.types.extend(types),
-            None => all.is_of_all = true,
-        }
+        all.wants(key.types, key.tags);
     }
     let mut due = seen.into_iter().filter(|(_, all)| all.due).peekable();
     while due.peek().is_some() {
         let (mut consumers, mut handles) = (Vec::new(), Vec::new());
         for ((queue, worker), all) in due.by_ref().take(ANNOUNCE_AT_ONCE) {
             let types = (!all.is_of_all).then(|| all.types.into_iter().collect());
-            consumers.push(Seen { worker, queue, types });
+            consumers.push(Seen { worker, queue, types, tags: all.tags.into_iter().collect() });
             handles.extend(all.handles);
         }
         // Whoever is refused claims from a queue that is gone, and hears of it there.
@@ -244,20 +241,32 @@ struct Announcement {
     due: bool,
     is_of_all: bool,
     types: BTreeSet<String>,
+    tags: BTreeSet<WantedTag>,
     handles: Vec<Arc<Activity>>,
 }
 
-async fn refresh_gauges(shared: &Shared) -> Result<()> {
-    for (queue, age) in shared.store.oldest().await? {
-        show_oldest_age(&queue, age.unwrap_or_default().as_secs_f64());
-    }
-    let mut shown: Vec<QueueName> = Vec::new();
-    for lane in shared.claim_lanes() {
-        let queue = &lane.origin.key.queue;
-        if !shown.contains(queue) {
-            show_depth(queue, &shared.store.depth(queue).await?);
-            shown.push(queue.clone());
+impl Announcement {
+    fn wants(&mut self, types: Option<Vec<String>>, tags: Option<Vec<String>>) {
+        match (types, tags) {
+            (None, None) => self.is_of_all = true,
+            (Some(types), None) => self.types.extend(types),
+            (None, Some(tags)) => {
+                self.tags.extend(tags.into_iter().map(|tag| WantedTag { tag, event_type: None }));
+            }
+            (Some(types), Some(tags)) => {
+                self.tags.extend(tags.iter().flat_map(|tag| {
+                    types.iter().map(|of| WantedTag { tag: tag.clone(), event_type: Some(of.clone()) })
+                }))
+            }
         }
     }
+}
+
+async fn refresh_gauges(shared: &Shared) -> Result<()> {
+    shared.count_exhausted();
+    let ages = shared.store.oldest().await?.into_iter();
+    let ages: Vec<_> = ages.map(|(queue, age)| (queue, age.unwrap_or_default().as_secs_f64())).collect();
+    shared.meters.show_oldest(&ages);
+    shared.meters.show_depths(&shared.store.depths().await?);
     Ok(())
 }

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_core::{EntryId, QueueName};
+use tidegate_core::{End, EntryId, QueueName, Tsid};
 use tidegate_store::{
-    AuditRow, Heartbeat, Held, Holder, KeyStore, ListQuery, Page, Report, Reported, Reset, Retained, Retention, Store,
-    Verdict, WorkStore, WorkerView, WorkersPage, WorkersQuery,
+    AuditRow, Heartbeat, Held, Holder, KeyStore, ListQuery, Page, Report, Reported, Retained, Retention, Store, Verdict,
+    WorkStore, WorkerView, WorkersPage, WorkersQuery,
 };
 
 use crate::coalescer::{Coalescer, LaneLimits};
@@ -41,10 +41,17 @@ pub(crate) fn report_lane(
         async move {
             let answers = work(&store)?.report(items).await?;
             for reported in answers.iter().flatten().filter(|reported| !reported.repeated) {
-                match reported.verdict {
-                    Verdict::Completed => meters.ended(tidegate_core::End::Completed, 1),
-                    Verdict::Exhausted { .. } => meters.ended(tidegate_core::End::Failed, 1),
-                    Verdict::RetryScheduled { .. } => meters.retried.increment(1),
+                let end = match reported.verdict {
+                    Verdict::Completed => End::Completed,
+                    Verdict::Exhausted { .. } => End::Failed,
+                    Verdict::RetryScheduled { .. } => {
+                        meters.retried.increment(1);
+                        continue;
+                    }
+                };
+                meters.ended(reported.queue.as_ref().unwrap_or(&QueueName::default()), end, 1);
+                if let Some(held) = reported.held_for {
+                    meters.claim_to_finish.record(held.as_secs_f64());
                 }
             }
             meters.lost_leases(&answers);
@@ -98,6 +105,7 @@ impl EventQueue {
     fn rang<'a>(&self, answers: impl IntoIterator<Item = &'a Reported>) {
         let bells = &self.shared().bells;
         for reported in answers {
+            crate::trace::reported(reported.row.entry, reported);
             match reported.verdict {
                 Verdict::RetryScheduled { next_retry_at } => {
                     let delay = next_retry_at.duration_since(reported.row.created_at);
@@ -140,7 +148,7 @@ impl EventQueue {
     /// # Errors
     /// `Conflict` when it is neither, `NotFound`, or the store's.
     pub async fn reset(&self, id: EntryId, reason: Option<String>) -> Result<()> {
-        one(work(self.store())?.reset(vec![Reset { id, reason }]).await?, id)?;
+        one(work(self.store())?.reset(vec![self.by_hand(id, reason)]).await?, id)?;
         self.shared().bells.ring_all();
         Ok(())
     }
@@ -151,6 +159,14 @@ impl EventQueue {
     /// The store's.
     pub async fn queues_of(&self, ids: Vec<EntryId>) -> Result<Vec<Option<QueueName>>> {
         work(self.store())?.queues_of(ids).await
+    }
+
+    /// The id of an entry's event, live or ended, without reading it.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn event_of(&self, id: EntryId) -> Result<Option<Tsid>> {
+        work(self.store())?.event_of(id).await
     }
 
     /// What happened to an entry, in order.

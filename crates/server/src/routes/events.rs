@@ -97,8 +97,11 @@ impl Service {
 /// Why an event is not running.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct WhyAnswer {
-    /// Which event.
+    /// Which event: its number, `id` elsewhere.
     event_id: i64,
+    /// The event's other id, `event_id` elsewhere; null once the event is forgotten.
+    #[schema(required, example = "0HZXEQ5Y8JY5Z")]
+    event_tsid: Option<String>,
     /// The reason and what belongs to it.
     #[serde(flatten)]
     #[schema(value_type = WhySchema)]
@@ -124,6 +127,10 @@ pub(crate) struct WhySchema {
     group: Option<String>,
     /// How many go first.
     ahead: Option<u64>,
+    /// The type that no live consumer takes.
+    event_type: Option<String>,
+    /// The tags of which no live consumer asks for one.
+    tags: Option<Vec<String>>,
 }
 
 /// Says why an event is not running.
@@ -142,7 +149,9 @@ pub(crate) async fn why(
 ) -> Result<Json<WhyAnswer>> {
     let tenant = Tenant::from(&caller);
     service.need_own(tenant, id).await?;
-    Ok(Json(WhyAnswer { event_id: id.get(), why: service.queue.why(id).await? }))
+    let why = service.queue.why(id).await?;
+    let event_tsid = service.queue.event_of(id).await?.map(|event| event.to_string());
+    Ok(Json(WhyAnswer { event_id: id.get(), event_tsid, why }))
 }
 
 /// Why an event is put back.
@@ -175,7 +184,7 @@ pub(crate) async fn reset(
     }
     let tenant = Tenant::from(&caller);
     let entry = tenant.own(service.queue.entry(id).await?, id)?;
-    service.queue.reset(id, params.reason).await?;
+    service.queue.acting_as(&caller.name).reset(id, params.reason).await?;
     service.wake(&entry.queue);
     service.event(tenant, id).await.map(Json)
 }
@@ -197,7 +206,7 @@ pub(crate) async fn redrive(
 ) -> Result<Json<Event>> {
     let tenant = Tenant::from(&caller);
     let entry = tenant.own(service.queue.entry(id).await?, id)?;
-    service.queue.redrive(id).await?;
+    service.queue.acting_as(&caller.name).redrive(id).await?;
     service.wake(&entry.queue);
     service.event(tenant, id).await.map(Json)
 }
@@ -219,7 +228,7 @@ pub(crate) async fn cancel(
 ) -> Result<Json<Event>> {
     let tenant = Tenant::from(&caller);
     service.need_own(tenant, id).await?;
-    service.queue.cancel(id).await?;
+    service.queue.acting_as(&caller.name).cancel(id).await?;
     service.event(tenant, id).await.map(Json)
 }
 
@@ -278,7 +287,7 @@ pub(crate) async fn redrive_many(
     let mut filter = DeadLetterFilter::new().limit(limit).per_second(per_second);
     filter.event_type = body.event_type;
     filter.error_contains = body.error_contains;
-    let redriven = service.handle(&queue).await?.redrive_all(filter).await?;
+    let redriven = service.handle(&queue).await?.acting_as(&caller.name).redrive_all(filter).await?;
     service.wake(&queue);
     Ok(Json(RedriveAnswer { redriven }))
 }

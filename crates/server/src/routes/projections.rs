@@ -11,10 +11,10 @@ use bytes::Bytes;
 use http::{Uri, header};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tidegate::Timestamp;
 use tidegate::projection::{
     Blocker, Document, Lag, ProjectionFailure, ProjectionState, ProjectionStatus, VersionStatus,
 };
+use tidegate::{EntryId, Timestamp};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::auth::Reader;
@@ -106,8 +106,9 @@ pub(crate) struct BlockerAnswer {
 /// Why a version stands still.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct FailureAnswer {
-    /// The event that fails.
-    event_id: i64,
+    /// The entry of the event that fails; null when it is no single event, such as a hook.
+    #[schema(required)]
+    event_id: Option<i64>,
     /// How often it was tried in a row.
     failures: u32,
     /// What went wrong last.
@@ -205,7 +206,7 @@ impl From<Lag> for LagAnswer {
 impl From<ProjectionFailure> for FailureAnswer {
     fn from(failure: ProjectionFailure) -> Self {
         let ProjectionFailure { entry, failures, error, retry_at } = failure;
-        Self { event_id: entry.get(), failures, error, retry_at }
+        Self { event_id: entry.map(EntryId::get), failures, error, retry_at }
     }
 }
 

@@ -83,8 +83,11 @@ impl ReportBody {
 /// What was recorded.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ReportAnswer {
-    /// Which event.
+    /// Which event: its number, `id` elsewhere.
     event_id: i64,
+    /// The event's other id, `event_id` elsewhere; null once the event is forgotten.
+    #[schema(required, example = "0HZXEQ5Y8JY5Z")]
+    event_tsid: Option<String>,
     /// Who reported.
     worker_id: Option<String>,
     /// What.
@@ -118,6 +121,7 @@ fn answer(reported: Reported) -> Result<ReportAnswer> {
     };
     Ok(ReportAnswer {
         event_id: row.entry.get(),
+        event_tsid: row.event_id.map(|id| id.to_string()),
         worker_id: row.worker,
         action: row.action,
         status_code: row.status_code,
@@ -216,8 +220,11 @@ pub(crate) struct HeartbeatBody {
 /// A lease as it stands.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct HeartbeatAnswer {
-    /// Which event.
+    /// Which event: its number, `id` elsewhere.
     event_id: i64,
+    /// The event's other id, `event_id` elsewhere.
+    #[schema(example = "0HZXEQ5Y8JY5Z")]
+    event_tsid: String,
     /// The lease.
     lease: i64,
     /// When somebody else may take the event.
@@ -255,6 +262,7 @@ pub(crate) async fn heartbeat(
     let held: Held = service.queue.heartbeat(Heartbeat { holder, lease }).await?;
     Ok(Json(HeartbeatAnswer {
         event_id: id.get(),
+        event_tsid: held.event_id.to_string(),
         lease: held.token.0,
         lease_until: held.lease_until,
         attempts: held.attempts,

@@ -17,6 +17,7 @@ mod open_server;
 mod projections;
 mod scene;
 mod slow;
+mod telling;
 mod two_nodes;
 mod unknown_fields;
 mod upgrade;

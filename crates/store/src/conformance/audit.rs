@@ -5,6 +5,7 @@ use tidegate_core::{Action, EntryId, Outcome};
 use super::scene::*;
 use super::work::*;
 use crate::store::*;
+use crate::work::ByHand;
 
 async fn actions(store: &AnyStore, id: EntryId) -> Vec<(Action, Option<String>)> {
     let trail = work(store).audit(id).await.expect("the audit is shown");
@@ -67,14 +68,43 @@ pub(super) async fn a_reset_keeps_its_reason(scene: Scene) {
     let store = scene.open().await;
     let id = publish_one(&store, job()).await;
     pick_one(&store, "w:1").await;
-    let reset = crate::work::Reset { id, reason: Some("worker_timeout".into()) };
+    let reset = ByHand { id, actor: Some("ops".into()), reason: Some("worker_timeout".into()) };
     only(work(&store).reset(vec![reset]).await).unwrap();
     pick_one(&store, "w:2").await;
     let trail = work(&store).audit(id).await.unwrap();
     assert_eq!(trail[1].message.as_deref(), Some("worker_timeout"));
-    assert_eq!(trail[1].worker, None);
+    assert_eq!((&trail[1].worker, trail[1].actor.as_deref()), (&None, Some("ops")));
     let expected = [who(Action::Picked, "w:1"), (Action::Reset, None), who(Action::Picked, "w:2")];
     assert_eq!(actions(&store, id).await, expected, "nobody abandoned it");
+}
+
+pub(super) async fn what_is_done_by_hand_says_who(scene: Scene) {
+    let store = scene.open().await;
+    let ids = publish(&store, vec![job().max_retries(0), job(), event("t").group("g"), event("t")]).await;
+    let hand = |id, actor: Option<&str>| ByHand { id, actor: actor.map(Into::into), reason: Some("why".into()) };
+    let trail = async |id| {
+        let trail = work(&store).audit(id).await.unwrap();
+        let by_hand = trail.into_iter().filter(|row| row.action.is_by_hand());
+        by_hand.map(|row| (row.action, row.actor, row.generation, row.message)).collect::<Vec<_>>()
+    };
+    pick_one(&store, "w:1").await;
+    fail_by(&store, ids[0], "w:1").await.unwrap();
+    let unknown = EntryId::new(999_999).unwrap();
+    let items = vec![hand(ids[0], Some("ann")), hand(ids[1], Some("bob")), hand(unknown, None)];
+    let answers = store.redrive_by_hand(items).await.unwrap();
+    assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, false]);
+    let (ann, why) = (Some("ann".to_owned()), Some("why".to_owned()));
+    let redriven = (Action::Redriven, ann.clone(), 2, why.clone());
+    assert_eq!(trail(ids[0]).await, [redriven.clone()]);
+    let held = pick_one(&store, "w:1").await;
+    let items = vec![hand(ids[0], None), hand(ids[2], Some("ann")), hand(ids[2], Some("bob")), hand(unknown, None)];
+    let answers = store.cancel_by_hand(items).await.unwrap();
+    assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, true, false, false]);
+    assert_eq!(trail(ids[0]).await, [redriven, (Action::Cancelled, None, 2, why.clone())]);
+    assert_eq!(trail(ids[2]).await, [(Action::Cancelled, ann, 1, why)]);
+    let last = work(&store).audit(ids[0]).await.unwrap().pop().unwrap();
+    assert_eq!((last.attempt, last.token, last.created_at), (held.attempts, held.token, scene.now()));
+    assert_eq!((trail(ids[1]).await.len(), trail(ids[3]).await.len()), (0, 0), "what was refused or not asked for");
 }
 
 pub(super) async fn claims_without_audit_leave_no_trace(scene: Scene) {

@@ -53,7 +53,7 @@ pub(super) async fn claims_that_make_no_sense(scene: Scene) {
     assert_eq!(store.claim(want(0)).await.unwrap(), []);
     for worker in [String::new(), "a\0b".into(), "x".repeat(256)] {
         assert_eq!(kind(store.claim(Claim { worker: worker.clone(), ..want(1) }).await), Invalid, "{worker:?}");
-        let consumer = Consumer { worker, queue: default_queue(), types: None };
+        let consumer = Consumer { worker, queue: default_queue(), types: None, tags: vec![] };
         let answers = store.consumers_seen(vec![consumer]).await.unwrap();
         assert_eq!(answers.into_iter().map(kind).collect::<Vec<_>>(), [Invalid]);
     }
@@ -139,7 +139,8 @@ pub(super) async fn hostile_texts_are_only_texts(scene: Scene) {
     let mut odd = NewEvent::new(hostile, hostile).group(hostile).deduplicate(hostile);
     odd.subject = Some(hostile.into());
     let id = publish_one(&store, odd).await;
-    let consumer = Consumer { worker: hostile.into(), queue: default_queue(), types: Some(vec![hostile.into()]) };
+    let consumer =
+        Consumer { worker: hostile.into(), queue: default_queue(), types: Some(vec![hostile.into()]), tags: vec![] };
     store.consumers_seen(vec![consumer]).await.unwrap().remove(0).unwrap();
     let claimed = store.claim(Claim { worker: hostile.into(), ..want_types(1, &[hostile]) }).await.unwrap().remove(0);
     assert_eq!((claimed.id, claimed.fact.subject.as_deref()), (id, Some(hostile)));

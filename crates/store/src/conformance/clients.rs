@@ -94,7 +94,7 @@ pub(super) async fn one_worker_in_two_clients_is_two_workers(scene: Scene) {
         made(&store, &mail).await;
         publish_one(&store, event("t").queue(mail.clone())).await;
         store.claim(Claim { audit: true, ..from(&mail) }).await.unwrap();
-        let seen = Consumer { worker: "w".into(), queue: mail, types: None };
+        let seen = Consumer { worker: "w".into(), queue: mail, types: None, tags: vec![] };
         only(store.consumers_seen(vec![seen]).await).unwrap();
     }
     let workers = store.work().unwrap().workers(Duration::from_secs(60)).await.unwrap();

@@ -364,6 +364,7 @@ macro_rules! conformance_cases {
             why {
                 ready_and_how_many_are_ahead,
                 no_live_consumer_for_its_type,
+                no_live_consumer_for_its_tags,
                 due_at,
                 leased_and_abandoned,
                 behind_in_group,
@@ -457,6 +458,8 @@ macro_rules! conformance_cases {
                 a_stale_tick_changes_nothing,
                 what_cannot_be_published_is_not_lost,
                 every_option_of_the_event_counts,
+                every_field_of_the_event_is_in_its_ticks,
+                an_unchanged_definition_of_every_field_writes_nothing,
                 database_time_decides,
             }
             projections {
@@ -469,6 +472,7 @@ macro_rules! conformance_cases {
                 one_reader_at_a_time,
                 concurrent_readers_get_one_lease,
                 a_failure_is_shown_and_cleared,
+                a_failure_of_no_event_is_shown_and_cleared,
                 a_new_version_takes_over,
                 documents_are_listed_by_prefix_and_page,
                 lag_is_counted_up_to_a_bound,
@@ -512,6 +516,8 @@ macro_rules! conformance_cases {
                 only_held_and_failed_entries_are_reset,
                 a_repeated_request_answers_its_first_result,
                 workers_are_seen_and_go_stale,
+                a_start_is_a_sign_of_life,
+                ids_of_both_kinds_are_told,
                 keys_are_kept_and_revoked,
             }
             audit {
@@ -519,6 +525,7 @@ macro_rules! conformance_cases {
                 a_takeover_says_who_abandoned,
                 a_release_is_not_an_abandonment,
                 a_reset_keeps_its_reason,
+                what_is_done_by_hand_says_who,
                 claims_without_audit_leave_no_trace,
                 untagged_claims_can_be_audited,
             }

@@ -275,7 +275,7 @@ pub(super) async fn a_failure_is_shown_and_cleared(scene: Scene) {
     let failed = Failed {
         id: id.clone(),
         token: held.token,
-        entry: ids[0],
+        entry: Some(ids[0]),
         error: "no such \0 customer".into(),
         retry_after: seconds(5),
         lease: LEASE,
@@ -283,11 +283,31 @@ pub(super) async fn a_failure_is_shown_and_cleared(scene: Scene) {
     log(&store).fail(failed.clone()).await.expect("it is noted");
     log(&store).fail(failed.clone()).await.expect("it is noted again");
     let failure = view_of(&store, 1).await.failure.expect("it is shown");
-    assert_eq!((failure.entry, failure.failures, failure.retry_at), (ids[0], 2, scene.moment(5)));
+    assert_eq!((failure.entry, failure.failures, failure.retry_at), (Some(ids[0]), 2, scene.moment(5)));
     assert!(failure.error.starts_with("no such "), "{failure:?}");
     assert_eq!(kind(log(&store).fail(Failed { token: held.token - 1, ..failed }).await), ErrorKind::Fenced);
     let end = read(&store, Position::START, 10).await.end;
     log(&store).apply(step(&id, held.token, Position::START, end), vec![]).await.expect("it moves");
+    assert_eq!(view_of(&store, 1).await.failure, None);
+}
+
+pub(super) async fn a_failure_of_no_event_is_shown_and_cleared(scene: Scene) {
+    let store = scene.open().await;
+    let (id, held) = first_reader(&store).await;
+    let error = "the table is missing".to_owned();
+    let failed =
+        Failed { id: id.clone(), token: held.token, entry: None, error, retry_after: seconds(5), lease: LEASE };
+    for failures in 1..=2 {
+        log(&store).fail(failed.clone()).await.expect("it is noted");
+        let failure = view_of(&store, 1).await.failure.expect("it is shown");
+        assert_eq!((failure.entry, failure.failures), (None, failures));
+        assert_eq!(failure.error, failed.error);
+    }
+    log(&store).activate(&id, held.token).await.expect("it takes over");
+    assert_eq!(view_of(&store, 1).await.failure, None);
+    log(&store).fail(failed).await.expect("it is noted");
+    // A step on the spot clears it: nothing may have come that could be read.
+    log(&store).apply(step(&id, held.token, Position::START, Position::START), vec![]).await.expect("it moves");
     assert_eq!(view_of(&store, 1).await.failure, None);
 }
 

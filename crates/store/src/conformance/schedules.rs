@@ -1,5 +1,6 @@
 //! Schedules: each tick once, whoever runs them and whatever the clock does.
 
+use tidegate_core::template::every_field;
 use tidegate_core::{MissedTicks, NewEvent, QueueState, Timestamp};
 
 use super::Scene;
@@ -317,6 +318,78 @@ pub(super) async fn every_option_of_the_event_counts(scene: Scene) {
     assert_eq!((claimed[0].group.as_deref(), claimed[0].fact.subject.as_deref()), (Some("g"), Some("order:1")));
     complete(&store, &claimed[0]).await;
     assert_eq!(store.claim(from_other).await.unwrap().len(), 1);
+}
+
+/// A schedule whose event has something in every field, in a queue of its own.
+async fn full_spec(store: &AnyStore) -> ScheduleSpec {
+    store.put_queue(&queue("other"), QueueChange::default()).await.unwrap();
+    let mut full = spec("full", MissedTicks::Once);
+    full.event = every_field("tick.full").delay(seconds(5)).queue(queue("other"));
+    full
+}
+
+pub(super) async fn every_field_of_the_event_is_in_its_ticks(scene: Scene) {
+    let store = scene.open().await;
+    let full = full_spec(&store).await;
+    let event = put(&store, full.clone()).await.spec.event;
+    assert_eq!((&event, &find(&store, "full").await.spec), (&full.event, &full));
+    scene.advance(10);
+    assert_eq!(run_due(&store).await, 1);
+    let tick = scene.now();
+    scene.advance(5);
+    let claimed = store.claim(Claim { queue: queue("other"), ..want(10) }).await.unwrap().remove(0);
+    // No `..`: a field that facts gain must be looked at here.
+    let Fact {
+        client,
+        event_type,
+        payload,
+        content_type,
+        source,
+        subject,
+        time,
+        external_id,
+        correlation_id,
+        causation_id,
+        attributes,
+        created_at,
+        title,
+        description,
+        tags,
+        retry,
+    } = claimed.fact;
+    assert_eq!((client, event_type, payload), (event.client, event.event_type.clone(), event.payload.clone()));
+    assert_eq!(
+        (content_type, source, subject),
+        (event.content_type.clone(), event.source.clone(), event.subject.clone())
+    );
+    assert_eq!((time, created_at), (Some(tick), tick));
+    assert_eq!((external_id, correlation_id), (event.external_id.clone(), event.correlation_id.clone()));
+    assert_eq!((causation_id, retry), (event.causation_id.clone(), event.retry.clone()));
+    assert!(attributes.unwrap().contains("traceparent"));
+    assert_eq!((title, description, tags), (event.title.clone(), event.description.clone(), event.tags.clone()));
+    assert_eq!((claimed.group, claimed.max_attempts), (event.group.clone(), event.max_attempts));
+    assert_eq!(claimed.exhausted_as, event.exhausted_as);
+    assert_eq!(store.entries(vec![claimed.id]).await.unwrap()[0].as_ref().unwrap().priority, event.priority);
+    // A repeat of the request that the event names is answered with the tick.
+    let mut again = NewEvent::new("tick.full", "{}").queue(queue("other"));
+    (again.client, again.idempotency) = (event.client, event.idempotency.clone());
+    let repeated = try_publish(&store, again).await.unwrap();
+    assert_eq!((repeated.id, repeated.outcome), (claimed.id, PublishOutcome::Duplicate));
+}
+
+pub(super) async fn an_unchanged_definition_of_every_field_writes_nothing(scene: Scene) {
+    let store = scene.open().await;
+    let mut full = full_spec(&store).await;
+    for delay in [seconds(5), seconds(0), std::time::Duration::from_nanos(1_500)] {
+        full.event = full.event.delay(delay);
+        let first = put(&store, full.clone()).await;
+        scene.advance(1);
+        assert_eq!(put(&store, full.clone()).await, first, "{delay:?}");
+        assert_eq!(find(&store, "full").await, first, "what a put answers is what is stored");
+    }
+    full.event.tags.pop();
+    scene.advance(1);
+    assert_eq!(put(&store, full).await.updated_at, scene.now(), "a change is written");
 }
 
 pub(super) async fn database_time_decides(scene: Scene) {

@@ -6,8 +6,12 @@ use super::scene::*;
 use crate::store::*;
 
 async fn seen(store: &AnyStore, types: Option<&[&str]>) {
+    seen_with_tags(store, types, vec![]).await;
+}
+
+async fn seen_with_tags(store: &AnyStore, types: Option<&[&str]>, tags: Vec<WantedTag>) {
     let types = types.map(|types| types.iter().map(|name| (*name).to_owned()).collect());
-    let consumer = Consumer { worker: "w".into(), queue: default_queue(), types };
+    let consumer = Consumer { worker: "w".into(), queue: default_queue(), types, tags };
     store.consumers_seen(vec![consumer]).await.unwrap().remove(0).unwrap();
 }
 
@@ -25,7 +29,7 @@ pub(super) async fn ready_and_how_many_are_ahead(scene: Scene) {
 pub(super) async fn no_live_consumer_for_its_type(scene: Scene) {
     let store = scene.open().await;
     let id = publish_one(&store, event("t")).await;
-    let nobody = Why::NoLiveConsumer { event_type: "t".into() };
+    let nobody = Why::NoLiveConsumer { event_type: "t".into(), tags: vec![] };
     assert_eq!(store.why(id).await.unwrap(), nobody);
     seen(&store, Some(&["u", "v"])).await;
     assert_eq!(store.why(id).await.unwrap(), nobody);
@@ -35,6 +39,31 @@ pub(super) async fn no_live_consumer_for_its_type(scene: Scene) {
     assert_eq!(store.why(id).await.unwrap(), nobody, "it was not seen lately");
     seen(&store, None).await;
     assert_eq!(store.why(id).await.unwrap(), Why::Ready { ahead: 0 });
+}
+
+pub(super) async fn no_live_consumer_for_its_tags(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, event("t").tags(["a", "b"])).await;
+    let plain = publish_one(&store, event("t")).await;
+    let nobody = Why::NoLiveConsumer { event_type: "t".into(), tags: vec!["a".into(), "b".into()] };
+    let wanted = |tag: &str, of: Option<&str>| WantedTag { tag: tag.into(), event_type: of.map(Into::into) };
+    let ready = |why: Why| matches!(why, Why::Ready { .. });
+    assert_eq!(store.why(id).await.unwrap(), nobody);
+    let cases = [
+        (vec![wanted("c", None), wanted("t", None)], false),
+        (vec![wanted("b", Some("u"))], false),
+        (vec![wanted("b", Some("t"))], true),
+        (vec![wanted("c", None), wanted("a", None)], true),
+    ];
+    for (tags, expected) in cases {
+        seen_with_tags(&store, Some(&[]), tags.clone()).await;
+        let why = store.why(id).await.unwrap();
+        assert!(if expected { ready(why.clone()) } else { why == nobody }, "{tags:?}: {why:?}");
+        assert!(!ready(store.why(plain).await.unwrap()), "nobody takes what has no tags");
+    }
+    seen_with_tags(&store, Some(&["t"]), vec![wanted("c", None)]).await;
+    assert!(ready(store.why(id).await.unwrap()), "whoever takes the type takes it whatever its tags");
+    assert!(ready(store.why(plain).await.unwrap()));
 }
 
 pub(super) async fn due_at(scene: Scene) {

@@ -267,7 +267,10 @@ pub(super) async fn a_heartbeat_extends_the_lease(scene: Scene) {
     scene.advance(50);
     let beat = |holder| Heartbeat { holder, lease: HeartbeatLease::For(seconds(60)) };
     let held = only(work(&store).heartbeat(vec![beat(by(id, "w:1"))]).await).unwrap();
-    assert_eq!(held, Held { token: claimed.token, lease_until: scene.moment(60), attempts: 1 });
+    assert_eq!(
+        held,
+        Held { event_id: claimed.event_id, token: claimed.token, lease_until: scene.moment(60), attempts: 1 }
+    );
     scene.advance(59);
     assert!(store.claim(pick("w:2", 1)).await.unwrap().is_empty());
     let wrong = Holder { lease: Some(LeaseToken(9)), ..by(id, "w:1") };
@@ -325,7 +328,7 @@ pub(super) async fn the_queue_of_an_entry_is_known_live_and_ended(scene: Scene) 
 }
 
 async fn reset_one(store: &AnyStore, id: EntryId) -> Result<()> {
-    only(work(store).reset(vec![Reset { id, reason: Some("worker_timeout".into()) }]).await)
+    only(work(store).reset(vec![ByHand { id, actor: None, reason: Some("worker_timeout".into()) }]).await)
 }
 
 pub(super) async fn a_reset_of_a_held_entry_fences_its_holder(scene: Scene) {
@@ -408,7 +411,7 @@ pub(super) async fn a_repeated_request_answers_its_first_result(scene: Scene) {
 pub(super) async fn workers_are_seen_and_go_stale(scene: Scene) {
     let store = scene.open().await;
     publish(&store, vec![job(), job()]).await;
-    let consumer = |worker: &str, queue| Consumer { worker: worker.into(), queue, types: None };
+    let consumer = |worker: &str, queue| Consumer { worker: worker.into(), queue, types: None, tags: vec![] };
     let all = vec![consumer("lost:1", queue("nowhere")), consumer("idle:1", default_queue())];
     let seen = store.consumers_seen(all).await.unwrap();
     assert_eq!(seen[0].as_ref().unwrap_err().kind(), NotFound);
@@ -425,6 +428,60 @@ pub(super) async fn workers_are_seen_and_go_stale(scene: Scene) {
     let beat = Heartbeat { holder: by(claimed.id, "w:1"), lease: HeartbeatLease::For(LEASE) };
     only(work(&store).heartbeat(vec![beat]).await).unwrap();
     assert!(!work(&store).workers(Duration::from_secs(30)).await.unwrap()[1].stale);
+}
+
+pub(super) async fn a_start_is_a_sign_of_life(scene: Scene) {
+    let store = scene.open().await;
+    publish(&store, vec![job(), job()]).await;
+    let claimed = pick_one(&store, "w:1").await;
+    let other = pick_one(&store, "w:2").await;
+    let stale = async || {
+        let workers = work(&store).workers(Duration::from_secs(30)).await.unwrap();
+        workers.iter().map(|view| (view.seen_at, view.stale)).collect::<Vec<_>>()
+    };
+    let begun = scene.now();
+    for _ in 0..2 {
+        scene.advance(20);
+        let started = work(&store).started(vec![by(claimed.id, "w:1"), by(other.id, "w:1")]).await.unwrap();
+        assert_eq!(
+            started.iter().map(Result::is_ok).collect::<Vec<_>>(),
+            [true, false],
+            "a repeat is a sign of life too"
+        );
+    }
+    assert_eq!(stale().await, [(scene.now(), false), (begun, true)], "not of the one that was silent");
+    scene.advance(31);
+    assert_eq!(stale().await.iter().map(|(_, stale)| *stale).collect::<Vec<_>>(), [true, true]);
+    assert_eq!(view(&store, claimed.id).await.phase, view_phase(&claimed, "w:1"), "the lease is as it was");
+}
+
+fn view_phase(claimed: &Claimed, worker: &str) -> EntryPhase {
+    EntryPhase::Leased { worker: worker.into(), since: claimed.claimed_at, until: claimed.lease_until }
+}
+
+pub(super) async fn ids_of_both_kinds_are_told(scene: Scene) {
+    let store = scene.open().await;
+    let published = try_publish(&store, job()).await.unwrap();
+    let (id, event_id) = (published.id, Some(published.event_id));
+    pick_one(&store, "w:1").await;
+    for _ in 0..2 {
+        let begun = only(work(&store).started(vec![by(id, "w:1")]).await).unwrap();
+        assert_eq!(begun.event_id, event_id);
+    }
+    let beat = Heartbeat { holder: by(id, "w:1"), lease: HeartbeatLease::For(LEASE) };
+    assert_eq!(only(work(&store).heartbeat(vec![beat]).await).unwrap().event_id, published.event_id);
+    assert_eq!(work(&store).event_of(id).await.unwrap(), event_id, "live");
+    fail_by(&store, id, "w:1").await.unwrap();
+    scene.advance(300);
+    pick_one(&store, "w:1").await;
+    for repeated in [false, true] {
+        let done = complete_by(&store, id, "w:1").await.unwrap();
+        assert_eq!((done.repeated, done.row.event_id), (repeated, event_id));
+    }
+    assert_eq!(work(&store).event_of(id).await.unwrap(), event_id, "ended");
+    let trail = work(&store).audit(id).await.unwrap();
+    assert!(trail.len() == 5 && trail.iter().all(|row| row.event_id == event_id), "{trail:?}");
+    assert_eq!(work(&store).event_of(EntryId::new(999_999).unwrap()).await.unwrap(), None);
 }
 
 pub(super) async fn keys_are_kept_and_revoked(scene: Scene) {

@@ -1,18 +1,21 @@
 //! The audit on PostgreSQL: rows are only ever appended, in the transaction of what they tell.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tidegate_core::{Action, EntryId, LeaseToken, Timestamp};
+use tidegate_core::{Action, EntryId, LeaseToken, Timestamp, Tsid};
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::connection::Tx;
 use super::errors::Fault;
+use super::items::clean;
 use super::row::count;
 use super::{Inner, tags};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Claimed;
-use crate::work::AuditRow;
+use crate::work::{AuditRow, ByHand};
 
 impl Inner {
     /// The audit of a claim: who was taken over from, who picked what.
@@ -61,13 +64,15 @@ impl Inner {
         let number = |count: Option<u32>| count.map(|count| i32::try_from(count).unwrap_or(i32::MAX));
         let ids: Vec<i64> = rows.iter().map(|row| row.entry.get()).collect();
         let actions: Vec<i16> = rows.iter().map(|row| row.action.code()).collect();
-        let workers: Vec<Option<&str>> = rows.iter().map(|row| row.worker.as_deref()).collect();
+        // One column for both: an action is a worker's or done by hand.
+        let workers: Vec<Option<&str>> =
+            rows.iter().map(|row| row.worker.as_deref().or(row.actor.as_deref())).collect();
         let generations: Vec<i32> = rows.iter().map(|row| row.generation as i32).collect();
         let attempts: Vec<i32> = rows.iter().map(|row| row.attempt as i32).collect();
         let tokens: Vec<i64> = rows.iter().map(|row| row.token.0).collect();
         let codes: Vec<Option<i32>> = rows.iter().map(|row| row.status_code).collect();
         let times: Vec<Option<i64>> = rows.iter().map(|row| row.execution_time_ms).collect();
-        let messages: Vec<_> = rows.iter().map(|row| super::items::clean(row.message.as_deref())).collect();
+        let messages: Vec<_> = rows.iter().map(|row| clean(row.message.as_deref())).collect();
         let retries: Vec<Option<Timestamp>> = rows.iter().map(|row| row.next_retry_at).collect();
         let counts: Vec<Option<i32>> = rows.iter().map(|row| number(row.retry_count)).collect();
         let limits: Vec<Option<i32>> = rows.iter().map(|row| number(row.max_retries)).collect();
@@ -91,7 +96,43 @@ impl Inner {
                 ],
             )
             .await?;
-        read_rows(&written)
+        let mut written = read_rows(&written)?;
+        for row in rows {
+            // What is written names the entry only.
+            if let Some(written) = written.get_mut(&row.entry.get()) {
+                written.event_id = row.event_id;
+            }
+        }
+        Ok(written)
+    }
+
+    /// Entries were put back or started over by hand; answers the rows by entry.
+    pub(super) async fn audit_started_over(
+        &self,
+        tx: &Tx,
+        items: &[&ByHand],
+        action: Action,
+    ) -> Result<HashMap<i64, i64>, Fault> {
+        let (ids, actors, reasons) = columns(items);
+        let params: [&(dyn ToSql + Sync); 5] = [&self.now(), &ids, &actors, &reasons, &action.code()];
+        let rows = tx.query(&self.sql.work.audit_started_over, &params).await?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    }
+
+    /// Entries were ended by hand.
+    pub(super) async fn audit_cancelled(&self, tx: &Tx, items: &[&ByHand]) -> Result<(), Fault> {
+        if items.is_empty() {
+            return Ok(());
+        }
+        let (ids, actors, reasons) = columns(items);
+        tx.execute(&self.sql.work.audit_cancelled, &[&self.now(), &ids, &actors, &reasons]).await?;
+        Ok(())
+    }
+
+    pub(super) async fn event_of(&self, id: EntryId) -> Result<Option<Tsid>> {
+        let reader = self.database.reader_patiently().await?;
+        let rows = reader.query(&self.sql.work.event_of, &[&id.get()]).await.map_err(Fault::into_error)?;
+        Ok(rows.first().and_then(|row| row.get::<_, Option<i64>>(0)).map(Tsid::from_i64))
     }
 
     pub(super) async fn audit(&self, id: EntryId, after: i64, limit: usize) -> Result<Vec<AuditRow>> {
@@ -103,6 +144,15 @@ impl Inner {
         })
         .await
     }
+}
+
+type Texts<'a> = Vec<Option<Cow<'a, str>>>;
+
+/// Ids, who and why.
+fn columns<'a>(items: &[&'a ByHand]) -> (Vec<i64>, Texts<'a>, Texts<'a>) {
+    let ids = items.iter().map(|item| item.id.get()).collect();
+    let actors = items.iter().map(|item| clean(item.actor.as_deref())).collect();
+    (ids, actors, items.iter().map(|item| clean(item.reason.as_deref())).collect())
 }
 
 pub(super) fn read_rows(rows: &[Row]) -> Result<HashMap<i64, AuditRow>, Fault> {
@@ -121,8 +171,10 @@ fn read_audit(row: &Row) -> Result<AuditRow> {
     Ok(AuditRow {
         id: row.get(0),
         entry: EntryId::new(row.get(1))?,
+        event_id: row.try_get::<_, Option<i64>>(14).ok().flatten().map(Tsid::from_i64),
         action,
-        worker: row.get(3),
+        worker: row.get::<_, Option<String>>(3).filter(|_| !action.is_by_hand()),
+        actor: row.get::<_, Option<String>>(3).filter(|_| action.is_by_hand()),
         generation: count(row.get(4)),
         attempt: count(row.get(5)),
         token: LeaseToken(row.get(6)),

@@ -45,7 +45,7 @@ struct Found {
     /// The lanes and numbers of what was claimed.
     places: Vec<(i32, i64)>,
     /// Entries that ended because their attempts were used up.
-    exhausted: usize,
+    exhausted: Vec<End>,
     /// Rows that were offered; more than were taken means that others were taking them.
     offered: usize,
     /// The scan of a tag started above the bottom, and may start there now.
@@ -83,7 +83,8 @@ impl Inner {
                         self.marks.looked(began, Instant::now());
                     }
                     let (taken, offered) = (found.claimed.len(), found.offered);
-                    let ended = found.exhausted > 0;
+                    let ended = !found.exhausted.is_empty();
+                    found.exhausted.iter().for_each(|end| self.exhausted.add(&claim.queue, *end));
                     claimed.extend(found.claimed);
                     if claimed.len() >= wanted {
                         self.claim_sizes.took(queue.id, claimed.len());
@@ -261,7 +262,7 @@ impl Inner {
         self.lease_tags(tx, &found.claimed).await?;
         let worker = claim.audit.then_some((claim.worker.as_str(), claim.lease));
         self.audit_claim(tx, &audited, &found.claimed, worker).await?;
-        found.exhausted = exhausted.len();
+        found.exhausted = exhausted.iter().map(|item| item.end).collect();
         if !exhausted.is_empty() {
             exhausted.sort_by_key(|item| item.id);
             self.add_results(tx, &mut exhausted).await?;

@@ -1,9 +1,9 @@
 //! Dead letters: redrive, discard, list.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use futures_util::FutureExt;
-use tidegate_core::{EntryId, Generation};
+use tidegate_core::{Action, EntryId, Generation};
 
 use super::Inner;
 use super::connection::{Begin, Tx};
@@ -12,16 +12,17 @@ use super::row;
 use super::tags::tagged;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, DeadLetters, EntryView};
+use crate::work::ByHand;
 
 impl Inner {
-    pub(super) async fn redrive(&self, ids: Vec<EntryId>) -> Result<Batch<Generation>> {
-        let ids = &ids;
+    pub(super) async fn redrive(&self, items: Vec<ByHand>) -> Result<Batch<Generation>> {
+        let items = &items;
         let done = self
             .database
             .transact(
                 Begin::Write,
                 &|_| Ok(()),
-                &|tx| async move { self.redrive_ids(&tx, ids).await }.boxed(),
+                &|tx| async move { self.redrive_items(&tx, items).await }.boxed(),
                 &|tx, (made, _): &(HashMap<i64, Generation>, Vec<i32>)| {
                     let first = made.iter().next().map(|(id, generation)| (*id, *generation as i32));
                     async move {
@@ -35,12 +36,20 @@ impl Inner {
             .await;
         let (mut made, queues) = done.map_err(Fault::into_error)?;
         self.announce(queues);
-        let refused = self.missing(ids.iter().filter(|id| !made.contains_key(&id.get()))).await?;
-        Ok(ids.iter().map(|id| made.remove(&id.get()).ok_or_else(|| not_a_dead_letter(*id, &refused))).collect())
+        let ids = || items.iter().map(|item| &item.id);
+        let refused = self.missing(ids().filter(|id| !made.contains_key(&id.get()))).await?;
+        Ok(ids().map(|id| made.remove(&id.get()).ok_or_else(|| not_a_dead_letter(*id, &refused))).collect())
     }
 
-    async fn redrive_ids(&self, tx: &Tx, ids: &[EntryId]) -> Result<(HashMap<i64, Generation>, Vec<i32>), Fault> {
-        self.redrive_rows(tx, &sorted(ids), false).await
+    async fn redrive_items(&self, tx: &Tx, items: &[ByHand]) -> Result<(HashMap<i64, Generation>, Vec<i32>), Fault> {
+        let asked: BTreeMap<i64, &ByHand> = items.iter().rev().map(|item| (item.id.get(), item)).collect();
+        let ids: Vec<i64> = asked.keys().copied().collect();
+        let (made, queues) = self.redrive_rows(tx, &ids, false).await?;
+        let done: Vec<&ByHand> = asked.into_values().filter(|item| made.contains_key(&item.id.get())).collect();
+        if !done.is_empty() {
+            self.audit_started_over(tx, &done, Action::Redriven).await?;
+        }
+        Ok((made, queues))
     }
 
     /// Starts new generations; ids are sorted and distinct. A reset takes only FAILED ones and raises their tokens.

@@ -13,7 +13,7 @@ use super::errors::Fault;
 use super::items::{ARRIVED, FRESH, PARKED};
 use super::row;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Census, EntryPhase, EntryView};
+use crate::store::{Census, Consumer, EntryPhase, EntryView};
 
 impl Inner {
     pub(super) async fn entries(&self, ids: Vec<EntryId>) -> Result<Vec<Option<EntryView>>> {
@@ -55,6 +55,7 @@ impl Inner {
         let (place, due): (i16, Option<Timestamp>) = (row.get(2), row::optional_moment(row, 3));
         let (group, queue_id, state): (Option<String>, i32, i16) = (row.get(4), row.get(5), row.get(6));
         let (event_type, now): (String, Timestamp) = (row.get(7), row::moment(row, 8));
+        let tags = row::tags(row.get(9));
         if let Some(until) = until {
             let worker = worker.unwrap_or_default();
             return Ok(Some(if until > now {
@@ -76,9 +77,10 @@ impl Inner {
         if let Some(at) = due.filter(|due| *due > now && place != FRESH) {
             return Ok(Some(Why::DueAt { at }));
         }
-        let rows = tx.query(&self.sql.live_consumer, &[&self.now(), &queue_id, &event_type]).await?;
+        let wanted = Consumer::wants_for(&event_type, &tags);
+        let rows = tx.query(&self.sql.live_consumer, &[&self.now(), &queue_id, &wanted]).await?;
         if !rows.first().is_some_and(|row| row.get(0)) {
-            return Ok(Some(Why::NoLiveConsumer { event_type }));
+            return Ok(Some(Why::NoLiveConsumer { event_type, tags }));
         }
         let rows = tx.query(&self.sql.ahead_in_queue, &[&self.now(), &id.get()]).await?;
         let ahead = rows.first().map_or(0, |row| row.get::<_, i64>(0)) as u64;
@@ -91,6 +93,22 @@ impl Inner {
         let rows = reader.query(&self.sql.depth, &[&self.now(), &queue_id]).await.map_err(Fault::into_error)?;
         let count = |column: usize| rows.first().map_or(0, |row| row.get::<_, i64>(column)) as u64;
         Ok(Depth { ready: count(0), delayed: count(1), parked: count(2), leased: count(3) })
+    }
+
+    pub(super) async fn depths(&self) -> Result<Vec<(QueueName, Depth)>> {
+        let reader = self.database.reader().await.map_err(Fault::into_error)?;
+        let rows = reader.query(&self.sql.depths, &[&self.now()]).await.map_err(Fault::into_error)?;
+        drop(reader);
+        let count = |row: &Row, column: usize| row.get::<_, i64>(column) as u64;
+        let depth = |row: &Row| Depth {
+            ready: count(row, 0),
+            delayed: count(row, 1),
+            parked: count(row, 2),
+            leased: count(row, 3),
+        };
+        let mut found: HashMap<i32, Depth> = rows.iter().map(|row| (row.get(4), depth(row))).collect();
+        let catalog = self.catalog().await?;
+        Ok(catalog.queues().map(|queue| (queue.name.clone(), found.remove(&queue.id).unwrap_or_default())).collect())
     }
 
     pub(super) async fn census(&self) -> Result<Census> {

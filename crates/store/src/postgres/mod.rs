@@ -55,7 +55,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use tidegate_core::{Depth, EntryId, Generation, NewEvent, QueueConfig, QueueName, Timestamp, Why};
+use tidegate_core::{Depth, End, EntryId, Generation, NewEvent, QueueConfig, QueueName, Timestamp, Why};
 use tokio::sync::broadcast;
 
 pub use self::caller::{PostgresConnection, PostgresTx};
@@ -76,10 +76,10 @@ use crate::handlers::HandlerStates;
 use crate::keys::{KeyChanges, KeyStore};
 use crate::listing::Turns;
 use crate::store::{
-    Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Probe,
-    Published, QueueChange, Requeue, Store, StoreOptions, Upkeep, Wake,
+    Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Exhausted, Extend, Finalize, Finalized,
+    Probe, Published, QueueChange, Requeue, Store, StoreOptions, Upkeep, Wake,
 };
-use crate::work::WorkStore;
+use crate::work::{ByHand, WorkStore};
 
 /// How often a batch may find that the configuration changed under it.
 const MAX_CATALOG_READS: usize = 24;
@@ -148,6 +148,7 @@ pub(crate) struct Inner {
     tag_marks: TagMarks,
     headroom: Headroom,
     contention: Contention,
+    exhausted: Exhausted,
     outbox: Arc<Outbox>,
     wakes: broadcast::Sender<Wake>,
     partitions_at: Mutex<Option<Instant>>,
@@ -193,6 +194,7 @@ impl PostgresStore {
             tag_marks: TagMarks::default(),
             headroom: Headroom::default(),
             contention: Contention::new(),
+            exhausted: Exhausted::default(),
             outbox: Arc::default(),
             wakes: broadcast::channel(64).0,
             partitions_at: Mutex::default(),
@@ -384,12 +386,20 @@ impl Store for PostgresStore {
         self.detached(|inner| async move { inner.requeue(items).await }).await
     }
 
-    async fn cancel(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {
-        self.detached(|inner| async move { inner.cancel(ids).await }).await
+    async fn depths(&self) -> Result<Vec<(QueueName, Depth)>> {
+        self.detached(|inner| async move { inner.depths().await }).await
     }
 
-    async fn redrive(&self, ids: Vec<EntryId>) -> Result<Batch<Generation>> {
-        self.detached(|inner| async move { inner.redrive(ids).await }).await
+    fn take_exhausted(&self) -> Vec<(QueueName, End, u64)> {
+        self.inner.exhausted.take()
+    }
+
+    async fn cancel_by_hand(&self, items: Vec<ByHand>) -> Result<Batch<()>> {
+        self.detached(|inner| async move { inner.cancel(items).await }).await
+    }
+
+    async fn redrive_by_hand(&self, items: Vec<ByHand>) -> Result<Batch<Generation>> {
+        self.detached(|inner| async move { inner.redrive(items).await }).await
     }
 
     async fn discard(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {

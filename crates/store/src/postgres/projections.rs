@@ -335,12 +335,12 @@ fn log_row(row: &Row, fact: Fact) -> Result<LogRow> {
 
 fn view(row: &Row) -> Result<ProjectionView> {
     let reader: Option<String> = row.get(6);
-    let failure = match row.get::<_, Option<i64>>(8) {
+    let failure = match row.get::<_, Option<String>>(10) {
         None => None,
-        Some(entry) => Some(ProjectionFailure {
-            entry: EntryId::new(entry)?,
+        Some(error) => Some(ProjectionFailure {
+            entry: row.get::<_, Option<i64>>(8).map(EntryId::new).transpose()?,
             failures: count(row.get(9)),
-            error: row.get::<_, Option<String>>(10).unwrap_or_default(),
+            error,
             retry_at: row.get::<_, Option<Timestamp>>(11).unwrap_or_default(),
         }),
     };
@@ -407,10 +407,10 @@ impl Projections for PostgresStore {
     async fn fail(&self, failure: Failed) -> Result<()> {
         self.detached(|inner| async move {
             let Failed { id, token, entry, error, retry_after, lease } = failure;
-            let error = error.replace('\0', "\u{fffd}");
+            let (entry, error) = (entry.map(EntryId::get), error.replace('\0', "\u{fffd}"));
             let (retry_after, lease) = (micros(retry_after), micros(lease));
             let params: [Param<'_>; 8] =
-                [&inner.now(), &id.name, &id.version, &token, &entry.get(), &error, &retry_after, &lease];
+                [&inner.now(), &id.name, &id.version, &token, &entry, &error, &retry_after, &lease];
             let noted = inner.touched(&inner.projections.fail, &params).await?;
             if noted == 1 { Ok(()) } else { Err(lost_reader()) }
         })

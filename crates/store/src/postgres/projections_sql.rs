@@ -150,7 +150,7 @@ SELECT count(*) FROM moved";
 /// Projections' primary key.
 const FAIL: &str = "
 UPDATE {ns}.projections
-SET failures = CASE WHEN failed_entry = $5 THEN failures + 1 ELSE 1 END, failed_entry = $5, error = $6,
+SET failures = CASE WHEN failed_entry IS NOT DISTINCT FROM $5 THEN failures + 1 ELSE 1 END, failed_entry = $5, error = $6,
     retry_at = {now} + $7::bigint * interval '1 microsecond',
     reader_until = {now} + $8::bigint * interval '1 microsecond', updated_at = {now}
 WHERE name = $2 AND version = $3 AND token = $4 AND state < 2";
@@ -173,7 +173,8 @@ ORDER BY key LIMIT $5";
 /// versions change only if this one does.
 const ACTIVATE: &str = "
 WITH switched AS (
-    UPDATE {ns}.projections SET state = 1, updated_at = {now}
+    UPDATE {ns}.projections
+    SET state = 1, failed_entry = NULL, failures = 0, error = NULL, retry_at = NULL, updated_at = {now}
     WHERE name = $2 AND version = $3 AND token = $4 AND state < 2
     RETURNING 1
 ), retired AS (

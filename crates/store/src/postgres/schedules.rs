@@ -103,7 +103,7 @@ impl Inner {
                     async move {
                         let now = self.database_now(&tx).await?;
                         let before = self.find_schedule(&tx, &spec.name, " FOR UPDATE").await?;
-                        match plan_put(before.as_ref(), spec, cron, now) {
+                        match plan_put(before.as_ref(), spec, cron, now)? {
                             Some(after) => self.save_schedule(&tx, after, before.is_none()).await,
                             None => before.ok_or_else(|| no_schedule(&spec.name).into()),
                         }

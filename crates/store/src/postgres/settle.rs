@@ -21,6 +21,7 @@ use super::row;
 use super::tags::tagged;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Finalized, Requeue, RequeueAt};
+use crate::work::ByHand;
 
 /// Answers, and the queues that got work.
 type Settled<T> = (Batch<T>, Vec<i32>);
@@ -37,12 +38,13 @@ impl Inner {
         self.settle(items.len(), &|tx| async { self.finalize_items(tx, &items).await }.boxed()).await
     }
 
-    pub(super) async fn cancel(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {
-        let items: Vec<Finalize> = ids
-            .into_iter()
-            .map(|id| Finalize { id, token: None, end: End::Cancelled, errors: None, results: None })
+    pub(super) async fn cancel(&self, asked: Vec<ByHand>) -> Result<Batch<()>> {
+        let asked = &asked;
+        let items: Vec<Finalize> = asked
+            .iter()
+            .map(|item| Finalize { id: item.id, token: None, end: End::Cancelled, errors: None, results: None })
             .collect();
-        let work = |tx| async { self.finalize_items(tx, &items).await }.boxed();
+        let work = |tx| async { self.cancel_items(tx, asked, &items).await }.boxed();
         // Run again, a cancellation of our own would look like somebody else's.
         let confirm = |tx: Arc<Tx>, (answers, _): &Settled<Finalized>| {
             let ended = |answer: &Result<Finalized>| answer.as_ref().is_ok_and(|done| !done.repeated);
@@ -56,6 +58,20 @@ impl Inner {
             .into_iter()
             .map(|answer| answer.and_then(|done| if done.repeated { Err(ended()) } else { Ok(()) }))
             .collect())
+    }
+
+    async fn cancel_items(
+        &self,
+        tx: Arc<Tx>,
+        asked: &[ByHand],
+        items: &[Finalize],
+    ) -> Result<Settled<Finalized>, Fault> {
+        let (answers, queues) = self.finalize_items(Arc::clone(&tx), items).await?;
+        let ended = |answer: &Result<Finalized>| answer.as_ref().is_ok_and(|done| !done.repeated);
+        let done: Vec<&ByHand> =
+            asked.iter().zip(&answers).filter(|(_, answer)| ended(answer)).map(|(item, _)| item).collect();
+        self.audit_cancelled(&tx, &done).await?;
+        Ok((answers, queues))
     }
 
     async fn are_cancelled(&self, tx: &Tx, ids: &[i64]) -> Result<bool, Fault> {

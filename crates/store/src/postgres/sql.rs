@@ -60,6 +60,7 @@ pub(super) struct Sql {
     pub(super) ahead_in_queue: String,
     pub(super) live_consumer: String,
     pub(super) depth: String,
+    pub(super) depths: String,
     pub(super) census: String,
     pub(super) make_queue: String,
     pub(super) lock_queue: String,
@@ -190,6 +191,7 @@ impl Sql {
             ahead_in_queue: fill(AHEAD_IN_QUEUE),
             live_consumer: fill(LIVE_CONSUMER),
             depth: fill(DEPTH),
+            depths: fill(DEPTHS),
             census: fill(CENSUS),
             make_queue: fill(MAKE_QUEUE),
             lock_queue: fill(LOCK_QUEUE),
@@ -813,7 +815,7 @@ ORDER BY g.id LIMIT $4";
 /// What `why` needs to know about a live entry (primary keys).
 const WHY: &str = "
 SELECT q.lease_until, q.worker, q.place, q.due_at, q.group_key, q.queue_id, n.state, coalesce(e.event_type, ''),
-       coalesce($1::timestamptz, statement_timestamp())
+       coalesce($1::timestamptz, statement_timestamp()), e.tags
 FROM (SELECT * FROM {ns}.event_queue q WHERE q.id = $2 OFFSET 0) AS q
 CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = q.queue_id OFFSET 0) AS n
 LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = q.event_id OFFSET 0) AS e ON true";
@@ -846,11 +848,11 @@ SELECT count(*) FROM (
     LIMIT 1000
 ) AS counted";
 
-/// Whether somebody who takes a type was seen lately (consumers, small).
+/// Whether somebody who takes one of these, types or marked tags, was seen lately (consumers, small).
 const LIVE_CONSUMER: &str = "
 SELECT EXISTS (
     SELECT FROM {ns}.consumers c
-    WHERE c.queue_id = $2 AND (c.types IS NULL OR $3 = ANY (c.types))
+    WHERE c.queue_id = $2 AND (c.types IS NULL OR c.types && $3::text[])
       AND c.seen_at > coalesce($1::timestamptz, statement_timestamp()) - interval '60 seconds'
 )";
 
@@ -875,6 +877,17 @@ FROM (
     UNION ALL
     SELECT q.place, q.due_at, q.group_key, q.lease_until FROM {ns}.event_queue q WHERE q.queue_id = $2 AND q.place >= 2
 ) AS q";
+
+/// Counts every queue that holds something (reads all of them).
+const DEPTHS: &str = "
+SELECT count(*) FILTER (WHERE lease_until IS NULL AND (place = 0 OR place IN (1, 3) AND group_key IS NULL AND
+                              coalesce(due_at, '-infinity') <= coalesce($1::timestamptz, statement_timestamp())
+                              OR place = 1 AND due_at <= coalesce($1::timestamptz, statement_timestamp()))),
+       count(*) FILTER (WHERE lease_until IS NULL AND (place = 1 OR place = 3 AND group_key IS NULL)
+                              AND due_at > coalesce($1::timestamptz, statement_timestamp())),
+       count(*) FILTER (WHERE place = 2 OR place = 3 AND group_key IS NOT NULL),
+       count(*) FILTER (WHERE lease_until IS NOT NULL), queue_id
+FROM {ns}.event_queue GROUP BY queue_id";
 
 /// Since when the first entry of each lane could have been claimed. Lanes that hold something are found by stepping from one
 /// to the next (event_queue_fresh, event_queue_timed), so empty lanes cost nothing.

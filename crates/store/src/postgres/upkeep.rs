@@ -131,7 +131,7 @@ impl Inner {
             if let Ok(queue_id) = &answer {
                 workers.push(&consumer.worker);
                 queues.push(*queue_id);
-                types.push(consumer.types.as_ref().map(|types| serde_json::Value::from(types.as_slice()).to_string()));
+                types.push(consumer.wants().map(|wants| serde_json::Value::from(wants).to_string()));
             }
             answers.push(answer.map(drop));
         }

@@ -23,7 +23,7 @@ use super::{Inner, PostgresStore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Requeue, RequeueAt};
 use crate::work::{
-    AuditRow, Heartbeat, HeartbeatLease, Held, Holder, ListQuery, Page, Report, Reported, Reset, Retained, Retention,
+    AuditRow, ByHand, Heartbeat, HeartbeatLease, Held, Holder, ListQuery, Page, Report, Reported, Retained, Retention,
     WorkStore, WorkersPage, WorkersQuery, lease_required, not_resettable, replay,
 };
 
@@ -44,12 +44,16 @@ impl WorkStore for PostgresStore {
         self.detached(|inner| async move { inner.heartbeat(items).await }).await
     }
 
-    async fn reset(&self, items: Vec<Reset>) -> Result<Batch<()>> {
+    async fn reset(&self, items: Vec<ByHand>) -> Result<Batch<()>> {
         self.detached(|inner| async move { inner.reset(items).await }).await
     }
 
     async fn queues_of(&self, ids: Vec<EntryId>) -> Result<Vec<Option<QueueName>>> {
         self.detached(|inner| async move { inner.queues_of(&ids).await }).await
+    }
+
+    async fn event_of(&self, id: EntryId) -> Result<Option<Tsid>> {
+        self.detached(|inner| async move { inner.event_of(id).await }).await
     }
 
     async fn audit_page(&self, id: EntryId, after: i64, limit: usize) -> Result<Vec<AuditRow>> {
@@ -84,6 +88,9 @@ struct Live {
     generation: u32,
     queue_id: i32,
     retry: Option<RetryPolicy>,
+    event_id: Tsid,
+    since: Option<Timestamp>,
+    attributes: Option<String>,
 }
 
 impl Live {
@@ -97,8 +104,10 @@ impl Live {
         AuditRow {
             id: 0,
             entry,
+            event_id: Some(self.event_id),
             action,
             worker: self.worker.clone(),
+            actor: None,
             generation: self.generation,
             attempt: self.attempts,
             token: self.token,
@@ -200,9 +209,19 @@ impl Inner {
         for (index, id) in ended.chain(retried) {
             let row = written.get(&id.get()).cloned().ok_or_else(|| lost_row(id))?;
             // The record decides: what it says is what any repeat will be told.
-            answers[index] = Some(replay(row).map(|reported| Reported { repeated: false, ..reported }));
+            answers[index] = Some(match (replay(row), live.get(&id.get())) {
+                (Ok(reported), Some(live)) => Ok(self.first_report(reported, live).await?),
+                (answer, _) => answer,
+            });
         }
         Ok(())
+    }
+
+    /// A report that was not recorded before.
+    async fn first_report(&self, reported: Reported, live: &Live) -> Result<Reported, Fault> {
+        let queue = self.catalog().await?.queue_by_id(live.queue_id).map(|queue| queue.name.clone());
+        let held_for = crate::work::held_for(live.since, reported.row.created_at);
+        Ok(Reported { repeated: false, queue, held_for, attributes: live.attributes.clone(), ..reported })
     }
 
     async fn check_report(&self, holder: &Holder, live: Option<&Live>) -> Result<Result<()>, Fault> {
@@ -340,6 +359,9 @@ impl Inner {
             }
         }
         rows.extend(self.add_audit(&tx, &new.into_values().collect::<Vec<_>>()).await?);
+        let alive = items.iter().enumerate().filter(|(index, _)| !refused.contains_key(index));
+        let alive: BTreeSet<i64> = alive.map(|(_, item)| item.id.get()).collect();
+        tx.execute(&self.sql.work.touch, &[&self.now(), &alive.into_iter().collect::<Vec<_>>()]).await?;
         let answer = |(index, item): (usize, &Holder)| match refused.get(&index) {
             Some(error) => Err(error.clone()),
             None => rows.get(&item.id.get()).cloned().ok_or_else(|| Error::no_entry(item.id)),
@@ -391,8 +413,9 @@ impl Inner {
             Some(error) => Err(error.clone()),
             None => {
                 let (extend, until) = extended.next().ok_or_else(|| Error::no_entry(item.holder.id))?;
-                let attempts = live.get(&item.holder.id.get()).map_or(0, |live| live.attempts);
-                Ok(Held { token: extend.token, lease_until: until?, attempts })
+                let live = live.get(&item.holder.id.get()).ok_or_else(|| Error::no_entry(item.holder.id))?;
+                let (event_id, attempts) = (live.event_id, live.attempts);
+                Ok(Held { event_id, token: extend.token, lease_until: until?, attempts })
             }
         };
         Ok((items.iter().enumerate().map(answer).collect(), Vec::new()))
@@ -432,7 +455,7 @@ impl Inner {
         Ok(numbers.iter().map(name).collect())
     }
 
-    async fn reset(&self, items: Vec<Reset>) -> Result<Batch<()>> {
+    async fn reset(&self, items: Vec<ByHand>) -> Result<Batch<()>> {
         let items = &items;
         let work = |tx| async move { self.reset_items(tx, items).await }.boxed();
         // Run again, a reset of our own would look like an entry that cannot be reset.
@@ -450,10 +473,9 @@ impl Inner {
     }
 
     /// Answers the audit row of each.
-    async fn reset_items(&self, tx: Arc<Tx>, items: &[Reset]) -> Result<(Batch<i64>, Vec<i32>), Fault> {
-        let reasons: BTreeMap<i64, Option<&str>> =
-            items.iter().rev().map(|item| (item.id.get(), item.reason.as_deref())).collect();
-        let ids: Vec<i64> = reasons.keys().copied().collect();
+    async fn reset_items(&self, tx: Arc<Tx>, items: &[ByHand]) -> Result<(Batch<i64>, Vec<i32>), Fault> {
+        let asked: BTreeMap<i64, &ByHand> = items.iter().rev().map(|item| (item.id.get(), item)).collect();
+        let ids: Vec<i64> = asked.keys().copied().collect();
         let held = tx.query(&self.sql.work.reset, &[&self.now(), &ids]).await?;
         let mut done: BTreeSet<i64> = held.iter().map(|row| row.get(0)).collect();
         let mut queues: Vec<i32> = held.iter().map(|row| row.get(1)).collect();
@@ -464,12 +486,10 @@ impl Inner {
             done.extend(made.keys());
             queues.extend(freed);
         }
-        let (ids, texts): (Vec<i64>, Vec<Option<&str>>) =
-            reasons.into_iter().filter(|(id, _)| done.contains(id)).unzip();
-        let written = tx.query(&self.sql.work.audit_reset, &[&self.now(), &ids, &texts]).await?;
-        let mut open: HashMap<i64, i64> = written.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let reset: Vec<&ByHand> = asked.into_values().filter(|item| done.contains(&item.id.get())).collect();
+        let mut open = self.audit_started_over(&tx, &reset, Action::Reset).await?;
         let known = self.known(&tx, items.iter().map(|item| item.id)).await?;
-        let answer = |item: &Reset| {
+        let answer = |item: &ByHand| {
             if let Some(row) = open.remove(&item.id.get()) {
                 Ok(row)
             } else if known.contains(&item.id.get()) {
@@ -562,5 +582,8 @@ fn read_live(row: &Row) -> Live {
         generation: count(row.get(6)),
         queue_id: row.get(7),
         retry: row.get::<_, Option<&str>>(8).and_then(|text| serde_json::from_str(text).ok()),
+        event_id: Tsid::from_i64(row.get(9)),
+        since: super::row::optional_moment(row, 10),
+        attributes: row.get(11),
     }
 }

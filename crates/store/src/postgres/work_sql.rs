@@ -19,8 +19,11 @@ pub(super) struct WorkSql {
     pub(super) audit_picked: String,
     pub(super) audit_abandoned: String,
     pub(super) audit_released: String,
-    pub(super) audit_reset: String,
+    pub(super) audit_started_over: String,
+    pub(super) audit_cancelled: String,
+    pub(super) touch: String,
     pub(super) resets_stand: String,
+    pub(super) event_of: String,
     pub(super) audit: String,
     pub(super) last_verdicts: String,
     pub(super) last_starts: String,
@@ -55,6 +58,9 @@ pub(super) struct WorkSql {
 /// The columns of an audit row, as `work::read_audit` reads them.
 const AUDIT: &str = "a.id, a.entry_id, a.action, a.worker, a.generation, a.attempt, a.token, a.status_code, \
     a.execution_time_ms, a.message, a.next_retry_at, a.retry_count, a.max_retries, a.created_at";
+/// The event of an entry (event_queue's or event_log's primary key), where it is not known from the entry itself.
+const EVENT_OF: &str = "coalesce((SELECT q.event_id FROM {ns}.event_queue q WHERE q.id = {id}), \
+    (SELECT g.event_id FROM {ns}.event_log g WHERE g.id = {id} ORDER BY g.generation DESC LIMIT 1))";
 /// What is shown of an API key.
 const KEY: &str = "id, name, scopes, client_id, created_at, last_used_at, revoked_at";
 const NOW: &str = "coalesce($1::timestamptz, statement_timestamp())";
@@ -71,7 +77,9 @@ impl WorkSql {
     pub(super) fn new(namespace: &str, claim: impl Fn(&str, bool) -> String) -> Self {
         let fill = |text: &str| {
             text.replace("{bound}", BOUND)
+                .replace("{audit_of}", &format!("{AUDIT}, {}", EVENT_OF.replace("{id}", "a.entry_id")))
                 .replace("{audit}", AUDIT)
+                .replace("{event_of}", &EVENT_OF.replace("{id}", "$1"))
                 .replace("{key}", KEY)
                 .replace("{state}", STATE)
                 .replace("{rank}", RANK)
@@ -95,11 +103,14 @@ impl WorkSql {
             audit_picked: fill(AUDIT_PICKED),
             audit_abandoned: fill(AUDIT_ABANDONED),
             audit_released: fill(AUDIT_RELEASED),
-            audit_reset: fill(AUDIT_RESET),
+            audit_started_over: fill(AUDIT_STARTED_OVER),
+            audit_cancelled: fill(AUDIT_CANCELLED),
+            touch: fill(TOUCH),
             resets_stand: fill(RESETS_STAND),
+            event_of: fill("SELECT {event_of}"),
             // event_audit_entry.
             audit: fill(
-                "SELECT {audit} FROM {ns}.event_audit a WHERE a.entry_id = $1 AND a.id > $2 \
+                "SELECT {audit_of} FROM {ns}.event_audit a WHERE a.entry_id = $1 AND a.id > $2 \
                  ORDER BY a.entry_id, a.id LIMIT $3::bigint",
             ),
             last_verdicts: fill(LAST_VERDICTS),
@@ -338,13 +349,26 @@ CROSS JOIN LATERAL (
 ) AS l
 WHERE l.action IN (0, 1) AND l.token = i.token";
 
-/// Appends: put back by hand.
-const AUDIT_RESET: &str = "
-INSERT INTO {ns}.event_audit (entry_id, action, generation, attempt, token, message, created_at)
-SELECT q.id, 6, q.generation, q.attempts, q.token, i.message, {now}
-FROM unnest($2::bigint[], $3::text[]) AS i(id, message)
+/// Appends: put back or started over by hand, as the entry stands now (event_queue's primary key).
+const AUDIT_STARTED_OVER: &str = "
+INSERT INTO {ns}.event_audit (entry_id, action, worker, generation, attempt, token, message, created_at)
+SELECT q.id, $5::smallint, i.actor, q.generation, q.attempts, q.token, i.message, {now}
+FROM unnest($2::bigint[], $3::text[], $4::text[]) AS i(id, actor, message)
 CROSS JOIN LATERAL (SELECT * FROM {ns}.event_queue q WHERE q.id = i.id OFFSET 0) AS q
 RETURNING entry_id, id";
+
+/// Appends: ended by hand, by its last row of the log (event_log's primary key).
+const AUDIT_CANCELLED: &str = "
+INSERT INTO {ns}.event_audit (entry_id, action, worker, generation, attempt, token, message, created_at)
+SELECT g.id, 7, i.actor, g.generation, g.attempts, g.token, i.message, {now}
+FROM unnest($2::bigint[], $3::text[], $4::text[]) AS i(id, actor, message)
+CROSS JOIN LATERAL (
+    SELECT * FROM {ns}.event_log g WHERE g.id = i.id ORDER BY g.generation DESC LIMIT 1
+) AS g";
+
+/// A sign of life of whoever holds these (event_queue's primary key; no index knows the column).
+const TOUCH: &str = "
+UPDATE {ns}.event_queue SET updated_at = {now} WHERE id = ANY ($2::bigint[])";
 
 /// Which of these audit rows are there (event_audit's primary key).
 const RESETS_STAND: &str = "
@@ -355,7 +379,7 @@ CROSS JOIN LATERAL (
 
 /// What workers last reported about entries (event_audit_entry, from its end).
 const LAST_VERDICTS: &str = "
-SELECT {audit}
+SELECT {audit_of}
 FROM unnest($1::bigint[], $2::text[], $3::bigint[]) AS i(id, worker, token)
 CROSS JOIN LATERAL (
     SELECT * FROM {ns}.event_audit v
@@ -365,7 +389,7 @@ CROSS JOIN LATERAL (
 
 /// Starts under these tokens (event_audit_entry, from its end).
 const LAST_STARTS: &str = "
-SELECT {audit}
+SELECT {audit_of}
 FROM unnest($1::bigint[], $2::bigint[]) AS i(id, token)
 CROSS JOIN LATERAL (
     SELECT * FROM {ns}.event_audit v WHERE v.entry_id = i.id AND v.token = i.token AND v.action = 1
@@ -374,12 +398,13 @@ CROSS JOIN LATERAL (
 
 /// Live entries, locked in the order of their ids (event_queue's primary key).
 const LOCK_LIVE: &str = "
-SELECT q.id, q.token, q.leased, q.worker, q.attempts, q.max_attempts, q.generation, q.queue_id, e.retry
+SELECT q.id, q.token, q.leased, q.worker, q.attempts, q.max_attempts, q.generation, q.queue_id, e.retry, q.event_id,
+       q.processing_started_at, e.attributes
 FROM unnest($1::bigint[]) AS i(id)
 CROSS JOIN LATERAL (
     SELECT q.*, q.lease_until IS NOT NULL AS leased FROM {ns}.event_queue q WHERE q.id = i.id FOR UPDATE
 ) AS q
-CROSS JOIN LATERAL (SELECT e.retry FROM {ns}.events e WHERE e.id = q.event_id OFFSET 0) AS e";
+CROSS JOIN LATERAL (SELECT e.retry, e.attributes FROM {ns}.events e WHERE e.id = q.event_id OFFSET 0) AS e";
 
 /// How long claims asked for (event_audit_entry): the row of a claim holds it where the others hold how long work took.
 const CLAIMED_FOR: &str = "

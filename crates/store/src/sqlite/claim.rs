@@ -489,6 +489,8 @@ fn set_aside(tx: &mut Tx<'_>, entry: &Candidate) -> Result<()> {
         work::audit_takeover(tx, entry.id, LeaseToken(entry.token + 1))?;
     }
     let Some(live) = live(tx, entry.id)? else { return Ok(()) };
+    let queue = tx.queue_by_id(live.queue_id)?;
+    tx.shared.exhausted.add(&tx.known.queues[queue].name, end);
     end_live(tx, entry.id, &live, &ending)
 }
 

@@ -1,23 +1,29 @@
 //! Dead letters: starting them over, taking them off the list.
 
-use tidegate_core::{EntryId, Generation};
+use tidegate_core::{Action, EntryId, Generation};
 
 use super::settle::{LastLog, last_log, live, promote};
 use super::tags;
 use super::tx::Tx;
+use super::work::audit_started_over;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Batch;
+use crate::work::ByHand;
 
 /// What `superseded` says of a log row.
 const REDRIVEN: i16 = 1;
 const DISCARDED: i16 = 2;
 
 /// Starts new generations.
-pub(super) fn redrive(tx: &mut Tx<'_>, ids: &[EntryId]) -> Result<Batch<Generation>> {
-    let mut answers = Vec::with_capacity(ids.len());
-    for id in ids {
-        answers.push(match redrivable(tx, *id)? {
-            Ok(dead) => Ok(redrive_one(tx, *id, &dead, false)?),
+pub(super) fn redrive(tx: &mut Tx<'_>, items: &[ByHand]) -> Result<Batch<Generation>> {
+    let mut answers = Vec::with_capacity(items.len());
+    for item in items {
+        answers.push(match redrivable(tx, item.id)? {
+            Ok(dead) => {
+                let generation = redrive_one(tx, item.id, &dead, false)?;
+                audit_started_over(tx, item, Action::Redriven)?;
+                Ok(generation)
+            }
             Err(error) => Err(error),
         });
     }

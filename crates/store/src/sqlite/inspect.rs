@@ -11,7 +11,7 @@ use super::facts;
 use super::tx::{Tx, entry_id, moment, no_queue, queue_state, read_queue_name, read_settings};
 use super::unreadable::shown;
 use crate::error::{Error, Result};
-use crate::store::{Census, DeadLetters, EntryPhase, EntryView};
+use crate::store::{Census, Consumer, DeadLetters, EntryPhase, EntryView, Fact};
 
 /// How long ago a consumer was seen to count as alive, in microseconds.
 const ALIVE: i64 = 60 * 1_000_000;
@@ -142,23 +142,23 @@ pub(super) fn why(tx: &Tx<'_>, id: EntryId) -> Result<Why> {
     if let Some(due) = found.due.filter(|due| *due > tx.now) {
         return Ok(Why::DueAt { at: moment(due)? });
     }
-    let event_type = found.view.fact.event_type;
-    if !has_consumer(tx, found.queue_id, &event_type)? {
-        return Ok(Why::NoLiveConsumer { event_type });
+    let Fact { event_type, tags, .. } = found.view.fact;
+    if !has_consumer(tx, found.queue_id, &Consumer::wants_for(&event_type, &tags))? {
+        return Ok(Why::NoLiveConsumer { event_type, tags });
     }
     let rank = (found.queue_id, found.view.priority, id.get(), tx.now);
     let ahead: i64 = tx.prepare(&sql.ahead_in_queue)?.query_row(rank, |row| row.get(0))?;
     Ok(Why::Ready { ahead: ahead.unsigned_abs() })
 }
 
-fn has_consumer(tx: &Tx<'_>, queue_id: i64, event_type: &str) -> Result<bool> {
+fn has_consumer(tx: &Tx<'_>, queue_id: i64, wanted: &[String]) -> Result<bool> {
     let mut statement = tx.prepare(&tx.sql().consumers_since)?;
     let mut rows = statement.query((queue_id, tx.now - ALIVE))?;
     while let Some(row) = rows.next()? {
         let Some(types) = row.get::<_, Option<String>>(0)? else { return Ok(true) };
         let types: Vec<String> = serde_json::from_str(&types)
             .map_err(|error| damaged("a consumer's types cannot be read").with_source(error))?;
-        if types.iter().any(|of| of == event_type) {
+        if types.iter().any(|of| wanted.contains(of)) {
             return Ok(true);
         }
     }
@@ -173,6 +173,19 @@ pub(super) fn depth(tx: &Tx<'_>, name: &QueueName) -> Result<Depth> {
         Ok(Depth { ready: count(0)?, delayed: count(1)?, parked: count(2)?, leased: count(3)? })
     })?;
     Ok(depth)
+}
+
+/// What each queue holds.
+pub(super) fn depths(tx: &Tx<'_>) -> Result<Vec<(QueueName, Depth)>> {
+    let mut statement = tx.prepare(&tx.sql().depths)?;
+    let mut rows = statement.query([tx.now])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let count = |at| row.get::<_, Option<i64>>(at).map(|count| count.unwrap_or(0).unsigned_abs());
+        let depth = Depth { ready: count(0)?, delayed: count(1)?, parked: count(2)?, leased: count(3)? };
+        found.push((read_queue_name(row, 4, 5)?, depth));
+    }
+    Ok(found)
 }
 
 /// Everything counted.

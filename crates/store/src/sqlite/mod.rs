@@ -46,7 +46,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::Connection;
-use tidegate_core::{Depth, EntryId, Generation, NewEvent, QueueConfig, QueueName, Timestamp, Why};
+use tidegate_core::{Depth, End, EntryId, Generation, NewEvent, QueueConfig, QueueName, Timestamp, Why};
 use tokio::sync::{broadcast, watch};
 
 use self::errors::closed;
@@ -64,7 +64,7 @@ use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Probe,
     Published, QueueChange, Requeue, Store, Upkeep, Wake,
 };
-use crate::work::WorkStore;
+use crate::work::{ByHand, WorkStore};
 
 /// How long one round of upkeep removes expired keys: half of the time, however many there are.
 const KEYS_BUDGET: Duration = Duration::from_millis(500);
@@ -337,12 +337,20 @@ impl Store for SqliteStore {
         self.write(Urgency::Finish, move |tx| settle::requeue(tx, &items)).await
     }
 
-    async fn cancel(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {
-        self.write(Urgency::Finish, move |tx| settle::cancel(tx, &ids)).await
+    async fn depths(&self) -> Result<Vec<(QueueName, Depth)>> {
+        self.read(|tx| inspect::depths(tx)).await
     }
 
-    async fn redrive(&self, ids: Vec<EntryId>) -> Result<Batch<Generation>> {
-        self.write(Urgency::Publish, move |tx| dead_letters::redrive(tx, &ids)).await
+    fn take_exhausted(&self) -> Vec<(QueueName, End, u64)> {
+        self.inner.shared.exhausted.take()
+    }
+
+    async fn cancel_by_hand(&self, items: Vec<ByHand>) -> Result<Batch<()>> {
+        self.write(Urgency::Finish, move |tx| settle::cancel(tx, &items)).await
+    }
+
+    async fn redrive_by_hand(&self, items: Vec<ByHand>) -> Result<Batch<Generation>> {
+        self.write(Urgency::Publish, move |tx| dead_letters::redrive(tx, &items)).await
     }
 
     async fn discard(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {

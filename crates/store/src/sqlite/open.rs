@@ -19,7 +19,7 @@ use super::{Inner, SqliteStore, migrate, reader, standing, writer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keys::KeyChanges;
 use crate::listing::Turns;
-use crate::store::StoreOptions;
+use crate::store::{Exhausted, StoreOptions};
 
 /// More than there are statements, so that none is compiled twice.
 const STATEMENTS: usize = 256;
@@ -139,7 +139,7 @@ fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Re
         }
         Keeping::Memory => (Place::default(), None),
     };
-    let shared = Arc::new(Shared { options: options.store, sql, time });
+    let shared = Arc::new(Shared { options: options.store, sql, time, exhausted: Exhausted::default() });
     let (wake, _) = broadcast::channel(WAKEUPS);
     let inbox = Arc::new(Inbox {
         jobs: Jobs::new(),

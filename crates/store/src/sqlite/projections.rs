@@ -169,7 +169,7 @@ fn fail(tx: &Tx<'_>, failure: &Failed) -> Result<()> {
         failure.id.name,
         failure.id.version,
         failure.token,
-        failure.entry.get(),
+        failure.entry.map(EntryId::get),
         failure.error,
         retry_at,
         until,
@@ -226,12 +226,12 @@ fn projections(tx: &Tx<'_>) -> Result<Vec<ProjectionView>> {
 fn view(row: &Row<'_>) -> Result<ProjectionView> {
     let reader: Option<String> = row.get(5)?;
     let until = row.get::<_, Option<i64>>(6)?.map(moment).transpose()?;
-    let failure = match row.get::<_, Option<i64>>(7)? {
+    let failure = match row.get::<_, Option<String>>(9)? {
         None => None,
-        Some(entry) => Some(ProjectionFailure {
-            entry: entry_id(entry)?,
+        Some(error) => Some(ProjectionFailure {
+            entry: row.get::<_, Option<i64>>(7)?.map(entry_id).transpose()?,
             failures: row.get(8)?,
-            error: row.get::<_, Option<String>>(9)?.unwrap_or_default(),
+            error,
             retry_at: moment(row.get::<_, Option<i64>>(10)?.unwrap_or_default())?,
         }),
     };

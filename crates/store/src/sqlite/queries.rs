@@ -60,7 +60,9 @@ macro_rules! candidate {
 macro_rules! audit {
     () => {
         "id, entry_id, action, worker, generation, attempt, token, status_code, execution_time_ms, message, \
-         next_retry_at, retry_count, max_retries, created_at"
+         next_retry_at, retry_count, max_retries, created_at, \
+         coalesce((SELECT q.event_id FROM {ns}_event_queue q WHERE q.id = entry_id), \
+                  (SELECT g.event_id FROM {ns}_event_log g WHERE g.id = entry_id LIMIT 1))"
     };
 }
 
@@ -291,7 +293,8 @@ queries! {
     /// Primary key.
     delete_entry = "DELETE FROM {ns}_event_queue WHERE id = ?1";
     /// Primary key.
-    live = "SELECT token, lease_until, queue_id, group_key, worker, flags, event_id, attempts, max_attempts, generation \
+    live = "SELECT token, lease_until, queue_id, group_key, worker, flags, event_id, attempts, max_attempts, generation, \
+         processing_started_at \
          FROM {ns}_event_queue WHERE id = ?1";
     /// Index event_log_key, from its end.
     last_log = "SELECT seq, generation, token, status, superseded, queue_id, group_key, flags, event_id FROM {ns}_event_log \
@@ -369,6 +372,13 @@ queries! {
          count(*) FILTER (WHERE place >= 2), \
          count(*) FILTER (WHERE lease_until IS NOT NULL) \
          FROM {ns}_event_queue WHERE queue_id = ?1";
+    /// The live table, whole: counting everything reads everything.
+    depths = "SELECT d.ready, d.delayed, d.parked, d.leased, n.name, n.client_id FROM {ns}_queues n LEFT JOIN (SELECT queue_id, \
+         count(*) FILTER (WHERE lease_until IS NULL AND place < 2 AND (place = 0 OR due_at <= ?1)) AS ready, \
+         count(*) FILTER (WHERE lease_until IS NULL AND place = 1 AND due_at > ?1) AS delayed, \
+         count(*) FILTER (WHERE place >= 2) AS parked, \
+         count(*) FILTER (WHERE lease_until IS NOT NULL) AS leased \
+         FROM {ns}_event_queue GROUP BY queue_id) d ON d.queue_id = n.id";
     /// Index event_queue_fresh, from one lane that holds something to the next.
     oldest_fresh = "WITH RECURSIVE step(lane) AS (\
          SELECT min(lane) FROM {ns}_event_queue INDEXED BY {ns}_event_queue_fresh WHERE place = 0 \
@@ -452,10 +462,11 @@ queries! {
          WHERE name = ?1 AND version = ?2 AND token = ?3 AND seq = ?4 AND state < 2";
     /// Primary key.
     fail_projection = "UPDATE {ns}_projections SET \
-         failures = CASE WHEN failed_entry = ?4 THEN failures + 1 ELSE 1 END, failed_entry = ?4, error = ?5, retry_at = ?6, \
+         failures = CASE WHEN failed_entry IS ?4 THEN failures + 1 ELSE 1 END, failed_entry = ?4, error = ?5, retry_at = ?6, \
          reader_until = ?7, updated_at = ?8 WHERE name = ?1 AND version = ?2 AND token = ?3 AND state < 2";
     /// Primary key.
-    activate_projection = "UPDATE {ns}_projections SET state = 1, updated_at = ?4 \
+    activate_projection = "UPDATE {ns}_projections SET state = 1, updated_at = ?4, \
+         failed_entry = NULL, failures = 0, error = NULL, retry_at = NULL \
          WHERE name = ?1 AND version = ?2 AND token = ?3 AND state < 2";
     /// Primary key, all versions of a name. Their readers are fenced.
     remove_projection = "UPDATE {ns}_projections SET state = 2, token = token + 1, reader = NULL, reader_until = NULL, \
@@ -506,6 +517,8 @@ queries! {
     tags_of_fact = "SELECT tags FROM {ns}_events WHERE id = ?1";
     /// Primary key.
     retry_of_fact = "SELECT retry FROM {ns}_events WHERE id = ?1";
+    /// Primary key.
+    attributes_of_fact = "SELECT attributes FROM {ns}_events WHERE id = ?1";
     /// Primary keys.
     where_is = "SELECT q.event_id, q.queue_id, q.place, q.due_at, q.lease_until, coalesce(l.priority, -1000 - q.lane), \
          q.client_id \
@@ -562,6 +575,11 @@ queries! {
     /// Index event_audit_entry, from its end.
     last_start = concat!("SELECT ", audit!(), " FROM {ns}_event_audit INDEXED BY {ns}_event_audit_entry \
          WHERE entry_id = ?1 AND worker = ?2 AND token = ?3 AND action = 1 ORDER BY id DESC LIMIT 1");
+    /// Primary key; index event_log_key.
+    event_of = "SELECT coalesce((SELECT event_id FROM {ns}_event_queue WHERE id = ?1), \
+         (SELECT event_id FROM {ns}_event_log WHERE id = ?1 LIMIT 1))";
+    /// Primary key.
+    touch = "UPDATE {ns}_event_queue SET updated_at = ?2 WHERE id = ?1";
     /// Primary key; moves to event_queue_timed.
     reset = "UPDATE {ns}_event_queue SET lease_until = NULL, worker = NULL, updated_at = ?2, attempts = attempts - 1, \
          token = token + 1, place = 1, due_at = ?2, room = zeroblob({room} - 16) \
@@ -776,6 +794,7 @@ mod tests {
         let sql = Sql::new("tidegate");
         let scans = [
             "depth",
+            "depths",
             "census",
             "move_leases",
             "consumers_since",

@@ -33,7 +33,7 @@ impl Schedules for SqliteStore {
         self.write(Urgency::Publish, move |tx| {
             tx.queue(&spec.event.queue)?;
             let before = find(tx, &spec.name)?;
-            match plan_put(before.as_ref(), &spec, &cron, moment(tx.now)?) {
+            match plan_put(before.as_ref(), &spec, &cron, moment(tx.now)?)? {
                 Some(after) => save(tx, after),
                 None => before.ok_or_else(|| no_schedule(&spec.name)),
             }

@@ -1,14 +1,16 @@
 //! What happens to entries after they were claimed: ends, extensions, returns; and who is next in a group.
 
 use rusqlite::{CachedStatement, OptionalExtension, params};
-use tidegate_core::{End, EntryId, LeaseToken, Timestamp};
+use tidegate_core::{Action, End, EntryId, LeaseToken, Timestamp};
 
 use super::errors::damaged;
 use super::tags;
 use super::tx::{Tx, later, micros, moment};
 use super::unreadable::shown;
+use super::work::audit_by_hand;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Finalized, Requeue, RequeueAt};
+use crate::work::ByHand;
 
 /// From this length on, a run of neighbours is ended by one statement instead of one each.
 const RUN: usize = 4;
@@ -163,6 +165,8 @@ pub(super) struct Live {
     pub(super) attempts: u32,
     pub(super) max_attempts: u32,
     pub(super) generation: u32,
+    /// When the lease was taken.
+    pub(super) since: Option<i64>,
 }
 
 impl Live {
@@ -191,6 +195,7 @@ pub(super) fn live(tx: &Tx<'_>, id: i64) -> Result<Option<Live>> {
             attempts: row.get(7)?,
             max_attempts: row.get(8)?,
             generation: row.get(9)?,
+            since: row.get(10)?,
         })
     });
     Ok(found.optional()?)
@@ -315,20 +320,22 @@ pub(super) fn not_held(tx: &Tx<'_>, id: EntryId) -> Result<Error> {
 }
 
 /// Ends live entries as cancelled.
-pub(super) fn cancel(tx: &mut Tx<'_>, ids: &[EntryId]) -> Result<Batch<()>> {
-    let mut answers = Vec::with_capacity(ids.len());
-    for id in ids {
+pub(super) fn cancel(tx: &mut Tx<'_>, items: &[ByHand]) -> Result<Batch<()>> {
+    let mut answers = Vec::with_capacity(items.len());
+    for item in items {
+        let id = item.id;
         let answer = match live(tx, id.get())? {
             Some(live) => {
                 let ending =
                     Ending { end: End::Cancelled, worker: None, errors: None, results: None, raise_token: false };
                 end_live(tx, id.get(), &live, &ending)?;
+                audit_by_hand(tx, item, Action::Cancelled, &live)?;
                 Ok(())
             }
             None if last_log(tx, id.get())?.is_some() => {
                 Err(Error::new(ErrorKind::AlreadyEnded, format!("entry {id} has ended")))
             }
-            None => Err(Error::no_entry(*id)),
+            None => Err(Error::no_entry(id)),
         };
         answers.push(answer);
     }

@@ -10,7 +10,7 @@ use tidegate_core::{EntryId, QueueName, QueueSettings, QueueState, Timestamp, Ts
 use super::errors::damaged;
 use super::queries::Sql;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::StoreOptions;
+use crate::store::{Exhausted, StoreOptions};
 
 pub(super) use super::time::Time;
 
@@ -23,6 +23,7 @@ pub(super) struct Shared {
     pub(super) options: StoreOptions,
     pub(super) sql: Sql,
     pub(super) time: Time,
+    pub(super) exhausted: Exhausted,
 }
 
 /// One transaction, ours or a caller's.

@@ -232,7 +232,7 @@ pub(super) fn consumers_seen(tx: &mut Tx<'_>, consumers: &[Consumer]) -> Result<
             continue;
         };
         let queue_id = tx.known.queues[queue].id;
-        let types = consumer.types.as_ref().map(|types| serde_json::Value::from(types.as_slice()).to_string());
+        let types = consumer.wants().map(|wants| serde_json::Value::from(wants).to_string());
         tx.prepare(&tx.sql().consumer_seen)?.execute((&consumer.worker, queue_id, types, tx.now))?;
         answers.push(Ok(()));
     }

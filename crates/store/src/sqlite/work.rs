@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use rusqlite::{OptionalExtension, Row, params};
 use tidegate_core::name::check_text;
 use tidegate_core::work::{self, Attempt, Decision, Recorded};
-use tidegate_core::{Action, End, EntryId, LeaseToken, Outcome, QueueName};
+use tidegate_core::{Action, End, EntryId, LeaseToken, Outcome, QueueName, Tsid};
 
 use super::SqliteStore;
 use super::dead_letters::{redrivable, redrive_one};
@@ -17,10 +17,11 @@ use super::listing;
 use super::settle::{Ending, Live, end_live, last_log, live};
 use super::tags;
 use super::tx::{Tx, entry_id, later, micros, moment, read_queue_name};
+use super::unreadable::shown;
 use crate::error::{Error, Result};
 use crate::store::{Batch, Claimed};
 use crate::work::{
-    AuditRow, Heartbeat, HeartbeatLease, Held, Holder, ListQuery, Page, Report, Reported, Reset, Retained, Retention,
+    AuditRow, ByHand, Heartbeat, HeartbeatLease, Held, Holder, ListQuery, Page, Report, Reported, Retained, Retention,
     Verdict, WorkStore, WorkersPage, WorkersQuery,
 };
 
@@ -41,12 +42,20 @@ impl WorkStore for SqliteStore {
         self.write(Urgency::Finish, move |tx| each(&items, |item| heartbeat(tx, item))).await
     }
 
-    async fn reset(&self, items: Vec<Reset>) -> Result<Batch<()>> {
+    async fn reset(&self, items: Vec<ByHand>) -> Result<Batch<()>> {
         self.write(Urgency::Finish, move |tx| each(&items, |item| reset(tx, item))).await
     }
 
     async fn queues_of(&self, ids: Vec<EntryId>) -> Result<Vec<Option<QueueName>>> {
         self.read(move |tx| ids.iter().map(|id| queue_of(tx, id.get())).collect()).await
+    }
+
+    async fn event_of(&self, id: EntryId) -> Result<Option<Tsid>> {
+        self.read(move |tx| {
+            let found: Option<i64> = tx.prepare(&tx.sql().event_of)?.query_row([id.get()], |row| row.get(0))?;
+            Ok(found.map(Tsid::from_i64))
+        })
+        .await
     }
 
     async fn audit_page(&self, id: EntryId, after: i64, limit: usize) -> Result<Vec<AuditRow>> {
@@ -149,7 +158,7 @@ fn end_attempt(tx: &mut Tx<'_>, item: &Report, live: &Live, end: End) -> Result<
         }
     };
     add_audit(tx, &mut row)?;
-    Ok(Reported { row, verdict, repeated: false })
+    reported(tx, row, verdict, live)
 }
 
 fn retry_attempt(tx: &mut Tx<'_>, item: &Report, live: &Live) -> Result<Reported> {
@@ -177,7 +186,16 @@ fn retry_attempt(tx: &mut Tx<'_>, item: &Report, live: &Live) -> Result<Reported
     row.next_retry_at = Some(next_retry_at);
     (row.retry_count, row.max_retries) = (Some(live.attempts), Some(live.max_attempts.saturating_sub(1)));
     add_audit(tx, &mut row)?;
-    Ok(Reported { row, verdict: Verdict::RetryScheduled { next_retry_at }, repeated: false })
+    reported(tx, row, Verdict::RetryScheduled { next_retry_at }, live)
+}
+
+fn reported(tx: &mut Tx<'_>, row: AuditRow, verdict: Verdict, live: &Live) -> Result<Reported> {
+    let queue = tx.queue_by_id(live.queue_id)?;
+    let held_for = crate::work::held_for(live.since.map(moment).transpose()?, moment(tx.now)?);
+    let attributes =
+        tx.prepare(&tx.sql().attributes_of_fact)?.query_row([live.event_id], |row| shown(row, 0)).optional()?;
+    let (queue, attributes) = (Some(tx.known.queues[queue].name.clone()), attributes.flatten());
+    Ok(Reported { row, verdict, repeated: false, queue, held_for, attributes })
 }
 
 fn row_of(tx: &Tx<'_>, item: &Report, live: &Live) -> Result<AuditRow> {
@@ -193,8 +211,10 @@ fn plain_row(tx: &Tx<'_>, entry: EntryId, action: Action, live: &Live) -> Result
     Ok(AuditRow {
         id: 0,
         entry,
+        event_id: Some(Tsid::from_i64(live.event_id)),
         action,
         worker: live.worker.clone(),
+        actor: None,
         generation: live.generation,
         attempt: live.attempts,
         token: live.token,
@@ -213,6 +233,7 @@ fn started(tx: &mut Tx<'_>, item: &Holder) -> Answer<AuditRow> {
         Ok(live) => live,
         Err(error) => return Ok(Err(error)),
     };
+    tx.prepare(&tx.sql().touch)?.execute((item.id.get(), tx.now))?;
     let known = tx
         .prepare(&tx.sql().last_start)?
         .query_row((item.id.get(), &item.worker, live.token.0), |row| Ok(read_audit(row)))
@@ -242,7 +263,8 @@ fn heartbeat(tx: &mut Tx<'_>, item: &Heartbeat) -> Answer<Held> {
     if tags::is_tagged(live.flags) {
         tags::follow(tx, id)?;
     }
-    Ok(Ok(Held { token: live.token, lease_until: moment(until)?, attempts: live.attempts }))
+    let event_id = Tsid::from_i64(live.event_id);
+    Ok(Ok(Held { event_id, token: live.token, lease_until: moment(until)?, attempts: live.attempts }))
 }
 
 /// How long a claim asked for, in milliseconds, where the audit knows it.
@@ -260,7 +282,7 @@ fn queue_of(tx: &mut Tx<'_>, id: i64) -> Result<Option<QueueName>> {
     Ok(Some(tx.known.queues[queue].name.clone()))
 }
 
-fn reset(tx: &mut Tx<'_>, item: &Reset) -> Answer<()> {
+fn reset(tx: &mut Tx<'_>, item: &ByHand) -> Answer<()> {
     let id = item.id.get();
     let Some(live) = live(tx, id)? else { return reset_failed(tx, item) };
     if !live.leased {
@@ -272,25 +294,31 @@ fn reset(tx: &mut Tx<'_>, item: &Reset) -> Answer<()> {
         tags::follow(tx, id)?;
     }
     tx.wake_id(live.queue_id)?;
-    audit_reset(tx, item)?;
+    audit_started_over(tx, item, Action::Reset)?;
     Ok(Ok(()))
 }
 
-fn reset_failed(tx: &mut Tx<'_>, item: &Reset) -> Answer<()> {
+fn reset_failed(tx: &mut Tx<'_>, item: &ByHand) -> Answer<()> {
     let dead = match redrivable(tx, item.id)? {
         Ok(dead) if dead.end == End::Failed => dead,
         Ok(dead) => return Ok(Err(crate::work::not_resettable(item.id, dead.end.as_str()))),
         Err(error) => return Ok(Err(error)),
     };
     redrive_one(tx, item.id, &dead, true)?;
-    audit_reset(tx, item)?;
+    audit_started_over(tx, item, Action::Reset)?;
     Ok(Ok(()))
 }
 
-fn audit_reset(tx: &mut Tx<'_>, item: &Reset) -> Result<()> {
+/// The audit says who started an entry over, as it stands now.
+pub(super) fn audit_started_over(tx: &mut Tx<'_>, item: &ByHand, action: Action) -> Result<()> {
     let Some(live) = live(tx, item.id.get())? else { return Ok(()) };
-    let mut row = plain_row(tx, item.id, Action::Reset, &live)?;
-    (row.worker, row.message) = (None, item.reason.clone());
+    audit_by_hand(tx, item, action, &live)
+}
+
+/// The audit says who did something to an entry by hand.
+pub(super) fn audit_by_hand(tx: &mut Tx<'_>, item: &ByHand, action: Action, live: &Live) -> Result<()> {
+    let mut row = plain_row(tx, item.id, action, live)?;
+    (row.worker, row.actor, row.message) = (None, item.actor.clone(), item.reason.clone());
     add_audit(tx, &mut row)
 }
 
@@ -335,7 +363,8 @@ fn add_audit(tx: &Tx<'_>, row: &mut AuditRow) -> Result<()> {
     tx.prepare(&tx.sql().add_audit)?.execute(params![
         row.entry.get(),
         row.action.code(),
-        row.worker,
+        // One column for both: an action is a worker's or done by hand.
+        row.worker.as_ref().or(row.actor.as_ref()),
         row.generation,
         row.attempt,
         row.token.0,
@@ -376,8 +405,10 @@ fn read_audit(row: &Row<'_>) -> Result<AuditRow> {
     Ok(AuditRow {
         id: row.get(0)?,
         entry: entry_id(row.get(1)?)?,
+        event_id: row.get::<_, Option<i64>>(14)?.map(Tsid::from_i64),
         action,
-        worker: row.get(3)?,
+        worker: row.get::<_, Option<String>>(3)?.filter(|_| !action.is_by_hand()),
+        actor: row.get::<_, Option<String>>(3)?.filter(|_| action.is_by_hand()),
         generation: row.get(4)?,
         attempt: row.get(5)?,
         token: LeaseToken(row.get(6)?),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate_core::{End, NewEvent, QueueName};
 use tidegate_store::postgres::{PostgresOptions, PostgresStore};
-use tidegate_store::{Claim, Claimed, EntryPhase, ErrorKind, Requeue, RequeueAt, Reset, Store, WorkStore};
+use tidegate_store::{ByHand, Claim, Claimed, EntryPhase, ErrorKind, Requeue, RequeueAt, Store, WorkStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -148,7 +148,7 @@ async fn a_reset_whose_answer_was_lost_is_ours_and_happened_once() {
     let scene = Scene::new().await;
     let ids = scene.leased(2).await;
     scene.lose_the_next_answer();
-    let reset = |id| Reset { id, reason: Some("by hand".into()) };
+    let reset = |id| ByHand { id, actor: None, reason: Some("by hand".into()) };
     let answers = scene.store.reset(ids.iter().copied().map(reset).collect()).await.unwrap();
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     for id in ids {

@@ -28,7 +28,12 @@ async fn our_transactions_are_read_committed_whatever_the_default_is() {
     let claimed = claim(&store, 9).await;
     assert_eq!(claimed.len(), 3);
     let types = None;
-    let consumer = tidegate_store::Consumer { queue: tidegate_core::QueueName::default(), worker: "w".into(), types };
+    let consumer = tidegate_store::Consumer {
+        queue: tidegate_core::QueueName::default(),
+        worker: "w".into(),
+        types,
+        tags: vec![],
+    };
     store.consumers_seen(vec![consumer]).await.unwrap();
     let mut own = store.connection().await.unwrap();
     let tx = own.begin().await.unwrap();

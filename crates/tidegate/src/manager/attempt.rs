@@ -14,6 +14,7 @@ use futures_util::{FutureExt, StreamExt};
 use tidegate_core::handled::{decide, results_json};
 use tidegate_core::{End, Handled, HandlerRecord, Verdict};
 use tidegate_store::{Claimed, Finalize, HandlerHistory, HandlerState};
+use tracing::Instrument;
 
 use super::handler::{Call, Invocation, Middleware, Payload, Registered};
 use super::meters::HandlerMeters;
@@ -273,7 +274,10 @@ impl<'a> Attempt<'a> {
             self.answers.push((&self.plan.handlers[index], answer));
         }
         match ended {
-            Ok(()) => Outcome::Ended,
+            Ok(()) => {
+                queue.shared().meters.ended(queue.name(), End::Completed, 1);
+                Outcome::Ended
+            }
             Err(error) if matches!(error.kind(), ErrorKind::Fenced | ErrorKind::Indeterminate) => Outcome::Lost(error),
             Err(_) if !self.has_completed() => self.outcome(),
             // All handlers were content, but the transaction was not: what they wrote is gone.
@@ -361,8 +365,9 @@ async fn guarded<'a>(
     inner: BoxFuture<'a, Handled>,
 ) -> Handled {
     let started = Instant::now();
+    let span = crate::trace::handler(&entry, &planned.handler.id);
     let answer = if around.middleware.is_empty() {
-        limited(planned, inner).await
+        limited(planned, inner).instrument(span).await
     } else {
         let call = Invocation { handler: Arc::clone(&planned.handler.id), entry };
         // A layer's own first steps may panic too, so it is called inside.
@@ -370,7 +375,7 @@ async fn guarded<'a>(
             let layers = around.middleware.iter().rev();
             layers.fold(inner, |next: BoxFuture<'_, Handled>, layer| layer.around(&call, next)).await
         };
-        limited(planned, Box::pin(wrapped)).await
+        limited(planned, Box::pin(wrapped)).instrument(span).await
     };
     planned.meters.count(&answer, started.elapsed());
     answer

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tidegate_core::{EntryId, Handled, NewEvent};
+use tidegate_core::{EntryId, Handled, NewEvent, TraceContext};
 use tidegate_store::Claimed;
 
 use crate::db_tx::DbTx;
@@ -87,6 +87,12 @@ impl<E> Delivered<E> {
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.entry.attempts
+    }
+
+    /// The trace that its publisher left in the attributes, to be handed on to whatever the handler calls.
+    #[must_use]
+    pub fn trace(&self) -> Option<TraceContext> {
+        TraceContext::of_attributes(self.entry.fact.attributes.as_deref())
     }
 
     /// The entry as it was claimed: its fact, its attempts, its lease.

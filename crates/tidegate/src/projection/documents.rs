@@ -175,7 +175,7 @@ impl<S: Serialize> Folding<'_, S> {
                 None if !known.stored => continue,
                 None => None,
                 Some(state) => Some(Bytes::from(serde_json::to_vec(state).map_err(|error| Failure {
-                    entry: self.last[&key],
+                    entry: self.last.get(&key).copied(),
                     error: format!("the state of {key:?} cannot be written: {error}"),
                 })?)),
             };
@@ -232,7 +232,7 @@ impl<S: Serialize + DeserializeOwned + Send + Sync + 'static> Documents<S> {
                 },
             });
             if let Err(error) = folded {
-                return refused(events, Failure { entry, error });
+                return refused(events, Failure::of(entry, error));
             }
             events += 1;
         }

@@ -28,11 +28,22 @@ pub(crate) struct Prepared<W> {
     pub(crate) failure: Option<Failure>,
 }
 
-/// An event that could not be taken in.
+/// What keeps a projection from going on: an event that could not be taken in, or without one a hook or a commit.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
-    pub(crate) entry: EntryId,
+    pub(crate) entry: Option<EntryId>,
     pub(crate) error: String,
+}
+
+impl Failure {
+    pub(crate) fn of(entry: EntryId, error: String) -> Self {
+        Self { entry: Some(entry), error }
+    }
+
+    /// Where it stands still, for people.
+    pub(crate) fn place(entry: Option<EntryId>) -> String {
+        entry.map_or_else(String::new, |entry| format!(" at entry {entry}"))
+    }
 }
 
 /// What a write did.
@@ -48,14 +59,14 @@ pub(crate) struct Committed {
 /// A form of projection.
 pub(crate) trait Form: Send + Sync + 'static {
     /// What is remembered as long as nobody else can have written.
-    type Memory: Default + Send;
+    type Memory: Default + Send + Sync;
     /// What is to be written.
     type Work: Send + 'static;
 
     /// Event types that have a handler.
     fn types(&self) -> Vec<String>;
 
-    /// Called by a reader that begins, before it reads.
+    /// Called by a reader that begins, before it reads; again until it succeeds.
     fn begin(&self, core: &Core, reader: &Reader) -> impl Future<Output = Result<()>> + Send;
 
     /// Works out what a batch changes. The batch before may not be written yet.

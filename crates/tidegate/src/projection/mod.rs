@@ -30,6 +30,7 @@ pub use self::builder::{EventLogProjectionBuilder, FormBuilder};
 use self::core::Core;
 pub use self::documents::Documents;
 pub use self::event::{BoxError, FoldAnswer, LoggedEvent};
+use self::kind::Failure;
 use self::reading::of_active;
 pub use self::reading::{ProjectionStatus, VersionStatus};
 use self::run::{LAG_BOUND, Loop, Passed, Session, reader_name};
@@ -64,9 +65,9 @@ impl<F> fmt::Debug for Projection<F> {
 }
 
 impl<F: ProjectionForm> Projection<F> {
-    /// Follows the log until `shutdown` completes or the queue is closed. An event that fails stops it there: that shows in
-    /// [`status`](Self::status), [`EventQueue::health`] and the metrics, and it is tried again with growing pauses. Trouble
-    /// with the database is waited out.
+    /// Follows the log until `shutdown` completes or the queue is closed. An event that fails stops it there, and so does a hook:
+    /// that shows in [`status`](Self::status), [`EventQueue::health`] and the metrics, and it is tried again with growing
+    /// pauses. Trouble with the database is waited out. The reader's lease is kept however long a batch takes.
     ///
     /// # Errors
     /// What only people can mend: a schema that does not fit, damaged data.
@@ -114,7 +115,6 @@ impl<F: ProjectionForm> Projection<F> {
                 session.leave().await?;
                 return Err(self.stopped(failure.entry, &failure.error));
             }
-            session.take_over().await?;
             if self.lag().await?.rows == 0 {
                 return session.leave().await;
             }
@@ -122,8 +122,8 @@ impl<F: ProjectionForm> Projection<F> {
         }
     }
 
-    fn stopped(&self, entry: EntryId, error: &str) -> Error {
-        Error::invalid(format!("projection {} stands still at entry {entry}: {error}", self.core.id))
+    fn stopped(&self, entry: Option<EntryId>, error: &str) -> Error {
+        Error::invalid(format!("projection {} stands still{}: {error}", self.core.id, Failure::place(entry)))
     }
 }
 
@@ -191,7 +191,7 @@ impl<F> Projection<F> {
         }
         let why = match self.active().await?.and_then(|active| active.failure) {
             _ if !ended => "the entry has not ended yet".to_owned(),
-            Some(failure) => format!("it stands still at entry {}: {}", failure.entry, failure.error),
+            Some(failure) => format!("it stands still{}: {}", Failure::place(failure.entry), failure.error),
             None => "it is behind".to_owned(),
         };
         Ok(Error::new(

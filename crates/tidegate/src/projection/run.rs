@@ -1,13 +1,14 @@
 //! The loop of a projection: takes the reader's lease, reads pages, has batches written one after the other, stops at what
 //! fails and tries it again. Knows nothing of what is made of events.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidegate_store::{ErrorKind, Failed, LogPage, LogRow, Position, ProjectionState, ReadLog, Reader, Step};
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinError, JoinHandle};
 
 use super::core::Core;
+use super::event::{panicked, told};
 use super::kind::{Batch, Committed, Failure, Form};
 use crate::error::{Error, Result, lost};
 
@@ -25,7 +26,7 @@ pub(crate) const LAG_BOUND: u32 = 10_000;
 pub(crate) enum Passed {
     /// There was nothing more to read.
     CaughtUp,
-    /// An event failed.
+    /// An event failed, or something else that does not pass by itself.
     Stopped(Failure),
 }
 
@@ -39,8 +40,26 @@ pub(crate) struct Session<F: Form> {
     memory: F::Memory,
     failures: u32,
     page_rows: usize,
-    kept: Instant,
+    /// Whether the form has begun.
+    begun: bool,
+    kept: Arc<Kept>,
+    heartbeat: AbortHandle,
     left: bool,
+}
+
+/// When the reader's lease was last known to be kept.
+struct Kept(Mutex<Instant>);
+
+impl Kept {
+    fn now(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// How long until it is time to keep it again: the lease is kept when a third of it is over.
+    fn due_in(&self, lease: Duration) -> Duration {
+        let kept = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (lease / 3).saturating_sub(kept.elapsed())
+    }
 }
 
 impl<F: Form> Session<F> {
@@ -48,6 +67,7 @@ impl<F: Form> Session<F> {
     pub(crate) async fn take(core: &Arc<Core>, form: &Arc<F>, reader: &str) -> Result<Option<Self>> {
         let taken = core.log()?.take_reader(&core.id, reader, core.settings.lease).await?;
         let Some(Reader { token, position, state }) = taken else { return Ok(None) };
+        let kept = Arc::new(Kept(Mutex::new(Instant::now())));
         let session = Self {
             core: Arc::clone(core),
             form: Arc::clone(form),
@@ -57,17 +77,21 @@ impl<F: Form> Session<F> {
             memory: F::Memory::default(),
             failures: 0,
             page_rows: core.settings.batch,
-            kept: Instant::now(),
+            begun: false,
+            heartbeat: tokio::spawn(heartbeat(Arc::clone(core), token, Arc::clone(&kept))).abort_handle(),
+            kept,
             left: false,
         };
-        session.form.begin(core, &Reader { token, position, state }).await?;
         sweep(core);
         Ok(Some(session))
     }
 
-    /// Reads and writes until there is nothing more for now.
+    /// Reads and writes until there is nothing more for now. A new version then takes over. What fails is noted.
     pub(crate) async fn pass(&mut self) -> Result<Passed> {
-        let outcome = self.pages().await;
+        let outcome = match self.begin_and_read().await {
+            Err(error) if is_failure(&error) => Ok(Passed::Stopped(Failure { entry: None, error: told(&error) })),
+            outcome => outcome,
+        };
         if !matches!(outcome, Ok(Passed::CaughtUp)) {
             // What is remembered may not be what is stored.
             self.memory = F::Memory::default();
@@ -77,13 +101,30 @@ impl<F: Form> Session<F> {
             Ok(Passed::Stopped(failure)) => {
                 self.failures = self.failures.saturating_add(1);
                 self.core.meters.failures.increment(1);
-                tracing::error!(projection = %self.core.id, entry = %failure.entry, error = failure.error,
-                    "a projection stands still at an event that fails");
+                match failure.entry {
+                    Some(entry) => tracing::error!(projection = %self.core.id, %entry, error = failure.error,
+                        "a projection stands still at an event that fails"),
+                    None => tracing::error!(projection = %self.core.id, error = failure.error,
+                        "a projection stands still"),
+                }
                 self.note(failure).await?;
             }
             Err(_) => {}
         }
         outcome
+    }
+
+    async fn begin_and_read(&mut self) -> Result<Passed> {
+        if !self.begun {
+            let reader = Reader { token: self.token, position: self.position, state: self.state };
+            self.form.begin(&self.core, &reader).await?;
+            self.begun = true;
+        }
+        let passed = self.pages().await?;
+        if let Passed::CaughtUp = passed {
+            self.take_over().await?;
+        }
+        Ok(passed)
     }
 
     async fn pages(&mut self) -> Result<Passed> {
@@ -148,9 +189,9 @@ impl<F: Form> Session<F> {
     /// Waits for a write.
     async fn settle(&mut self, writing: Option<JoinHandle<Result<Committed>>>) -> Result<Option<Failure>> {
         let Some(writing) = writing else { return Ok(None) };
-        let Committed { to, events, failure } = writing.await.unwrap_or_else(|_| Err(lost()))?;
+        let Committed { to, events, failure } = writing.await.unwrap_or_else(|ended| Err(unfinished(ended)))?;
         self.position = to;
-        self.kept = Instant::now();
+        self.kept.now();
         self.core.meters.events.increment(events);
         self.core.progress.send_modify(|count| *count = count.wrapping_add(1));
         Ok(failure)
@@ -174,7 +215,7 @@ impl<F: Form> Session<F> {
     }
 
     /// Makes this version the active one if it is not yet.
-    pub(crate) async fn take_over(&mut self) -> Result<()> {
+    async fn take_over(&mut self) -> Result<()> {
         if self.state == ProjectionState::Building {
             self.form.activate(&self.core, self.token).await?;
             self.state = ProjectionState::Active;
@@ -187,9 +228,9 @@ impl<F: Form> Session<F> {
     /// Keeps the lease if it is time to.
     pub(crate) async fn keep(&mut self) -> Result<()> {
         let lease = self.core.settings.lease;
-        if self.kept.elapsed() >= lease / 3 {
+        if self.kept.due_in(lease).is_zero() {
             self.core.log()?.keep_reader(&self.core.id, self.token, lease).await?;
-            self.kept = Instant::now();
+            self.kept.now();
         }
         Ok(())
     }
@@ -208,7 +249,7 @@ impl<F: Form> Session<F> {
             retry_after: self.pause(),
             lease: self.core.settings.lease,
         };
-        self.kept = Instant::now();
+        self.kept.now();
         self.core.log()?.fail(failed).await
     }
 
@@ -220,6 +261,7 @@ impl<F: Form> Session<F> {
 
 impl<F: Form> Drop for Session<F> {
     fn drop(&mut self) {
+        self.heartbeat.abort();
         if let (false, Ok(runtime)) = (self.left, tokio::runtime::Handle::try_current()) {
             let (core, token) = (Arc::clone(&self.core), self.token);
             // Failing that, the lease runs out.
@@ -235,6 +277,41 @@ impl<F: Form> Drop for Session<F> {
 async fn read(core: &Core, after: Position, limit: usize) -> Result<LogPage> {
     let query = ReadLog { after, ends: core.settings.ends.clone(), types: Some(core.types.clone()), limit };
     core.log()?.read_log(query).await
+}
+
+/// Keeps the reader's lease while its batches take long, until it is lost or the session ends. On SQLite it waits for a
+/// batch's transaction, during which nobody else can take the lease either.
+async fn heartbeat(core: Arc<Core>, token: i64, kept: Arc<Kept>) {
+    let lease = core.settings.lease;
+    loop {
+        let due_in = kept.due_in(lease);
+        if !due_in.is_zero() {
+            tokio::time::sleep(due_in).await;
+            continue;
+        }
+        let Ok(log) = core.log() else { return };
+        match log.keep_reader(&core.id, token, lease).await {
+            Ok(()) => kept.now(),
+            Err(error) if error.kind() == ErrorKind::Fenced => return,
+            Err(error) => {
+                tracing::debug!(%error, projection = %core.id, "the reader's lease was not kept, trying again");
+                tokio::time::sleep(lease / 10).await;
+            }
+        }
+    }
+}
+
+/// What is not the database's trouble of the moment nor a lost lease, so that people shall see it.
+fn is_failure(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Conflict | ErrorKind::Full | ErrorKind::AlreadyEnded)
+}
+
+/// A write whose task ended without an answer.
+fn unfinished(ended: JoinError) -> Error {
+    match ended.try_into_panic() {
+        Ok(panic) => Error::invalid(panicked(&*panic)),
+        Err(_) => lost(),
+    }
 }
 
 /// Splits a page; the last batch, empty or not, also covers unwanted rows behind it.
@@ -341,7 +418,6 @@ impl<F: Form> Loop<F> {
         if let Passed::Stopped(_) = passed {
             return Ok(Turn::Stopped(session.pause()));
         }
-        session.take_over().await?;
         if self.lag_shown.is_none_or(|at| at.elapsed() >= LAG_EVERY) {
             self.lag_shown = Some(Instant::now());
             self.core.meters.show(&self.core.log()?.lag(&self.core.id, LAG_BOUND).await?);
@@ -349,7 +425,7 @@ impl<F: Form> Loop<F> {
         Ok(Turn::Idle)
     }
 
-    /// Keeps the lease until an event that failed is tried again.
+    /// Keeps the lease until what failed is tried again.
     async fn wait_out(&mut self, pause: Duration) {
         let until = Instant::now() + pause;
         while let Some(rest) = until.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) {
@@ -377,7 +453,7 @@ enum Turn {
     Idle,
     /// Somebody else reads, or a later version is active.
     Standby,
-    /// An event failed; it is tried again after this.
+    /// Something failed; it is tried again after this.
     Stopped(Duration),
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
@@ -76,7 +76,7 @@ impl Sql {
                     for (index, handler, row) in work {
                         // A transaction that ended meanwhile keeps nothing of what the handler believes to have done.
                         let answer =
-                            run(handler(tx, row)).await?.and_then(|()| tx.check().map_err(|error| told(&error)));
+                            run(|| handler(tx, row)).await?.and_then(|()| tx.check().map_err(|error| told(&error)));
                         if let Err(error) = answer {
                             *note.lock().unwrap_or_else(PoisonError::into_inner) = Some((index, error));
                             return Err(Error::invalid("a handler failed"));
@@ -95,19 +95,20 @@ impl Sql {
         }
     }
 
-    async fn hook(&self, core: &Core, hook: Option<&Hook>, then: Option<i64>) -> Result<()> {
+    /// Runs a hook and what belongs to it in one transaction.
+    async fn hook(&self, core: &Core, (name, hook): (&'static str, Option<&Hook>), then: Then) -> Result<()> {
         let (hook, id) = (hook.cloned(), core.id.clone());
         core.queue
             .in_transaction(move |tx| {
                 async move {
                     if let Some(hook) = hook
-                        && let Err(error) = run(hook(tx, id.version)).await?
+                        && let Err(error) = run(|| hook(tx, id.version)).await?
                     {
-                        return Err(Error::invalid(format!("a hook of projection {id} failed: {error}")));
+                        return Err(Error::invalid(format!("the hook `{name}` of projection {id} failed: {error}")));
                     }
                     match then {
-                        Some(token) => tx.activate_projection(id, token).await,
-                        None => Ok(()),
+                        Then::Activate(token) => tx.activate_projection(id, token).await,
+                        Then::Advance(step) => tx.advance_projection(step).await,
                     }
                 }
                 .boxed()
@@ -116,8 +117,21 @@ impl Sql {
     }
 }
 
-/// Tells a handler's own failure (inner) from the database's, which is nobody's fault and tried again (outer).
-async fn run(answer: Answer<'_>) -> Result<Result<(), String>> {
+/// What commits with a hook.
+enum Then {
+    /// The version becomes the active one.
+    Activate(i64),
+    /// A step, on the spot: it compares the reader's token and clears what failed before.
+    Advance(Step),
+}
+
+/// Tells a handler's own failure (inner) from the database's, which is nobody's fault and tried again (outer). A panic may
+/// come from the handler's future or from the call that makes it.
+async fn run<'a>(call: impl FnOnce() -> Answer<'a>) -> Result<Result<(), String>> {
+    let answer = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(answer) => answer,
+        Err(panic) => return Ok(Err(panicked(&*panic))),
+    };
     match AssertUnwindSafe(answer).catch_unwind().await {
         Err(panic) => Ok(Err(panicked(&*panic))),
         Ok(Ok(())) => Ok(Ok(())),
@@ -138,10 +152,13 @@ impl Form for Sql {
     }
 
     async fn begin(&self, core: &Core, reader: &Reader) -> Result<()> {
-        if reader.position == Position::START && self.setup.is_some() {
-            self.hook(core, self.setup.as_ref(), None).await?;
+        let Reader { token, position, .. } = *reader;
+        if position > Position::START || self.setup.is_none() {
+            return Ok(());
         }
-        Ok(())
+        let (id, lease) = (core.id.clone(), core.settings.lease);
+        let step = Step { id, token, from: position, to: position, events: 0, lease };
+        self.hook(core, ("setup", self.setup.as_ref()), Then::Advance(step)).await
     }
 
     async fn prepare(&self, _: &Core, (): &mut (), batch: Batch) -> Result<Prepared<Vec<LogRow>>> {
@@ -152,21 +169,23 @@ impl Form for Sql {
         let mut done = Committed { to: step.to, events: step.events, failure: None };
         let Err((index, error)) = self.write(core, step.clone(), &rows).await? else { return Ok(done) };
         let Some(entry) = rows.get(index).map(|row| row.id) else { return Err(Error::invalid(error)) };
-        done.failure = Some(Failure { entry, error });
+        done.failure = Some(Failure::of(entry, error));
         // What came before it stands.
         let before = &rows[..index];
         done.events = before.len() as u64;
         done.to = before.last().map_or(step.from, |row| row.position);
         if !before.is_empty() {
-            let step = core.shortened(&step, done.to, done.events);
+            let (from, step) = (step.from, core.shortened(&step, done.to, done.events));
             if let Err((index, error)) = self.write(core, step, before).await? {
-                return Err(Error::invalid(format!("event {} failed only the second time: {error}", before[index].id)));
+                let error = format!("it failed when it was run again without the event that failed after it: {error}");
+                let failure = Some(Failure { entry: before.get(index).map(|row| row.id), error });
+                return Ok(Committed { to: from, events: 0, failure });
             }
         }
         Ok(done)
     }
 
     async fn activate(&self, core: &Core, token: i64) -> Result<()> {
-        self.hook(core, self.switch.as_ref(), Some(token)).await
+        self.hook(core, ("switch", self.switch.as_ref()), Then::Activate(token)).await
     }
 }

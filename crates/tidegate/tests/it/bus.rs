@@ -290,7 +290,7 @@ on_each_database! {
         let router = Router::new().on("order.created", |_: Order| async { Ok::<_, String>(()) });
         assert_eq!(bus.worker(router).unwrap().drain().await.unwrap(), 1);
         assert_eq!(attempts(bus.queue(), foreign).await, 0);
-        let nobody = Why::NoLiveConsumer { event_type: "foreign".into() };
+        let nobody = Why::NoLiveConsumer { event_type: "foreign".into(), tags: vec![] };
         assert_eq!(bus.queue().why(foreign).await.unwrap(), nobody);
         bus.queue().close().await;
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tidegate::*;
 use tidegate_store::{
-    Batch, Census, Claim, Consumer, DeadLetters, Extend, HandlerStates, QueueChange, Upkeep, Wake, WorkStore,
+    Batch, ByHand, Census, Claim, Consumer, DeadLetters, Extend, HandlerStates, QueueChange, Upkeep, Wake, WorkStore,
 };
 use tokio::sync::{Semaphore, broadcast};
 
@@ -138,12 +138,12 @@ impl Store for Hindered {
         self.requeue.call(self.inner.requeue(items)).await
     }
 
-    async fn cancel(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {
-        self.inner.cancel(ids).await
+    async fn cancel_by_hand(&self, items: Vec<ByHand>) -> Result<Batch<()>> {
+        self.inner.cancel_by_hand(items).await
     }
 
-    async fn redrive(&self, ids: Vec<EntryId>) -> Result<Batch<Generation>> {
-        self.inner.redrive(ids).await
+    async fn redrive_by_hand(&self, items: Vec<ByHand>) -> Result<Batch<Generation>> {
+        self.inner.redrive_by_hand(items).await
     }
 
     async fn discard(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {

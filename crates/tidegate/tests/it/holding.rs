@@ -182,7 +182,7 @@ async fn on_sqlite_a_projection_whose_sql_stands_still_is_shown_as_failing() {
     let error = soon("a pass", projection.catch_up()).await.unwrap_err();
     assert!(error.to_string().contains("held up all writers"), "{error}");
     let stopped = queue.health().await.stopped_projections;
-    assert_eq!(stopped[0].failure.as_ref().unwrap().entry, ids[1], "the one that stood still");
+    assert_eq!(stopped[0].failure.as_ref().unwrap().entry, Some(ids[1]), "the one that stood still");
     assert_eq!(own_rows(&queue).await, [1], "what came before it stands, nothing of what it wrote");
     queue.close().await;
 }

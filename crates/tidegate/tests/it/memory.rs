@@ -1,14 +1,14 @@
 //! A store in memory on the domain's model, whose verbs a test can hold up, fail and count.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use tidegate::*;
 use tidegate_core::model::{Model, PublishOutcome as Outcome};
 use tidegate_core::{Input, Refusal, entry::later};
-use tidegate_store::{Batch, Census, Claim, Consumer, DeadLetters, Extend, QueueChange, Upkeep, Wake};
+use tidegate_store::{Batch, ByHand, Census, Claim, Consumer, DeadLetters, Extend, QueueChange, Upkeep, Wake};
 use tokio::sync::{Semaphore, broadcast};
 
 #[derive(Debug)]
@@ -24,6 +24,7 @@ pub(crate) struct MemoryStore {
     pub(crate) maintain_gate: Mutex<Option<Arc<Semaphore>>>,
     pub(crate) requeues: AtomicUsize,
     pub(crate) maintained: AtomicUsize,
+    mended: AtomicU64,
     pub(crate) beaten: AtomicUsize,
     pub(crate) seen: AtomicUsize,
     pub(crate) closed: AtomicUsize,
@@ -38,6 +39,11 @@ struct State {
 }
 
 impl MemoryStore {
+    /// The next upkeep says that it mended so many groups.
+    pub(crate) fn mend_groups(&self, groups: u64) {
+        self.mended.store(groups, Ordering::SeqCst);
+    }
+
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::default(),
@@ -50,6 +56,7 @@ impl MemoryStore {
             maintain_gate: Mutex::default(),
             requeues: AtomicUsize::new(0),
             maintained: AtomicUsize::new(0),
+            mended: AtomicU64::new(0),
             beaten: AtomicUsize::new(0),
             seen: AtomicUsize::new(0),
             closed: AtomicUsize::new(0),
@@ -196,12 +203,12 @@ impl Store for MemoryStore {
         Ok(items.into_iter().map(requeue).collect())
     }
 
-    async fn cancel(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {
-        Ok(ids.into_iter().map(|id| self.apply(id, &Input::Cancel)).collect())
+    async fn cancel_by_hand(&self, items: Vec<ByHand>) -> Result<Batch<()>> {
+        Ok(items.into_iter().map(|item| self.apply(item.id, &Input::Cancel)).collect())
     }
 
-    async fn redrive(&self, ids: Vec<EntryId>) -> Result<Batch<Generation>> {
-        Ok(ids.into_iter().map(|id| self.apply(id, &Input::Redrive).map(|()| 2)).collect())
+    async fn redrive_by_hand(&self, items: Vec<ByHand>) -> Result<Batch<Generation>> {
+        Ok(items.into_iter().map(|item| self.apply(item.id, &Input::Redrive).map(|()| 2)).collect())
     }
 
     async fn discard(&self, _ids: Vec<EntryId>) -> Result<Batch<()>> {
@@ -222,6 +229,10 @@ impl Store for MemoryStore {
 
     async fn depth(&self, _queue: &QueueName) -> Result<Depth> {
         Ok(self.state.lock().unwrap().model.depth(Timestamp::now()))
+    }
+
+    async fn depths(&self) -> Result<Vec<(QueueName, Depth)>> {
+        Ok(vec![(QueueName::default(), self.depth(&QueueName::default()).await?)])
     }
 
     async fn census(&self) -> Result<Census> {
@@ -250,7 +261,7 @@ impl Store for MemoryStore {
     async fn maintain(&self) -> Result<Upkeep> {
         self.maintained.fetch_add(1, Ordering::SeqCst);
         Self::pass(&self.maintain_gate).await;
-        Ok(Upkeep::default())
+        Ok(Upkeep { groups_mended: self.mended.swap(0, Ordering::SeqCst), ..Upkeep::default() })
     }
 
     async fn beat(&self) -> Result<Option<std::time::Duration>> {

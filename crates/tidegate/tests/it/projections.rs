@@ -194,13 +194,13 @@ on_each_database! {
         eventually("shown", || async { totals.status().await.unwrap().failure.is_some_and(|f| f.failures > 1) }).await;
         let status = totals.status().await.unwrap();
         let failure = status.failure.unwrap();
-        assert_eq!((failure.entry, status.events), (bad, 2), "what came before it is in");
+        assert_eq!((failure.entry, status.events), (Some(bad), 2), "what came before it is in");
         assert!(failure.error.contains("amounts are not negative"), "{failure:?}");
         assert_eq!(totals.get("ann").await.unwrap(), Some(Total { orders: 2, amount: 3 }));
         assert_eq!(totals.get("bob").await.unwrap(), None, "nothing behind it");
         let health = queue.health().await;
         assert!(!health.is_good());
-        assert_eq!(health.stopped_projections[0].failure.as_ref().unwrap().entry, bad);
+        assert_eq!(health.stopped_projections[0].failure.as_ref().unwrap().entry, Some(bad));
         let error = totals.wait_for(after, Duration::from_millis(20)).await.unwrap_err();
         assert!(error.to_string().contains("stands still"), "{error}");
 
@@ -284,7 +284,7 @@ on_each_database! {
         logged(&queue, placed("ann", 7)).await;
         let error = first.catch_up().await.unwrap_err();
         assert!(error.to_string().contains("no such customer"), "{error}");
-        assert_eq!(first.status().await.unwrap().failure.unwrap().entry, bad);
+        assert_eq!(first.status().await.unwrap().failure.unwrap().entry, Some(bad));
         assert_eq!(sums(&queue, "sums_1").await, [("ann".to_owned(), 55), ("bob".to_owned(), 50)]);
 
         let second = sql(2).open(&queue).await.unwrap();
