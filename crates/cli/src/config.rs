@@ -64,6 +64,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     plain("retention.audit_days", "0", "What workers did is forgotten after so many days; 0 keeps it for ever."),
     plain("retention.log_days", "0", "Ended events are forgotten after so many days; 0 keeps them for ever."),
     plain("retention.dead_letter_days", "0", "Dead letters are forgotten after so many days; 0 keeps them for ever."),
+    plain("metrics.queue_labels", "1000", "Queues that metrics show by name; all others are summed as _other."),
     text("log.format", "text", "text, or json for machines."),
     text("log.level", "info", "error, warn, info, debug, trace, or a filter such as info,tidegate_server=debug."),
     text(
@@ -236,6 +237,7 @@ impl Values {
                 other => return Err(ConfigError(format!("log.format = {other:?} does not fit: use text or json"))),
             },
             log_filter: self.get("log.level").into(),
+            queue_labels: self.within("metrics.queue_labels", 0, 1_000_000)? as usize,
             otlp_endpoint: optional("telemetry.otlp_endpoint"),
             options,
         })
@@ -261,6 +263,7 @@ pub(crate) struct Config {
     pub(crate) json_logs: bool,
     pub(crate) log_filter: String,
     pub(crate) otlp_endpoint: Option<String>,
+    pub(crate) queue_labels: usize,
     pub(crate) options: tidegate_server::Options,
 }
 

@@ -68,7 +68,8 @@ pub(crate) async fn open(config: &Config) -> Result<EventQueue, Failure> {
     let builder = EventQueue::builder()
         .namespace(config.namespace.clone())
         .lease(config.options.lease)
-        .payload_limit(config.options.limits.payload_bytes);
+        .payload_limit(config.options.limits.payload_bytes)
+        .with(|options| options.queue_labels = config.queue_labels);
     builder.open(&config.database).await.map_err(|error| match std::error::Error::source(&error) {
         Some(source) => format!("the database cannot be opened: {error}: {source}").into(),
         None => format!("the database cannot be opened: {error}").into(),

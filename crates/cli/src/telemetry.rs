@@ -1,4 +1,5 @@
-//! Traces by OTLP over HTTP, as JSON: each request is a span that continues its caller's trace.
+//! Traces by OTLP over HTTP, as JSON: each request is a span that continues its caller's trace, and what happens to an event
+//! continues its publisher's.
 //!
 //! A layer notes spans as they close and hands them to a task through a bounded channel. When the collector is slow or away,
 //! spans are dropped and counted; requests never wait for it.
@@ -26,7 +27,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The span of a request, as the server names it.
 const REQUEST: &str = "request";
 
-/// The layer; spans that are not of requests are passed over.
+/// Spans of events, as the library names them, with the kind that the collector knows: producer or consumer.
+const OF_EVENTS: [(&str, u8); 4] = [("publish", 4), ("claim", 5), ("handler", 5), ("report", 5)];
+
+/// The layer; spans that are neither of requests nor of events are passed over.
 #[derive(Debug)]
 pub(crate) struct Traces {
     finished: mpsc::Sender<Value>,
@@ -105,10 +109,16 @@ fn text(key: &str, value: &str) -> Value {
     json!({ "key": key, "value": { "stringValue": value } })
 }
 
-/// What is known of a request while it runs.
+/// What is known of a span while it lasts.
 #[derive(Clone, Debug, Default)]
 struct Noted {
+    name: &'static str,
     started: u128,
+    trace_id: String,
+    parent_id: String,
+    span_id: String,
+    /// Further fields of an event's span.
+    fields: Vec<(&'static str, String)>,
     method: String,
     route: String,
     traceparent: String,
@@ -121,17 +131,23 @@ impl Visit for Noted {
             "method" => self.method = value.into(),
             "route" => self.route = value.into(),
             "traceparent" => self.traceparent = value.into(),
-            _ => {}
+            "trace_id" => self.trace_id = value.into(),
+            "parent_id" => self.parent_id = value.into(),
+            "span_id" => self.span_id = value.into(),
+            name => self.fields.push((name, value.into())),
         }
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        if field.name() == "status" {
-            self.status = value;
+        match field.name() {
+            "status" => self.status = value,
+            name => self.fields.push((name, value.to_string())),
         }
     }
 
-    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.fields.push((field.name(), format!("{value:?}")));
+    }
 }
 
 /// Whether it is an id of a trace or a span. What a caller made up must not spoil the batch for others.
@@ -143,6 +159,30 @@ fn is_id(text: &str, length: usize) -> bool {
 impl Noted {
     /// The span as the collector wants it.
     fn finish(&self, ended: u128, random: [u64; 3]) -> Value {
+        match OF_EVENTS.iter().find(|(name, _)| *name == self.name) {
+            Some((_, kind)) => self.finish_event(ended, *kind),
+            None => self.finish_request(ended, random),
+        }
+    }
+
+    /// The library has checked the ids.
+    fn finish_event(&self, ended: u128, kind: u8) -> Value {
+        let attributes: Vec<Value> =
+            self.fields.iter().map(|(name, value)| text(&format!("tidegate.{name}"), value)).collect();
+        json!({
+            "traceId": self.trace_id,
+            "spanId": self.span_id,
+            "parentSpanId": self.parent_id,
+            "name": self.name,
+            "kind": kind,
+            "startTimeUnixNano": self.started.to_string(),
+            "endTimeUnixNano": ended.to_string(),
+            "attributes": attributes,
+            "status": { "code": 0 },
+        })
+    }
+
+    fn finish_request(&self, ended: u128, random: [u64; 3]) -> Value {
         let fresh = (format!("{:016x}{:016x}", random[0], random[1].max(1)), None);
         let mut parts = self.traceparent.split('-').skip(1);
         let (trace, parent) = match (parts.next(), parts.next()) {
@@ -179,10 +219,12 @@ fn now() -> u128 {
 
 impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        if attributes.metadata().name() != REQUEST {
+        let name = attributes.metadata().name();
+        let is_ours = attributes.metadata().target().starts_with("tidegate");
+        if !is_ours || name != REQUEST && OF_EVENTS.iter().all(|(of_event, _)| *of_event != name) {
             return;
         }
-        let mut noted = Noted { started: now(), ..Noted::default() };
+        let mut noted = Noted { name, started: now(), ..Noted::default() };
         attributes.record(&mut noted);
         if let Some(span) = context.span(id) {
             span.extensions_mut().insert(noted);
@@ -210,13 +252,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_span_of_an_event_continues_its_publishers_trace() {
+        let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+        let noted = Noted {
+            name: "handler",
+            started: 5,
+            trace_id: trace.into(),
+            parent_id: parent.into(),
+            span_id: "00000000000000aa".into(),
+            fields: vec![("entry", "7".into())],
+            ..Noted::default()
+        };
+        let span = noted.finish(9, [1, 2, 3]);
+        assert_eq!((&span["traceId"], &span["parentSpanId"]), (&json!(trace), &json!(parent)));
+        assert_eq!(
+            (&span["spanId"], &span["name"], &span["kind"]),
+            (&json!("00000000000000aa"), &json!("handler"), &json!(5))
+        );
+        assert_eq!(span["attributes"], json!([text("tidegate.entry", "7")]));
+    }
+
+    #[test]
     fn a_span_continues_its_callers_trace() {
         let noted = Noted {
+            name: REQUEST,
             started: 5,
             method: "POST".into(),
             route: "/events".into(),
             traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into(),
             status: 503,
+            ..Noted::default()
         };
         let span = noted.finish(9, [1, 2, 3]);
         assert_eq!(span["traceId"], "4bf92f3577b34da6a3ce929d0e0e4736");

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use reqwest::Method;
 use serde_json::{Value, json};
 use tidegate_server::{Keyring, Metrics, Options, Scope};
 
-use crate::scene::{PATIENCE, Scene, on_both};
+use crate::scene::{PATIENCE, Scene, on_both, send};
 
 on_both!(
     reports_and_logs_tell_both_ids,
@@ -84,6 +85,18 @@ async fn a_queue_can_require_the_lease(scene: Scene) {
     assert!(refused.contains("lease"), "{refused}");
     assert_eq!(scene.status(id).await, "PROCESSING");
     scene.post(&path, json!({ "worker_id": "w", "lease": lease })).await.expect(200);
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_gets_the_trace_with_its_state() {
+    let scene = Scene::sqlite().await;
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let body = json!({ "title": "t", "tags": "a" });
+    let request = scene.request(Method::POST, "/events").json(&body);
+    send(request.header("traceparent", trace).header("tracestate", "vendor=1,other=2")).await.expect(201);
+    let taken = scene.take("a", "w").await;
+    assert_eq!((&taken["traceparent"], &taken["tracestate"]), (&json!(trace), &json!("vendor=1,other=2")));
     scene.close().await;
 }
 

@@ -349,6 +349,8 @@ impl Run {
         for (event, outcome) in decided {
             match outcome {
                 Outcome::Ended => {
+                    let meters = &self.inner.around.queue.shared().meters;
+                    meters.claim_to_finish.record(event.claimed_since().elapsed().as_secs_f64());
                     event.forget();
                     self.let_go(1);
                 }

@@ -9,6 +9,7 @@ mod databases;
 mod encodings;
 mod examples;
 mod gone;
+mod health;
 mod hindered;
 mod holding;
 mod lanes;

@@ -246,6 +246,7 @@ async fn every_way_to_end_is_counted_under_its_queue() {
     })
     .await;
     assert_eq!(ends(&counts, "mail"), [4, 1, 1, 0], "by the manager's transaction");
+    assert_eq!(counts.of("tidegate_claim_to_finish_seconds"), 5, "and its time; not that of the one by bare id");
     let held = poll().await;
     queue.transaction(move |tx| tx.finalize(&held, ["wrong"]).map(drop)).await.unwrap();
     assert_eq!(ends(&counts, "mail"), [4, 2, 1, 0]);
