@@ -13,6 +13,7 @@ mod body;
 mod error;
 mod extract;
 mod handover;
+mod misfit;
 mod observe;
 mod openapi;
 mod options;
