@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::Failure;
+use crate::output::shown;
 
 /// Where the server is.
 #[derive(Debug, Clone, Args)]
@@ -79,6 +80,11 @@ impl Client {
         self.send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
     }
 
+    /// Removes what is there.
+    pub(crate) async fn delete(&self, path: &str) -> Result<Value, Failure> {
+        self.send(self.request(Method::DELETE, path)).await
+    }
+
     /// Puts a body.
     pub(crate) async fn put(&self, path: &str, body: &impl Serialize) -> Result<Value, Failure> {
         self.send(self.request(Method::PUT, path).json(body)).await
@@ -114,11 +120,11 @@ impl Client {
 fn refused(status: StatusCode, text: &str) -> Refused {
     let body: Value = serde_json::from_str(text).unwrap_or_default();
     let field = |name: &str| body[name].as_str().map(str::to_owned);
-    Refused {
-        status,
-        error: field("error").unwrap_or_else(|| text.chars().take(200).collect()),
-        code: field("code").unwrap_or_default(),
+    let mut error = shown(&field("error").unwrap_or_else(|| text.chars().take(200).collect()));
+    if status == StatusCode::UNAUTHORIZED {
+        error.push_str("; name a key with --key or in TIDEGATE_KEY, `tidegate keys create` makes one");
     }
+    Refused { status, error, code: field("code").unwrap_or_default() }
 }
 
 /// Whether the server said this status.
@@ -148,5 +154,6 @@ mod tests {
         assert_eq!(error.to_string(), "not yours (409 Conflict)");
         assert_eq!(error.code, "lease_lost");
         assert_eq!(refused(StatusCode::BAD_GATEWAY, "<html>").error, "<html>");
+        assert!(refused(StatusCode::UNAUTHORIZED, "{}").to_string().contains("TIDEGATE_KEY"));
     }
 }

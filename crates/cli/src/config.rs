@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -31,10 +31,16 @@ const fn plain(key: &'static str, default: &'static str, help: &'static str) -> 
 
 /// Every setting.
 pub(crate) const SETTINGS: &[Setting] = &[
-    text("listen", "127.0.0.1:8080", "Address and port to listen on; port 0 picks a free one."),
+    text("listen", "127.0.0.1:8080", "Address or name, and port, to listen on; port 0 picks a free one."),
     text("data_dir", "./tidegate-data", "Where the embedded database lives, unless database_url is set."),
-    text("database_url", "", "A PostgreSQL database (postgres://user@host/name) instead of the embedded one."),
+    text(
+        "database_url",
+        "",
+        "A database elsewhere instead: postgres://user@host/name, or sqlite:PATH for the file of an application that \
+         embeds the library.",
+    ),
     text("namespace", "tidegate", "Schema (PostgreSQL) or table prefix (SQLite)."),
+    plain("max_lanes", "4096", "Pairs of an event type and a priority that a queue may hold at once."),
     plain("grace_seconds", "10", "How long running requests may take to end at a shutdown."),
     plain("lease_seconds", "60", "How long a worker holds an event if it does not say."),
     plain("stale_seconds", "30", "A worker that holds something and is silent for this long looks stale."),
@@ -73,6 +79,9 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "Where traces go by OTLP over HTTP, such as http://127.0.0.1:4318; none if empty.",
     ),
 ];
+
+/// How much is logged.
+const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
 /// Variables of the environment that are not settings of the server.
 const OTHER_VARIABLES: [&str; 3] = ["TIDEGATE_CONFIG", "TIDEGATE_URL", "TIDEGATE_KEY"];
@@ -227,7 +236,8 @@ impl Values {
         limits.backlog = self.within("limits.backlog", 1, 65_535)? as u32;
         limits.connections = self.within("limits.connections", 1, 1_000_000)? as usize;
         Ok(Config {
-            listen: self.typed("listen", "an address and port such as 127.0.0.1:8080")?,
+            listen: self.address("listen")?,
+            max_lanes: self.within("max_lanes", 1, 1_000_000)? as usize,
             database: self.database(),
             data_dir: (self.get("database_url").is_empty()).then(|| self.get("data_dir").into()),
             namespace: self.get("namespace").into(),
@@ -236,11 +246,36 @@ impl Values {
                 "json" => true,
                 other => return Err(ConfigError(format!("log.format = {other:?} does not fit: use text or json"))),
             },
-            log_filter: self.get("log.level").into(),
+            log_filter: self.log_filter()?,
             queue_labels: self.within("metrics.queue_labels", 0, 1_000_000)? as usize,
             otlp_endpoint: optional("telemetry.otlp_endpoint"),
             options,
         })
+    }
+
+    /// An address, or what a name such as `localhost` stands for.
+    fn address(&self, key: &'static str) -> Result<SocketAddr, ConfigError> {
+        let (value, source) = &self.0[key];
+        let found: Vec<SocketAddr> = value.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+        let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
+        first.copied().ok_or_else(|| {
+            let must = "an address or name and a port, such as 127.0.0.1:8080 or localhost:8080";
+            ConfigError(format!("{key} = {value:?} ({source}) does not fit: it must be {must}"))
+        })
+    }
+
+    /// A filter of logs. A word that is no level would be taken for the name of a module, and silence all others.
+    fn log_filter(&self) -> Result<String, ConfigError> {
+        let (value, source) = &self.0["log.level"];
+        let is_known = |part: &str| part.contains('=') || LEVELS.iter().any(|level| part.eq_ignore_ascii_case(level));
+        match value.split(',').map(str::trim).find(|part| !part.is_empty() && !is_known(part)) {
+            None => Ok(value.clone()),
+            Some(part) => Err(ConfigError(format!(
+                "log.level = {value:?} ({source}) does not fit: {part:?} is not one of {}, nor a pair such as \
+                 tidegate_server=debug",
+                LEVELS.join(", ")
+            ))),
+        }
     }
 
     /// The database's address.
@@ -260,11 +295,23 @@ pub(crate) struct Config {
     /// The folder to make, for the embedded database.
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) namespace: String,
+    pub(crate) max_lanes: usize,
     pub(crate) json_logs: bool,
     pub(crate) log_filter: String,
     pub(crate) otlp_endpoint: Option<String>,
     pub(crate) queue_labels: usize,
     pub(crate) options: tidegate_server::Options,
+}
+
+impl Config {
+    /// The database's file, where it is SQLite.
+    pub(crate) fn sqlite_file(&self) -> Option<PathBuf> {
+        if self.database.starts_with("postgres:") || self.database.starts_with("postgresql:") {
+            return None;
+        }
+        let path = self.database.strip_prefix("sqlite:").unwrap_or(&self.database);
+        Some(path.strip_prefix("//").unwrap_or(path).into())
+    }
 }
 
 /// The variable of a setting.

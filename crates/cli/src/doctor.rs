@@ -97,13 +97,13 @@ fn look_at_access(config: &Config) -> Finding {
 }
 
 async fn look_at_database(config: &Config, findings: &mut Vec<Finding>) {
-    let is_postgres = config.data_dir.is_none();
-    if is_postgres {
+    let file = config.sqlite_file();
+    if file.is_none() {
         match tokio::time::timeout(PATIENCE, look_at_postgres(&config.database)).await {
             Ok(Ok(found)) => findings.extend(found),
             Ok(Err(error)) => {
                 let advice = "check database_url, that the server runs, and that it lets this machine in";
-                return findings.push(Finding::graded("database", Grade::Bad, error.to_string(), advice));
+                return findings.push(Finding::graded("database", Grade::Bad, error, advice));
             }
             Err(_) => {
                 let advice = "check that the database can be reached from here";
@@ -122,6 +122,7 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>) {
             let version = tidegate_server::SCHEMA_VERSION;
             findings.push(Finding::good("schema", format!("version {version}, opened in {:?}", started.elapsed())));
             findings.push(look_at_health(&queue).await);
+            findings.push(look_at_writes(&queue).await);
             queue.close().await;
         }
         Err(error) => {
@@ -129,8 +130,7 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>) {
             findings.push(Finding::graded("schema", Grade::Bad, error.to_string(), advice));
         }
     }
-    if let Some(dir) = &config.data_dir {
-        let path = dir.join("tidegate.db");
+    if let Some(path) = file {
         match tokio::task::spawn_blocking(move || look_at_sqlite(&path)).await {
             Ok(Ok(found)) => findings.extend(found),
             Ok(Err(error)) => {
@@ -153,6 +153,22 @@ async fn look_at_health(queue: &tidegate::EventQueue) -> Finding {
         ),
         Ok(()) => Finding::good("answers", format!("within {:?}", health.answered_in)),
         Err(error) => Finding::graded("answers", Grade::Bad, error.to_string(), "look at the database's own log"),
+    }
+}
+
+/// Whether a server could work: a write and a claim are tried, and change nothing.
+async fn look_at_writes(queue: &tidegate::EventQueue) -> Finding {
+    match tokio::time::timeout(PATIENCE, queue.store().probe()).await {
+        Ok(Ok(_)) => Finding::good("writes", "a write and a claim would succeed"),
+        Ok(Err(error)) => {
+            let advice = "look for a full disk, another program that holds the database, a file that was moved, a \
+                          standby, or rights that were taken";
+            Finding::graded("writes", Grade::Bad, output::with_cause(&error), advice)
+        }
+        Err(_) => {
+            let advice = "look for another program that holds the database, or a disk that does not answer";
+            Finding::graded("writes", Grade::Bad, "nothing can be written within 10 s", advice)
+        }
     }
 }
 
@@ -182,7 +198,11 @@ fn look_at_sqlite(path: &Path) -> rusqlite::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-async fn look_at_postgres(url: &str) -> Result<Vec<Finding>, Failure> {
+async fn look_at_postgres(url: &str) -> Result<Vec<Finding>, String> {
+    look_at_server(url).await.map_err(|error| output::with_cause(&*error))
+}
+
+async fn look_at_server(url: &str) -> Result<Vec<Finding>, Failure> {
     let (client, driver) = tidegate::postgres::PostgresStore::connect(url).await?;
     let mut findings = Vec::new();
     let row = client.query_one("SELECT current_setting('server_version_num')::int, version()", &[]).await?;

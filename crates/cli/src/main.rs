@@ -6,6 +6,7 @@ mod doctor;
 mod events;
 mod keys;
 mod output;
+mod projections;
 mod publish;
 mod queues;
 mod serve;
@@ -52,6 +53,8 @@ enum Command {
     Events(events::EventsArgs),
     /// Look after queues.
     Queues(queues::QueuesArgs),
+    /// List projections, and remove one that is no longer wanted.
+    Projections(projections::ProjectionsArgs),
     /// Show events as they are published.
     Tail(tail::TailArgs),
 }
@@ -85,6 +88,7 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Work(args) => return work::run(args).await,
         Command::Events(args) => events::run(args).await?,
         Command::Queues(args) => queues::run(args).await?,
+        Command::Projections(args) => projections::run(args).await?,
         Command::Tail(args) => tail::run(args).await?,
     }
     Ok(ExitCode::SUCCESS)

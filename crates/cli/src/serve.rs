@@ -9,7 +9,7 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::Failure;
-use crate::config::Config;
+use crate::config::{Config, without_password};
 use crate::settings::{SettingsArgs, open};
 use crate::telemetry::{self, Sending};
 
@@ -19,6 +19,8 @@ pub(crate) async fn run(args: SettingsArgs) -> Result<(), Failure> {
     let mut options = config.options.clone();
     options.metrics = Metrics::install(); // before the queue is opened, or it would not be counted
     let queue = open(&config).await?;
+    let database = without_password(&config.database);
+    tracing::info!(database, namespace = config.namespace, "opened the database");
     let listener = tidegate_server::listen(config.listen, options.limits.backlog)
         .map_err(|error| format!("cannot listen on {}: {error}", config.listen))?;
     let address = listener.local_addr()?;

@@ -1,6 +1,6 @@
 //! Flags that name settings, `tidegate config`, `tidegate migrate`, and opening the database.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tidegate::EventQueue;
@@ -65,15 +65,35 @@ pub(crate) async fn open(config: &Config) -> Result<EventQueue, Failure> {
     if let Some(dir) = &config.data_dir {
         std::fs::create_dir_all(dir).map_err(|error| format!("{} cannot be made: {error}", dir.display()))?;
     }
+    let max_lanes = config.max_lanes;
     let builder = EventQueue::builder()
         .namespace(config.namespace.clone())
         .lease(config.options.lease)
         .payload_limit(config.options.limits.payload_bytes)
-        .with(|options| options.queue_labels = config.queue_labels);
-    builder.open(&config.database).await.map_err(|error| match std::error::Error::source(&error) {
-        Some(source) => format!("the database cannot be opened: {error}: {source}").into(),
-        None => format!("the database cannot be opened: {error}").into(),
+        .with(|options| {
+            options.queue_labels = config.queue_labels;
+            options.store.max_lanes = max_lanes;
+        });
+    builder.open(&config.database).await.map_err(|error| {
+        let refused = config.sqlite_file().and_then(|file| why_not_writable(&file));
+        let text = output::with_cause(&error);
+        refused.map_or_else(|| format!("the database cannot be opened: {text}"), |why| format!("{why} ({text})")).into()
     })
+}
+
+/// What the system has against writing a database file; SQLite does not say it.
+fn why_not_writable(file: &Path) -> Option<String> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let trial = folder.join(format!(".tidegate-{}", std::process::id()));
+    let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&trial);
+    let (at, error) = match (made, std::fs::OpenOptions::new().write(true).open(file)) {
+        (Err(error), _) => (folder, error),
+        (Ok(_), opened) => {
+            let _ = std::fs::remove_file(&trial);
+            (file, opened.err().filter(|error| error.kind() != std::io::ErrorKind::NotFound)?)
+        }
+    };
+    Some(format!("{} cannot be written to: {error}", at.display()))
 }
 
 /// What `tidegate config` shows.

@@ -1,7 +1,10 @@
 //! `tidegate work`: runs a command for each event. The payload is its stdin, its exit code the verdict.
+//!
+//! Commands run in process groups of their own, so that Ctrl-C reaches this process alone: it stops them and gives their
+//! events back, which uses up no retry. A lease is kept from the claim until the verdict is reported.
 
-use std::process::{ExitCode, Stdio};
-use std::sync::Arc;
+use std::process::{ExitCode, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -15,7 +18,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::Failure;
-use crate::client::{Client, ServerArgs, is_status};
+use crate::client::{Client, Refused, ServerArgs, is_status};
+use crate::output::{cell, shown};
 
 /// How long one request waits for an event.
 const WAIT: u64 = 30;
@@ -24,6 +28,10 @@ const MAX_ERROR: usize = 4_000;
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// A verdict is reported again while the server is away.
 const REPORT_TRIES: u32 = 30;
+/// How long a command may take to end once it was asked to,
+const LAST_MOMENTS: Duration = Duration::from_secs(5);
+/// and how long its last words are waited for: what it has started may keep its stderr open for ever.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(crate) struct WorkArgs {
@@ -64,16 +72,26 @@ struct Event {
     traceparent: Option<String>,
 }
 
+/// What this process was asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Stop {
+    Not,
+    /// Take nothing more; commands that run may end.
+    Finish,
+    /// Stop the commands too, and give their events back.
+    Now,
+}
+
 #[derive(Debug)]
 struct Worker {
     client: Client,
     args: WorkArgs,
     id: String,
-    stop: watch::Receiver<bool>,
+    stop: watch::Receiver<Stop>,
 }
 
 pub(crate) async fn run(args: WorkArgs) -> Result<ExitCode, Failure> {
-    let (stopping, stop) = watch::channel(false);
+    let (stopping, stop) = watch::channel(Stop::Not);
     let id = args.worker_id.clone().unwrap_or_else(|| format!("{}:{}", hostname(), std::process::id()));
     let worker = Arc::new(Worker { client: Client::new(&args.server)?, id, stop, args });
     let mut terminate = signal(SignalKind::terminate())?;
@@ -89,13 +107,16 @@ pub(crate) async fn run(args: WorkArgs) -> Result<ExitCode, Failure> {
                 None => break,
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(error))) => {
-                    let _ = stopping.send(true);
+                    let _ = stopping.send(Stop::Finish);
                     failed = Some(error);
                 }
                 Some(Err(error)) => failed = Some(error.into()),
             },
-            _ = terminate.recv() => { let _ = stopping.send(true); }
-            _ = interrupt.recv() => { let _ = stopping.send(true); }
+            // Whoever asks twice does not want to wait.
+            _ = terminate.recv() => stopping.send_modify(|stop| {
+                *stop = if *stop == Stop::Not { Stop::Finish } else { Stop::Now };
+            }),
+            _ = interrupt.recv() => { let _ = stopping.send(Stop::Now); }
         }
     }
     failed.map_or(Ok(ExitCode::SUCCESS), Err)
@@ -108,7 +129,7 @@ impl Worker {
         loop {
             let taken = tokio::select! {
                 taken = self.take() => taken,
-                _ = stop.wait_for(|stop| *stop) => return Ok(()),
+                _ = stop.wait_for(|stop| *stop != Stop::Not) => return Ok(()),
             };
             match taken {
                 Ok(Some(event)) => self.handle(event).await?,
@@ -118,7 +139,7 @@ impl Worker {
                     eprintln!("tidegate: {error}; trying again");
                     tokio::select! {
                         () = tokio::time::sleep(RETRY_PAUSE) => {}
-                        _ = stop.wait_for(|stop| *stop) => return Ok(()),
+                        _ = stop.wait_for(|stop| *stop != Stop::Not) => return Ok(()),
                     }
                 }
                 Err(error) => return Err(error),
@@ -153,11 +174,14 @@ impl Worker {
             Ok(child) => self.attend(child, &event, &holder).await,
             Err(error) => Verdict::Failed { code: 127, error: format!("the command cannot be started: {error}") },
         };
+        if matches!(verdict, Verdict::Stopped) {
+            return self.give_back(&event, &holder).await;
+        }
         let took = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let (verb, mut report) = match verdict {
             Verdict::Completed => ("complete", json!({ "status_code": 0 })),
             Verdict::Failed { code, error } => ("fail", json!({ "status_code": code, "error_message": error })),
-            Verdict::Lost => {
+            Verdict::Lost | Verdict::Stopped => {
                 eprintln!("tidegate: event {} is no longer ours; its command was stopped", event.id);
                 return Ok(());
             }
@@ -173,27 +197,35 @@ impl Worker {
         let path = format!("/events/{}/{verb}", event.id);
         for attempt in 1.. {
             let outcome = match self.client.post(&path, report).await {
-                Ok(answer) if verb == "fail" => {
-                    format!("failed, next try at {}", crate::output::cell(&answer, "next_retry_at"))
-                }
+                Ok(answer) if verb == "fail" => format!("failed, next try at {}", cell(&answer, "next_retry_at")),
                 Ok(_) => "completed".into(),
+                // That is how the API says that the failure was recorded and was the last.
+                Err(error) if is_code(&error, "max_retries_exceeded") => "failed, no retry is left".into(),
                 Err(error) if is_passing(&error) && attempt < REPORT_TRIES => {
                     tokio::time::sleep(RETRY_PAUSE).await;
                     continue;
                 }
-                Err(error) if error.is::<crate::client::Refused>() => error.to_string(),
+                Err(error) if error.is::<Refused>() => error.to_string(),
                 Err(error) => return Err(error),
             };
-            eprintln!("tidegate: event {} ({}): {outcome}", event.id, event.title);
+            eprintln!("tidegate: event {} ({}): {}", event.id, shown(&event.title), shown(&outcome));
             break;
         }
+        Ok(())
+    }
+
+    /// Lets others take the event at once; the attempt does not count.
+    async fn give_back(&self, event: &Event, holder: &serde_json::Value) -> Result<(), Failure> {
+        let given = self.client.post(&format!("/events/{}/release", event.id), holder).await;
+        let outcome = given.map_or_else(|error| error.to_string(), |_| "stopped and given back".into());
+        eprintln!("tidegate: event {} ({}): {outcome}", event.id, shown(&event.title));
         Ok(())
     }
 
     fn spawn(&self, event: &Event) -> std::io::Result<Child> {
         let (program, arguments) = self.args.command.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command.args(arguments).stdin(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).process_group(0);
         command.env("EVENT_ID", event.id.to_string()).env("EVENT_TITLE", event.title.replace('\0', ""));
         command.env("EVENT_TAGS", event.tags.replace('\0', "")).env("EVENT_ATTEMPT", event.attempts.to_string());
         if let Some(traceparent) = &event.traceparent {
@@ -211,65 +243,127 @@ impl Worker {
                 let _ = stdin.write_all(payload.as_bytes()).await;
             });
         }
-        let said = child.stderr.take().map(|stderr| tokio::spawn(last_words(stderr)));
+        let said = Words::default();
+        let listening = child.stderr.take().map(|stderr| tokio::spawn(said.clone().listen(stderr)));
+        let mut stop = self.stop.clone();
+        let told = async move {
+            let _ = stop.wait_for(|stop| *stop == Stop::Now).await;
+        };
+        let attended = async {
+            let (ended, was_stopped) = tokio::select! {
+                ended = child.wait() => (ended, false),
+                () = told => (end(&mut child).await, true),
+            };
+            let failed = match ended {
+                Ok(status) if status.success() => return Verdict::Completed,
+                _ if was_stopped => return Verdict::Stopped,
+                Ok(status) => status,
+                Err(error) => return Verdict::Failed { code: 1, error: error.to_string() },
+            };
+            if let Some(listening) = listening {
+                let _ = tokio::time::timeout(LAST_WORDS, listening).await;
+            }
+            let said = said.last();
+            let error = if said.trim().is_empty() { failed.to_string() } else { said.trim().to_owned() };
+            Verdict::Failed { code: failed.code().unwrap_or(-1), error: error.replace('\0', "") }
+        };
+        let verdict = tokio::select! {
+            verdict = attended => Some(verdict),
+            () = self.keep(event, holder) => None,
+        };
+        match verdict {
+            Some(verdict) => verdict,
+            None => {
+                let _ = end(&mut child).await;
+                Verdict::Lost
+            }
+        }
+    }
+
+    /// Keeps the lease; over when it is lost.
+    async fn keep(&self, event: &Event, holder: &serde_json::Value) {
         let mut beat = holder.clone();
         beat["lease_seconds"] = self.args.lease_seconds.into();
         let path = format!("/events/{}/heartbeat", event.id);
         let every = Duration::from_millis((self.args.lease_seconds * 1000 / 3).max(100));
-        let ended = loop {
-            tokio::select! {
-                ended = child.wait() => break ended,
-                () = tokio::time::sleep(every) => {
-                    let kept = self.client.post(&path, &beat).await;
-                    if kept.is_err_and(|error| is_status(&error, StatusCode::CONFLICT)) {
-                        let _ = child.kill().await;
-                        return Verdict::Lost;
-                    }
-                }
+        loop {
+            tokio::time::sleep(every).await;
+            let kept = tokio::time::timeout(every.max(RETRY_PAUSE), self.client.post(&path, &beat)).await;
+            if kept.is_ok_and(|kept| kept.is_err_and(|error| is_status(&error, StatusCode::CONFLICT))) {
+                return;
             }
-        };
-        let status = match ended {
-            Ok(status) if status.success() => return Verdict::Completed,
-            Ok(status) => status,
-            Err(error) => return Verdict::Failed { code: 1, error: error.to_string() },
-        };
-        let said = match said {
-            Some(task) => task.await.unwrap_or_default(),
-            None => String::new(),
-        };
-        let error = if said.trim().is_empty() { status.to_string() } else { said.trim().to_owned() };
-        Verdict::Failed { code: status.code().unwrap_or(-1), error: error.replace('\0', "") }
+        }
+    }
+}
+
+/// Ends a command and all that it has started: asks first.
+async fn end(child: &mut Child) -> std::io::Result<ExitStatus> {
+    signal_group(child, libc::SIGTERM);
+    if let Ok(ended) = tokio::time::timeout(LAST_MOMENTS, child.wait()).await {
+        return ended;
+    }
+    signal_group(child, libc::SIGKILL);
+    child.wait().await
+}
+
+fn signal_group(child: &Child, signal: i32) {
+    // Without a number it has ended and was waited for: the number may be somebody else's by now.
+    if let Some(group) = child.id().and_then(|id| i32::try_from(id).ok()) {
+        // SAFETY: kill takes two numbers and touches no memory.
+        unsafe { libc::kill(-group, signal) };
     }
 }
 
 /// How a command ended.
 enum Verdict {
     Completed,
-    Failed { code: i32, error: String },
+    Failed {
+        code: i32,
+        error: String,
+    },
+    /// The lease is somebody else's.
     Lost,
+    /// By us, because we were told to stop.
+    Stopped,
 }
 
-/// Passes stderr on and keeps its end.
-async fn last_words(mut stderr: tokio::process::ChildStderr) -> String {
-    let mut kept: Vec<u8> = Vec::new();
-    let mut chunk = [0_u8; 8192];
-    while let Ok(count) = stderr.read(&mut chunk).await {
-        if count == 0 {
-            break;
-        }
-        let _ = tokio::io::stderr().write_all(&chunk[..count]).await;
-        kept.extend_from_slice(&chunk[..count]);
-        if kept.len() > 2 * MAX_ERROR {
-            kept.drain(..kept.len() - MAX_ERROR);
+/// The end of what a command says on stderr.
+#[derive(Debug, Clone, Default)]
+struct Words(Arc<Mutex<Vec<u8>>>);
+
+impl Words {
+    /// Passes stderr on and keeps its end.
+    async fn listen(self, mut stderr: tokio::process::ChildStderr) {
+        let mut chunk = [0_u8; 8192];
+        while let Ok(count) = stderr.read(&mut chunk).await {
+            if count == 0 {
+                break;
+            }
+            let _ = tokio::io::stderr().write_all(&chunk[..count]).await;
+            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.extend_from_slice(&chunk[..count]);
+            if kept.len() > 2 * MAX_ERROR {
+                let from = kept.len() - MAX_ERROR;
+                kept.drain(..from);
+            }
         }
     }
-    let from = kept.len().saturating_sub(MAX_ERROR);
-    String::from_utf8_lossy(&kept[from..]).into_owned()
+
+    fn last(&self) -> String {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = kept.len().saturating_sub(MAX_ERROR);
+        String::from_utf8_lossy(&kept[from..]).into_owned()
+    }
+}
+
+/// Whether the server said this code.
+fn is_code(error: &Failure, code: &str) -> bool {
+    error.downcast_ref::<Refused>().is_some_and(|refused| refused.code == code)
 }
 
 /// Whether the same request may succeed a little later: the server is away, busy or stopping.
 fn is_passing(error: &Failure) -> bool {
-    match error.downcast_ref::<crate::client::Refused>() {
+    match error.downcast_ref::<Refused>() {
         Some(refused) => refused.status.is_server_error() || refused.status == StatusCode::TOO_MANY_REQUESTS,
         None => !error.is::<serde_json::Error>(),
     }

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::bodies::Share;
 use crate::error::{ApiError, Code, Result};
-use crate::unknown;
+use crate::{misfit, unknown};
 
 /// What is still read of a body that is too large, so that its sender gets to read the answer.
 const DRAIN: usize = 4 << 20;
@@ -49,15 +49,17 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         if let Some(refusal) = unknown::field(&error) {
             return refusal;
         }
-        let code = if error.is_data() { Code::InvalidRequest } else { Code::InvalidJson };
-        ApiError::new(code, format!("the body cannot be read: {error}"))
+        match error.is_data() {
+            true => ApiError::invalid(misfit::said(&error.to_string())),
+            false => ApiError::new(Code::InvalidJson, format!("the body is not JSON: {error}")),
+        }
     };
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         // A list would be taken for the fields in their order.
         serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(failed)?;
         return Err(ApiError::invalid("the body must be a JSON object"));
     }
-    serde_json::from_slice(bytes).map_err(failed)
+    misfit::from_slice(bytes).map_err(failed)
 }
 
 async fn collect(mut body: Body, limits: BodyLimits, share: &Share, announced: Option<u64>) -> Result<Bytes> {

@@ -14,6 +14,7 @@ mod cursor;
 mod error;
 mod extract;
 mod handover;
+mod misfit;
 mod observe;
 mod openapi;
 mod options;

@@ -22,11 +22,11 @@ use crate::unknown::Parameters;
     paths(
         publish::create, publish::create_many,
         subscribe::subscribe, subscribe::claim,
-        reports::start, reports::heartbeat, reports::complete, reports::fail, reports::complete_many, reports::fail_many,
+        reports::start, reports::heartbeat, reports::complete, reports::fail, reports::release, reports::complete_many, reports::fail_many,
         list::list, events::show, events::why, events::reset, events::cancel, events::redrive, events::redrive_many,
         queues::list, queues::show, queues::put, queues::pause, queues::resume, queues::drain, queues::metrics,
         workers::list,
-        projections::list, projections::show, projections::document,
+        projections::list, projections::show, projections::remove, projections::document,
         health::livez, health::readyz, health::metrics,
     ),
     components(schemas(ErrorBody, Code)),

@@ -46,6 +46,7 @@ fn work() -> Router<Arc<Service>> {
         .route("/events/{id}/heartbeat", post(reports::heartbeat))
         .route("/events/{id}/complete", post(reports::complete))
         .route("/events/{id}/fail", post(reports::fail))
+        .route("/events/{id}/release", post(reports::release))
         .route("/events/{id}/why", get(events::why))
         .route("/events/{id}/reset", post(events::reset))
         .route("/events/{id}/cancel", post(events::cancel))
@@ -62,13 +63,14 @@ fn management() -> Router<Arc<Service>> {
         .route("/queues/{name}/metrics", get(queues::metrics))
         .route("/workers", get(workers::list))
         .route("/projections", get(projections::list))
-        .route("/projections/{name}", get(projections::show))
+        .route("/projections/{name}", get(projections::show).delete(projections::remove))
         .route("/projections/{name}/", get(projections::document_of_no_key))
         .route("/projections/{name}/{key}", get(projections::document))
 }
 
 fn operations() -> Router<Arc<Service>> {
     Router::new()
+        .route("/", get(docs::first_page))
         .route("/livez", get(health::livez))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))

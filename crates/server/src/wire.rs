@@ -224,7 +224,7 @@ pub(crate) struct Event {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     lease_until: Option<Timestamp>,
-    /// What went wrong last.
+    /// What went wrong last, as it was reported; several errors of an ended event stand in lines.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_error: Option<String>,
     /// Which life of the entry this is; a redrive starts the next.
@@ -316,6 +316,10 @@ impl Event {
             EntryPhase::Ended { worker, .. } => (worker.clone(), None),
             _ => (None, None),
         };
+        let last_error = match &view.phase {
+            EntryPhase::Ended { .. } => view.error.map(one_text),
+            _ => view.error,
+        };
         let fact = view.fact;
         Self {
             basics: EventBasics {
@@ -342,11 +346,23 @@ impl Event {
             available_at,
             worker_id,
             lease_until,
-            last_error: view.error,
+            last_error,
             generation: view.generation,
             logs: None,
             logs_next_cursor: None,
         }
+    }
+}
+
+/// Errors as they are shown: an ended entry keeps a JSON list of them, a waiting one the last as it was reported.
+fn one_text(errors: String) -> String {
+    let text = |error: serde_json::Value| match error {
+        serde_json::Value::String(text) => text,
+        other => other.to_string(),
+    };
+    match serde_json::from_str::<Vec<serde_json::Value>>(&errors) {
+        Ok(list) => list.into_iter().map(text).collect::<Vec<_>>().join("\n"),
+        Err(_) => errors,
     }
 }
 

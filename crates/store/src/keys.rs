@@ -1,6 +1,7 @@
 //! API keys as a store keeps them: only their hashes. Knows nothing of requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::{Timestamp, Tsid};
@@ -26,8 +27,8 @@ pub trait KeyStore: Send + Sync {
     /// old.
     fn key_changes(&self) -> u64;
 
-    /// Notes that keys were used. Called now and then, not with every request.
-    async fn keys_used(&self, ids: Vec<i64>) -> Result<()>;
+    /// Notes that keys were used so long ago. Called now and then, not with every request.
+    async fn keys_used(&self, ids: Vec<i64>, ago: Duration) -> Result<()>;
 }
 
 /// A key to be kept.

@@ -472,6 +472,11 @@ pub(crate) fn error_list(message: Option<&str>) -> String {
     serde_json::Value::from(vec![message.unwrap_or("failed without a message")]).to_string()
 }
 
+/// A worker speaks of an attempt that it has ended itself: nothing was taken from it.
+pub(crate) fn already_reported() -> Error {
+    Error::new(ErrorKind::AlreadyEnded, "this worker has already reported on this attempt")
+}
+
 /// What a repeated report answers: what was recorded.
 pub(crate) fn replay(row: AuditRow) -> Result<Reported> {
     let verdict = match (row.action, row.next_retry_at) {

@@ -223,7 +223,15 @@ impl EventQueue {
     /// # Errors
     /// `NotFound` when there is no such entry.
     pub async fn why(&self, id: EntryId) -> Result<Why> {
-        self.shared().store.why(id).await
+        let shared = self.shared();
+        match shared.store.why(id).await? {
+            // A worker that has just polled for the first time is told to the store by upkeep, which may be about to.
+            Why::NoLiveConsumer { .. } => {
+                crate::upkeep::announce(shared).await?;
+                shared.store.why(id).await
+            }
+            why => Ok(why),
+        }
     }
 
     /// One entry with its event, live or ended.

@@ -212,7 +212,7 @@ pub(crate) async fn show_gauges(shared: Weak<Shared>, mut stop: watch::Receiver<
 
 /// Says which consumers of this process are alive. The store knows one set of types per worker and queue, so those of
 /// all its handles are united.
-async fn announce(shared: &Shared) -> Result<()> {
+pub(crate) async fn announce(shared: &Shared) -> Result<()> {
     let mut seen: BTreeMap<(QueueName, String), Announcement> = BTreeMap::new();
     for (key, activity) in shared.active_claims() {
         let all = seen.entry((key.queue.clone(), key.worker.clone())).or_default();

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use tidegate_core::{End, EntryId, QueueName, Tsid};
 use tidegate_store::{
-    AuditRow, Heartbeat, Held, Holder, KeyStore, ListQuery, Page, Report, Reported, Retained, Retention, Store, Verdict,
-    WorkStore, WorkerView, WorkersPage, WorkersQuery,
+    AuditRow, Heartbeat, HeartbeatLease, Held, Holder, KeyStore, ListQuery, Page, Report, Reported, Requeue, RequeueAt,
+    Retained, Retention, Store, Verdict, WorkStore, WorkerView, WorkersPage, WorkersQuery,
 };
 
 use crate::coalescer::{Coalescer, LaneLimits};
@@ -141,6 +141,23 @@ impl EventQueue {
     pub async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<Held> {
         crate::options::check_lease(heartbeat.lease.otherwise())?;
         self.shared().lanes.heartbeat.call(heartbeat).await
+    }
+
+    /// A pull worker gives its entry back: it can be claimed at once, and the attempt does not count.
+    ///
+    /// # Errors
+    /// `Fenced`, `NotFound`, or the store's.
+    pub async fn give_back(&self, holder: Holder) -> Result<()> {
+        let shared = self.shared();
+        let id = holder.id;
+        // The worker's name alone says nothing to a requeue: the token does.
+        let lease = HeartbeatLease::AsClaimed { otherwise: shared.options.lease };
+        let held = self.heartbeat(Heartbeat { holder, lease }).await?;
+        let requeue = Requeue { id, token: held.token, when: RequeueAt::Now, counts: false, error: None };
+        shared.lanes.release.call(requeue).await?;
+        shared.meters.released.increment(1);
+        shared.bells.ring_all();
+        Ok(())
     }
 
     /// Puts an entry back by hand: PROCESSING or FAILED becomes PENDING.

@@ -1,5 +1,8 @@
 //! The binary as people use it: a real server process, and the commands against it.
 
+mod trouble;
+mod worker;
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -10,11 +13,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The binary without any settings of whoever runs the tests.
 fn tidegate(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    without_settings(&mut command);
+    command.args(args);
+    command
+}
+
+fn without_settings(command: &mut Command) {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDEGATE_")) {
         command.env_remove(name);
     }
-    command.args(args);
-    command
 }
 
 fn text(output: &Output) -> String {
@@ -190,7 +197,7 @@ fn keys_are_made_shown_once_and_revoked() {
     let server = Server::start(&["--require-auth"]);
     let refused = tidegate(&["events", "list"]).env("TIDEGATE_URL", &server.url).output().unwrap();
     assert!(!refused.status.success());
-    assert!(error(&refused).contains("401"), "{}", error(&refused));
+    assert!(error(&refused).contains("401") && error(&refused).contains("TIDEGATE_KEY"), "{}", error(&refused));
     let data = server.data();
     let secret = server.run(&["keys", "create", "ci", "--scopes", "publish,manage", "--data-dir", &data]);
     assert!(secret.starts_with("tg_"));

@@ -5,7 +5,7 @@
 //!
 //! A key is `tg_` and 43 characters that hold 256 random bits, so that a plain SHA-256 is as good as any slow hash.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -91,7 +91,7 @@ struct Inner {
     known: Mutex<HashMap<Hash, Known>>,
     unknown: Mutex<Vec<Option<Unknown>>>,
     looking: Mutex<Looking>,
-    used: Mutex<HashSet<i64>>,
+    used: Mutex<HashMap<i64, Instant>>,
 }
 
 /// A key that was found.
@@ -186,7 +186,7 @@ impl Keyring {
         // The table is found by hash; that it is the same hash is decided in constant time.
         let known = known.filter(|known| bool::from(known.hash.ct_eq(&hash)));
         let known = known.ok_or_else(|| ApiError::new(Code::Unauthorized, "the key is not known, or was revoked"))?;
-        lock(&self.0.used).insert(known.id);
+        lock(&self.0.used).insert(known.id, Instant::now());
         Ok(known.caller)
     }
 
@@ -230,12 +230,19 @@ impl Keyring {
         if used.is_empty() {
             return;
         }
-        let noted = match self.store() {
-            Ok(store) => store.keys_used(used.into_iter().collect()).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = noted {
-            tracing::debug!(%error, "the use of keys was not noted");
+        // By the second: keys that were used at about the same time share a statement.
+        let mut by_age: BTreeMap<u64, Vec<i64>> = BTreeMap::new();
+        for (id, at) in used {
+            by_age.entry(at.elapsed().as_secs()).or_default().push(id);
+        }
+        for (seconds, ids) in by_age {
+            let noted = match self.store() {
+                Ok(store) => store.keys_used(ids, Duration::from_secs(seconds)).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = noted {
+                tracing::debug!(%error, "the use of keys was not noted");
+            }
         }
     }
 }

@@ -18,6 +18,11 @@ pub(crate) async fn document() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
+/// Whoever opens the server's address wants to know what this is.
+pub(crate) async fn first_page() -> Redirect {
+    Redirect::temporary("/docs/")
+}
+
 /// Relative links in the pages need the slash.
 pub(crate) async fn redirect() -> Redirect {
     Redirect::permanent("/docs/")
@@ -45,5 +50,9 @@ fn file(path: &str) -> Result<Response> {
             "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'".into(),
         ),
     ];
-    Ok((headers, found.bytes.into_owned()).into_response())
+    let mut bytes = found.bytes.into_owned();
+    if matches!(path, "" | "index.html") {
+        bytes = String::from_utf8_lossy(&bytes).replace("<title>Swagger UI</title>", "<title>Tidegate</title>").into();
+    }
+    Ok((headers, bytes).into_response())
 }

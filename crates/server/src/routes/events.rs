@@ -42,7 +42,7 @@ pub(crate) struct ShowParams {
 /// An event, live or ended.
 #[utoipa::path(
     get, path = "/events/{id}", operation_id = "show_event", tag = "events",
-    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64), ShowParams),
+    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64, example = 1), ShowParams),
     responses(
         (status = 200, description = "The event.", body = Event),
         (status = 404, description = "There is no such event.", body = ErrorBody),
@@ -136,7 +136,7 @@ pub(crate) struct WhySchema {
 /// Says why an event is not running.
 #[utoipa::path(
     get, path = "/events/{id}/why", operation_id = "why", tag = "events",
-    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
+    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64, example = 1)),
     responses(
         (status = 200, description = "The reason.", body = WhyAnswer),
         (status = 404, description = "There is no such event.", body = ErrorBody),
@@ -166,7 +166,7 @@ pub(crate) struct ResetParams {
 /// Puts an event back by hand, PROCESSING or FAILED; whoever held it holds it no more.
 #[utoipa::path(
     post, path = "/events/{id}/reset", operation_id = "reset_event", tag = "events",
-    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64), ResetParams),
+    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64, example = 1), ResetParams),
     responses(
         (status = 200, description = "The event, PENDING.", body = Event),
         (status = 404, description = "There is no such event.", body = ErrorBody),
@@ -192,7 +192,7 @@ pub(crate) async fn reset(
 /// Starts a dead letter over.
 #[utoipa::path(
     post, path = "/events/{id}/redrive", operation_id = "redrive_event", tag = "dead letters",
-    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
+    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64, example = 1)),
     responses(
         (status = 200, description = "The event, PENDING.", body = Event),
         (status = 404, description = "There is no such event.", body = ErrorBody),
@@ -214,7 +214,7 @@ pub(crate) async fn redrive(
 /// Ends an event as CANCELLED, whoever holds it.
 #[utoipa::path(
     post, path = "/events/{id}/cancel", operation_id = "cancel_event", tag = "events",
-    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
+    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64, example = 1)),
     responses(
         (status = 200, description = "The event, CANCELLED.", body = Event),
         (status = 404, description = "There is no such event.", body = ErrorBody),
@@ -235,6 +235,7 @@ pub(crate) async fn cancel(
 /// Which dead letters to start over.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
+#[schema(example = json!({ "queue": "default", "limit": 1000 }))]
 pub(crate) struct RedriveBody {
     /// Of which queue; `default` if absent.
     #[schema(min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$")]

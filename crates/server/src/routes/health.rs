@@ -33,7 +33,7 @@ pub(crate) async fn livez() -> Json<HealthAnswer> {
     Json(HealthAnswer { status: "ok", error: None })
 }
 
-/// Whether requests can be served.
+/// Whether requests can be served: a write and a claim would succeed, as tried about once a second.
 #[utoipa::path(
     get, path = "/readyz", tag = "operations", security(()),
     responses(
@@ -45,15 +45,15 @@ pub(crate) async fn readyz(State(service): State<Arc<Service>>) -> (StatusCode, 
     if service.is_stopping() {
         return (StatusCode::SERVICE_UNAVAILABLE, Json(HealthAnswer { status: "stopping", error: None }));
     }
-    match service.queue.health().await.store {
-        Ok(()) => (StatusCode::OK, Json(HealthAnswer { status: "ok", error: None })),
-        Err(error) => {
-            // Anybody may ask, so only the class is told.
-            tracing::warn!(%error, "not ready");
-            let error = Some("the database does not answer".into());
-            (StatusCode::SERVICE_UNAVAILABLE, Json(HealthAnswer { status: "failing", error }))
-        }
-    }
+    let health = service.queue.health().await;
+    // Anybody may ask, so only the class is told.
+    let (error, told) = match (health.store, health.writes) {
+        (Err(error), _) => (error, "the database does not answer"),
+        (Ok(()), Err(error)) => (error, "nothing can be written or claimed now; the server's log says why"),
+        (Ok(()), Ok(())) => return (StatusCode::OK, Json(HealthAnswer { status: "ok", error: None })),
+    };
+    tracing::warn!(%error, "not ready");
+    (StatusCode::SERVICE_UNAVAILABLE, Json(HealthAnswer { status: "failing", error: Some(told.into()) }))
 }
 
 /// Metrics for Prometheus.

@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::{Uri, header};
+use http::{StatusCode, Uri, header};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tidegate::projection::{
@@ -17,7 +17,7 @@ use tidegate::projection::{
 use tidegate::{EntryId, Timestamp};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::auth::Reader;
+use crate::auth::{Manager, Reader};
 use crate::error::{ApiError, Code, ErrorBody, Result};
 use crate::extract::{PathText, PathTexts, Query, number};
 use crate::service::Service;
@@ -277,6 +277,31 @@ pub(crate) async fn show(
     let next_after = found.last().filter(|_| !is_last).map(|last| last.key.clone());
     let documents = found.into_iter().map(TryInto::try_into).collect::<Result<_>>()?;
     Ok(Json(ProjectionPage { projection, documents: Some(documents), next_after }))
+}
+
+/// Removes a projection that is no longer wanted, with its documents; it then holds no row of the log back.
+///
+/// A process that still reads for it is stopped; one that starts it again starts anew, from the oldest row of the log. It
+/// needs the scope `manage`, and credentials that belong to no client.
+#[utoipa::path(
+    delete, path = "/projections/{name}", tag = "projections", operation_id = "remove_projection",
+    params(("name" = String, Path, description = "Percent-encoded, slashes too.")),
+    responses(
+        (status = 204, description = "It is gone."),
+        (status = 404, description = "There is no such projection.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn remove(
+    State(service): State<Arc<Service>>,
+    Manager(caller): Manager,
+    PathText(name): PathText,
+) -> Result<StatusCode> {
+    caller.need_anchor()?;
+    if service.queue.remove_projection(&name).await? {
+        tracing::info!(projection = name, caller = caller.name, "removed a projection");
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    Err(ApiError::new(Code::NotFound, format!("there is no projection {name:?}")))
 }
 
 /// A document by its key.

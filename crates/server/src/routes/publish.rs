@@ -36,6 +36,7 @@ const MAX_RETRIES: u32 = 1_000_000;
 /// A new event.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({ "title": "Send Email Notification", "tags": "email,priority-high", "payload": { "user_id": 12345 } }))]
 pub(crate) struct NewEventBody {
     /// What people call it.
     #[schema(value_type = String, required = true, example = "Send Email Notification", min_length = 1, max_length = 1000)]
@@ -115,6 +116,7 @@ pub(crate) async fn create(
 /// Many events.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({ "events": [{ "title": "Send Email Notification", "tags": "email", "payload": { "user_id": 12345 } }] }))]
 pub(crate) struct NewEvents {
     /// Up to 1,000.
     #[schema(value_type = Vec<NewEventBody>, min_items = 1, max_items = 1000)]

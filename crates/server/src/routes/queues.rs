@@ -65,6 +65,7 @@ pub(crate) struct QueuesAnswer {
 /// What to set; what is left out stays as it is, null goes back to the default.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
+#[schema(example = json!({ "max_retries": 3, "lease_seconds": 60 }))]
 pub(crate) struct QueueBody {
     /// Events it holds at most.
     #[serde(deserialize_with = "present")]
@@ -166,7 +167,7 @@ pub(crate) async fn list(
 /// One queue.
 #[utoipa::path(
     get, path = "/queues/{name}", operation_id = "show_queue", tag = "queues",
-    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$"), ClientParam),
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$", example = "default"), ClientParam),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
         (status = 404, description = "There is no such queue.", body = ErrorBody),
@@ -185,7 +186,7 @@ pub(crate) async fn show(
 /// Creates a queue, or changes what the body names.
 #[utoipa::path(
     put, path = "/queues/{name}", operation_id = "put_queue", tag = "queues",
-    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$"), ClientParam),
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$", example = "default"), ClientParam),
     request_body = QueueBody,
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
@@ -229,7 +230,7 @@ impl Service {
 /// Stops delivery; publishes are still accepted.
 #[utoipa::path(
     post, path = "/queues/{name}/pause", operation_id = "pause_queue", tag = "queues",
-    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$"), ClientParam),
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$", example = "default"), ClientParam),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
         (status = 404, description = "There is no such queue.", body = ErrorBody),
@@ -248,7 +249,7 @@ pub(crate) async fn pause(
 /// Accepts and delivers again.
 #[utoipa::path(
     post, path = "/queues/{name}/resume", operation_id = "resume_queue", tag = "queues",
-    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$"), ClientParam),
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$", example = "default"), ClientParam),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
         (status = 404, description = "There is no such queue.", body = ErrorBody),
@@ -267,7 +268,7 @@ pub(crate) async fn resume(
 /// Refuses new events and delivers the rest.
 #[utoipa::path(
     post, path = "/queues/{name}/drain", operation_id = "drain_queue", tag = "queues",
-    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$"), ClientParam),
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$", example = "default"), ClientParam),
     responses(
         (status = 200, description = "The queue.", body = QueueAnswer),
         (status = 404, description = "There is no such queue.", body = ErrorBody),
@@ -286,7 +287,7 @@ pub(crate) async fn drain(
 /// What a queue holds.
 #[utoipa::path(
     get, path = "/queues/{name}/metrics", operation_id = "queue_metrics", tag = "queues",
-    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$"), ClientParam),
+    params(("name" = String, Path, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$", example = "default"), ClientParam),
     responses(
         (status = 200, description = "Counted in one snapshot.", body = QueueMetrics),
         (status = 404, description = "There is no such queue.", body = ErrorBody),

@@ -17,8 +17,8 @@ use crate::error::{ApiError, Code, ErrorBody, Result};
 use crate::extract::{BatchBody, EventId, JsonBody, entry_id};
 use crate::service::Service;
 use crate::tenant::Tenant;
-use crate::unknown;
 use crate::wire::LogRow;
+use crate::{misfit, unknown};
 
 /// The longest error message that is kept.
 const MAX_MESSAGE: usize = 64 << 10;
@@ -26,6 +26,7 @@ const MAX_MESSAGE: usize = 64 << 10;
 /// Who reports.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({ "worker_id": "worker-02:8742" }))]
 pub(crate) struct HolderBody {
     /// Who holds the event.
     #[schema(value_type = String, required = true, min_length = 1, max_length = 255, example = "worker-02:8742")]
@@ -44,6 +45,7 @@ fn holder(id: EntryId, worker: Option<String>, lease: Option<i64>) -> Result<Hol
 /// How an attempt ended.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({ "worker_id": "worker-02:8742", "execution_time_ms": 1250, "status_code": 200 }))]
 pub(crate) struct ReportBody {
     /// Who holds the event.
     #[schema(value_type = String, required = true, min_length = 1, max_length = 255, example = "worker-02:8742")]
@@ -136,7 +138,7 @@ fn answer(reported: Reported) -> Result<ReportAnswer> {
 /// Says that the event is done. A repeat gets the first answer.
 #[utoipa::path(
     post, path = "/events/{id}/complete", operation_id = "complete_event", tag = "work", request_body = ReportBody,
-    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
+    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64, example = 1)),
     responses(
         (status = 200, description = "Recorded.", body = ReportAnswer),
         (status = 404, description = "There is no such event.", body = ErrorBody),
@@ -159,10 +161,12 @@ pub(crate) async fn complete(
 /// Says that the attempt failed: the event is tried again later, or ends as FAILED when no retry is left.
 #[utoipa::path(
     post, path = "/events/{id}/fail", operation_id = "fail_event", tag = "work", request_body = ReportBody,
-    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
+    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64, example = 1)),
     responses(
         (status = 200, description = "Recorded; a retry is scheduled.", body = ReportAnswer),
-        (status = 400, description = "No retry is left (`max_retries_exceeded`), or bad input.", body = ErrorBody),
+        (status = 400, body = ErrorBody, description = "With the code `max_retries_exceeded` the failure is recorded and the \
+            event has ended as FAILED, because no retry was left: nothing is to be sent again. With any other code \
+            something in the request does not fit and nothing is recorded."),
         (status = 404, description = "There is no such event.", body = ErrorBody),
         (status = 409, description = "This worker does not hold it.", body = ErrorBody),
         (status = 413, description = "The body is too large.", body = ErrorBody),
@@ -183,7 +187,7 @@ pub(crate) async fn fail(
 /// Says that work has begun.
 #[utoipa::path(
     post, path = "/events/{id}/start", operation_id = "start_event", tag = "work", request_body = HolderBody,
-    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
+    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64, example = 1)),
     responses(
         (status = 200, description = "Recorded.", body = LogRow),
         (status = 404, description = "There is no such event.", body = ErrorBody),
@@ -203,9 +207,37 @@ pub(crate) async fn start(
     Ok(Json(service.queue.started(holder).await?.into()))
 }
 
+/// Gives an event back: others can take it at once, and the attempt does not count.
+#[utoipa::path(
+    post, path = "/events/{id}/release", operation_id = "release_event", tag = "work", request_body = HolderBody,
+    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64, example = 1)),
+    responses(
+        (status = 204, description = "Given back."),
+        (status = 404, description = "There is no such event.", body = ErrorBody),
+        (status = 409, description = "This worker does not hold it.", body = ErrorBody),
+        (status = 413, description = "The body is too large.", body = ErrorBody),
+        (status = 415, description = "Not JSON.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn release(
+    State(service): State<Arc<Service>>,
+    Worker(caller): Worker,
+    EventId(id): EventId,
+    JsonBody(body): JsonBody<HolderBody>,
+) -> Result<StatusCode> {
+    let holder = holder(id, body.worker_id, body.lease)?;
+    service.need_own(Tenant::from(&caller), id).await?;
+    service.queue.give_back(holder).await?;
+    if let Some(queue) = service.queue.queues_of(vec![id]).await?.pop().flatten() {
+        service.wake(&queue);
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
 /// A sign of life.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({ "worker_id": "worker-02:8742" }))]
 pub(crate) struct HeartbeatBody {
     /// Who holds the event.
     #[schema(value_type = String, required = true, min_length = 1, max_length = 255, example = "worker-02:8742")]
@@ -237,7 +269,7 @@ pub(crate) struct HeartbeatAnswer {
 /// Keeps an event.
 #[utoipa::path(
     post, path = "/events/{id}/heartbeat", operation_id = "heartbeat", tag = "work", request_body = HeartbeatBody,
-    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64)),
+    params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64, example = 1)),
     responses(
         (status = 200, description = "Kept.", body = HeartbeatAnswer),
         (status = 404, description = "There is no such event.", body = ErrorBody),
@@ -294,10 +326,10 @@ pub(crate) struct ReportItem {
 impl ReportItem {
     fn read(item: serde_json::Value, everybody: Option<&String>, outcome: Outcome) -> Result<Report> {
         let failed = |error: serde_json::Error| {
-            let text = || ApiError::invalid(format!("the item cannot be read: {error}"));
+            let text = || ApiError::invalid(format!("the item cannot be read: {}", misfit::said(&error.to_string())));
             unknown::field(&error).unwrap_or_else(text)
         };
-        let item: Self = serde_json::from_value(item).map_err(failed)?;
+        let item: Self = misfit::from_value(item).map_err(failed)?;
         let body = ReportBody {
             worker_id: item.worker_id.or_else(|| everybody.cloned()),
             lease: item.lease,
@@ -312,6 +344,7 @@ impl ReportItem {
 /// Many reports.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({ "worker_id": "worker-02:8742", "events": [{ "id": 1, "execution_time_ms": 1250 }] }))]
 pub(crate) struct ReportItems {
     /// Who reports, where an item does not say.
     worker_id: Option<String>,
@@ -329,14 +362,15 @@ pub(crate) struct ReportAnswers {
 /// What became of one.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ItemAnswer {
-    /// The status that it would have had alone.
+    /// The status that it would have had alone: 400 with the code `max_retries_exceeded` for a failure that was recorded
+    /// and left no retry.
     #[schema(example = 200)]
     status: u16,
     /// What was recorded, if it was.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Object)]
     recorded: Option<ReportAnswer>,
-    /// What is wrong, if it was not.
+    /// What is wrong otherwise.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Object)]
     error: Option<ErrorBody>,

@@ -95,6 +95,7 @@ pub(crate) async fn subscribe(
 /// What a worker asks for that takes many at once.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({ "tags": "email,notification", "worker_id": "worker-02:8742", "max": 10 }))]
 pub(crate) struct ClaimBody {
     /// An event with any of these fits. May be left out when a queue is named.
     tags: Option<Tags>,

@@ -14,7 +14,7 @@ async fn connect(address: &str) -> Client {
 }
 
 /// A server that logs in as a role of its own, and the database's owner.
-async fn served_as(role: &str) -> (Scene, Client, String) {
+pub(crate) async fn served_as(role: &str) -> (Scene, Client, String) {
     let url = tokio::task::spawn_blocking(tidegate_testing::fresh_database).await.unwrap();
     let owner = connect(&url).await;
     let database: String = owner.query_one("SELECT current_database()::text", &[]).await.unwrap().get(0);
@@ -43,7 +43,7 @@ async fn refused_without_internals(scene: &Scene, role: &str) {
     }
 }
 
-async fn leave(scene: Scene, owner: Client, role: &str, url: String) {
+pub(crate) async fn leave(scene: Scene, owner: Client, role: &str, url: String) {
     scene.close().await;
     owner.batch_execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await.unwrap();
     drop(owner);

@@ -16,6 +16,7 @@ on_both!(
     a_stopped_projection_says_why,
     the_version_that_answers_is_the_active_one,
     what_is_not_there_is_told,
+    a_projection_can_be_removed,
 );
 
 type Sums = Projection<Documents<Value>>;
@@ -215,6 +216,42 @@ async fn what_is_not_there_is_told(scene: Scene) {
     scene.get(&format!("/projections/{}", "n".repeat(256))).await.refused(400, "invalid_request");
     scene.get("/projections/sums/a/b").await.refused(404, "not_found");
     scene.post("/projections/sums", json!({})).await.refused(405, "method_not_allowed");
+    scene.close().await;
+}
+
+async fn a_projection_can_be_removed(scene: Scene) {
+    let gone = sums(&scene.queue, "a/b", 1).await;
+    sums(&scene.queue, "kept", 1).await;
+    add(&scene.queue, "ann", 1).await;
+    gone.catch_up().await.unwrap();
+    let remove = |path: &str| send(scene.request(reqwest::Method::DELETE, path));
+    let answer = remove("/projections/a%2Fb").await;
+    assert_eq!((answer.status.as_u16(), answer.text.as_str()), (204, ""));
+    assert_eq!(names(&scene.get("/projections").await.expect(200)), ["kept"]);
+    scene.get("/projections/a%2Fb/ann").await.refused(404, "not_found");
+    let text = remove("/projections/a%2Fb").await.refused(404, "not_found");
+    assert!(text.contains("there is no projection \"a/b\""), "{text}");
+    let again = sums(&scene.queue, "a/b", 1).await;
+    again.catch_up().await.unwrap();
+    assert_eq!(scene.get("/projections/a%2Fb/ann").await.expect(200), json!({ "sum": 1 }), "made anew");
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removing_needs_the_scope_to_manage_and_no_client() {
+    let mut options = Options::default();
+    options.auth.required = true;
+    let mut scene = Scene::sqlite_with(options).await;
+    let keys = Keyring::new(scene.queue.clone());
+    for scope in Scope::ALL {
+        sums(&scene.queue, "sums", 1).await;
+        scene.with_key(keys.create("one", &[scope], Some(Tsid::from_i64(1))).await.unwrap().secret);
+        send(scene.request(reqwest::Method::DELETE, "/projections/sums")).await.refused(403, "forbidden");
+        scene.with_key(keys.create("all", &[scope], None).await.unwrap().secret);
+        let answer = send(scene.request(reqwest::Method::DELETE, "/projections/sums")).await;
+        let manages = matches!(scope, Scope::Manage | Scope::Admin);
+        assert_eq!(answer.status.as_u16(), if manages { 204 } else { 403 }, "{scope:?}: {}", answer.text);
+    }
     scene.close().await;
 }
 

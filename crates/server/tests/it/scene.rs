@@ -20,7 +20,7 @@ pub(crate) struct Scene {
 }
 
 enum Place {
-    Folder { _dir: tempfile::TempDir },
+    Folder { dir: tempfile::TempDir },
     Postgres(String),
     Elsewhere,
 }
@@ -80,7 +80,7 @@ impl Scene {
     pub(crate) async fn sqlite_with(options: Options) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let queue = EventQueue::open(dir.path().join("tidegate.db").to_str().unwrap()).await.unwrap();
-        Self::start(queue, options, Place::Folder { _dir: dir }).await
+        Self::start(queue, options, Place::Folder { dir }).await
     }
 
     pub(crate) async fn postgres() -> Self {
@@ -113,7 +113,7 @@ impl Scene {
         let path = dir.path().join("tidegate.db");
         std::fs::write(&path, file).unwrap();
         let queue = EventQueue::open(path.to_str().unwrap()).await.unwrap();
-        Self::start(queue, guarded(), Place::Folder { _dir: dir }).await
+        Self::start(queue, guarded(), Place::Folder { dir }).await
     }
 
     /// The same from a dump.
@@ -132,6 +132,14 @@ impl Scene {
         let base = format!("http://{}", server.address());
         let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(90)).build().unwrap();
         Self { queue, http, server: Some(server), base, key: None, _place: place }
+    }
+
+    /// The database's file, where it is SQLite.
+    pub(crate) fn sqlite_file(&self) -> std::path::PathBuf {
+        match &self._place {
+            Place::Folder { dir } => dir.path().join("tidegate.db"),
+            Place::Postgres(_) | Place::Elsewhere => panic!("this is not a file of its own"),
+        }
     }
 
     /// The database's address, where it is Postgres.
@@ -161,6 +169,11 @@ impl Scene {
             Some(key) => request.bearer_auth(key),
             None => request,
         }
+    }
+
+    /// A request with another key than the scene's.
+    pub(crate) fn request_with(&self, key: &str, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.base)).bearer_auth(key)
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {

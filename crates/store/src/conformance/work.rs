@@ -8,7 +8,7 @@ use tidegate_core::{
 };
 
 use super::scene::*;
-use crate::ErrorKind::{Conflict, Fenced, Invalid, NotFound};
+use crate::ErrorKind::{AlreadyEnded, Conflict, Fenced, Invalid, NotFound};
 use crate::error::Result;
 use crate::keys::NewKey;
 use crate::store::*;
@@ -279,6 +279,11 @@ pub(super) async fn a_heartbeat_extends_the_lease(scene: Scene) {
     scene.advance(1);
     pick_one(&store, "w:2").await;
     assert_eq!(kind(only(work(&store).heartbeat(vec![beat(by(id, "w:1"))]).await)), Fenced);
+    // Whoever has reported did not lose its lease.
+    complete_by(&store, id, "w:2").await.unwrap();
+    let late = work(&store).heartbeat(vec![beat(by(id, "w:1")), beat(by(id, "w:2"))]).await.unwrap();
+    assert_eq!(kinds(&late), [Some(Fenced), Some(AlreadyEnded)]);
+    assert_eq!(kind(only(work(&store).started(vec![by(id, "w:2")]).await)), AlreadyEnded);
 }
 
 pub(super) async fn a_heartbeat_that_names_no_lease_keeps_that_of_the_claim(scene: Scene) {
@@ -498,8 +503,9 @@ pub(super) async fn keys_are_kept_and_revoked(scene: Scene) {
         async |hashes: &[u8]| keys.keys_by_hash(hashes.iter().map(|hash| vec![*hash; 32]).collect()).await.unwrap();
     assert_eq!(find(&[9, 2, 1, 2]).await, [None, Some(other.clone()), Some(made.clone()), Some(other.clone())]);
     assert_eq!(find(&[]).await, []);
-    keys.keys_used(vec![made.id]).await.unwrap();
-    assert_eq!(find(&[1]).await[0].as_ref().unwrap().last_used_at, Some(scene.now()));
+    keys.keys_used(vec![made.id], Duration::from_secs(7)).await.unwrap();
+    let used_at = scene.now() - Duration::from_secs(7);
+    assert_eq!(find(&[1]).await[0].as_ref().unwrap().last_used_at, Some(used_at));
     let changes = keys.key_changes();
     let revoked = keys.revoke_key(made.id).await.unwrap();
     assert_ne!(keys.key_changes(), changes, "whoever remembers keys must look again");

@@ -1,5 +1,7 @@
 //! API keys on PostgreSQL.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use tidegate_core::Tsid;
 use tokio_postgres::Row;
@@ -54,10 +56,11 @@ impl KeyStore for PostgresStore {
         self.inner.key_changes.count()
     }
 
-    async fn keys_used(&self, ids: Vec<i64>) -> Result<()> {
+    async fn keys_used(&self, ids: Vec<i64>, ago: Duration) -> Result<()> {
+        let ago = i64::try_from(ago.as_micros()).unwrap_or(i64::MAX);
         self.detached(|inner| async move {
             let reader = inner.database.reader().await.map_err(Fault::into_error)?;
-            reader.execute(&inner.sql.work.keys_used, &[&inner.now(), &ids]).await.map_err(Fault::into_error)?;
+            reader.execute(&inner.sql.work.keys_used, &[&inner.now(), &ids, &ago]).await.map_err(Fault::into_error)?;
             Ok(())
         })
         .await

@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Requeue, RequeueAt};
 use crate::work::{
     AuditRow, ByHand, Heartbeat, HeartbeatLease, Held, Holder, ListQuery, Page, Report, Reported, Retained, Retention,
-    WorkStore, WorkersPage, WorkersQuery, lease_required, not_resettable, replay,
+    WorkStore, WorkersPage, WorkersQuery, already_reported, lease_required, not_resettable, replay,
 };
 
 /// Entries that a worker is shown to hold, at most.
@@ -388,7 +388,36 @@ impl Inner {
                 refused.insert(index, nothing_held(holder.id, &known));
             }
         }
+        self.tell_who_reported(tx, &holders, &live, &mut refused).await?;
         Ok((live, refused))
+    }
+
+    /// Where nobody holds an entry any more because the holder itself reported on it, that is what it is told.
+    async fn tell_who_reported(
+        &self,
+        tx: &Tx,
+        holders: &[&Holder],
+        live: &HashMap<i64, Live>,
+        refused: &mut HashMap<usize, Error>,
+    ) -> Result<(), Fault> {
+        let is_free = |holder: &Holder| live.get(&holder.id.get()).is_none_or(|live| !live.leased);
+        let mut of_nobody: Vec<usize> = refused
+            .iter()
+            .filter(|(index, error)| error.kind() == ErrorKind::Fenced && is_free(holders[**index]))
+            .map(|(index, _)| *index)
+            .collect();
+        of_nobody.sort_unstable();
+        let asked: Vec<&Holder> = of_nobody.iter().map(|index| holders[*index]).collect();
+        let recorded = self.last_verdicts(tx, &asked).await?;
+        for index in of_nobody {
+            let holder = holders[index];
+            let is_last = |row: &AuditRow| live.get(&holder.id.get()).is_none_or(|live| live.token == row.token);
+            let is_own = |row: &&AuditRow| row.worker.as_deref() == Some(holder.worker.as_str());
+            if recorded.get(&holder.id.get()).filter(is_own).is_some_and(is_last) {
+                refused.insert(index, already_reported());
+            }
+        }
+        Ok(())
     }
 
     async fn heartbeat(&self, items: Vec<Heartbeat>) -> Result<Batch<Held>> {

@@ -149,7 +149,10 @@ impl WorkSql {
             revoke_key: fill(
                 "UPDATE {ns}.api_keys SET revoked_at = coalesce(revoked_at, {now}) WHERE id = $2 RETURNING {key}",
             ),
-            keys_used: fill("UPDATE {ns}.api_keys SET last_used_at = {now} WHERE id = ANY ($2::bigint[])"),
+            keys_used: fill(
+                "UPDATE {ns}.api_keys SET last_used_at = {now} - $3::bigint * interval '1 microsecond' \
+                 WHERE id = ANY ($2::bigint[])",
+            ),
         }
     }
 }

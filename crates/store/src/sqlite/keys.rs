@@ -1,5 +1,7 @@
 //! API keys on SQLite.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use rusqlite::{OptionalExtension, Row, params};
 use tidegate_core::Tsid;
@@ -55,11 +57,12 @@ impl KeyStore for SqliteStore {
         self.inner.key_changes.count()
     }
 
-    async fn keys_used(&self, ids: Vec<i64>) -> Result<()> {
+    async fn keys_used(&self, ids: Vec<i64>, ago: Duration) -> Result<()> {
+        let ago = i64::try_from(ago.as_micros()).unwrap_or(i64::MAX);
         self.write(Urgency::Publish, move |tx| {
             let mut statement = tx.prepare(&tx.sql().use_api_key)?;
             for id in ids {
-                statement.execute((id, tx.now))?;
+                statement.execute((id, tx.now.saturating_sub(ago)))?;
             }
             Ok(())
         })

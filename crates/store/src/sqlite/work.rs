@@ -95,9 +95,13 @@ fn held(tx: &Tx<'_>, holder: &Holder) -> Answer<Live> {
     }
     match live(tx, holder.id.get())? {
         Some(live) if is_held_by(&live, holder) => Ok(Ok(live)),
-        Some(_) => Ok(Err(Error::fenced())),
-        None if last_log(tx, holder.id.get())?.is_some() => Ok(Err(Error::fenced())),
-        None => Ok(Err(Error::no_entry(holder.id))),
+        Some(live) if live.leased => Ok(Err(Error::fenced())),
+        None if last_log(tx, holder.id.get())?.is_none() => Ok(Err(Error::no_entry(holder.id))),
+        free => {
+            let is_last = |row: AuditRow| free.is_none_or(|live| live.token == row.token);
+            let reported = last_verdict(tx, holder)?.is_some_and(is_last);
+            Ok(Err(if reported { crate::work::already_reported() } else { Error::fenced() }))
+        }
     }
 }
 

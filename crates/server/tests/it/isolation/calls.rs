@@ -1,0 +1,195 @@
+//! From the OpenAPI document to requests: each operation as it needs to be called, then with one parameter at a time set to
+//! something of the caller's or of somebody else's.
+
+use std::collections::BTreeMap;
+
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Map, Value};
+
+use super::parties::{Filler, Party, filler};
+use crate::scene::Scene;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Path,
+    Query,
+    Header,
+    Body,
+    /// In each item of the body's `events`.
+    Item,
+}
+
+type Name = (Place, String);
+
+/// An operation of the document.
+#[derive(Debug)]
+pub(super) struct Operation {
+    pub(super) id: String,
+    pub(super) method: Method,
+    path: String,
+    /// Whether a call needs it, by name.
+    parameters: BTreeMap<Name, bool>,
+    has_items: bool,
+}
+
+/// Parameters that a call needs although the document leaves them open: one of several would do.
+const NEEDED: [(&str, &str); 4] =
+    [("subscribe", "queue"), ("claim_events", "queue"), ("complete_events", "worker_id"), ("fail_events", "worker_id")];
+
+impl Operation {
+    /// All of them.
+    pub(super) fn all() -> Vec<Self> {
+        let document: Value = serde_json::from_str(&tidegate_server::openapi()).unwrap();
+        let mut all = Vec::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let id = operation["operationId"].as_str().unwrap().to_owned();
+                let method = method.to_uppercase().parse().unwrap();
+                let mut new = Self { id, method, path: path.clone(), parameters: BTreeMap::new(), has_items: false };
+                new.read(operation, &document);
+                all.push(new);
+            }
+        }
+        assert!(!all.is_empty());
+        all
+    }
+
+    fn read(&mut self, operation: &Value, document: &Value) {
+        for parameter in operation["parameters"].as_array().into_iter().flatten() {
+            let place = match parameter["in"].as_str() {
+                Some("path") => Place::Path,
+                Some("query") => Place::Query,
+                Some("header") => Place::Header,
+                other => panic!("nobody knows how to send a parameter in {other:?}: {parameter}"),
+            };
+            self.add(place, parameter["name"].as_str().unwrap(), parameter["required"] == true);
+        }
+        let body = &operation["requestBody"]["content"]["application/json"]["schema"];
+        if !body.is_null() {
+            self.read_body(Place::Body, resolved(body, document), document);
+        }
+    }
+
+    fn read_body(&mut self, place: Place, schema: &Value, document: &Value) {
+        let required: Vec<&str> =
+            schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        for (name, property) in schema["properties"].as_object().unwrap_or_else(|| panic!("no fields: {schema}")) {
+            if name == "events" && place == Place::Body {
+                self.has_items = true;
+                self.read_body(Place::Item, resolved(&property["items"], document), document);
+            } else {
+                self.add(place, name, required.contains(&name.as_str()));
+            }
+        }
+    }
+
+    fn add(&mut self, place: Place, name: &str, required: bool) {
+        let known = filler(&self.path, name).is_some();
+        assert!(known, "say in `filler` how to fill {name} of {} {}", self.method, self.path);
+        let needed = required || NEEDED.contains(&(self.id.as_str(), name));
+        self.parameters.insert((place, name.into()), needed);
+    }
+
+    /// Calls with what is the caller's own, then with something of others.
+    pub(super) fn calls(&self, own: &Party, others: &[Party]) -> Vec<Call<'_>> {
+        let needed = self.parameters.iter().filter(|(_, needed)| **needed);
+        let first = |name: &Name| values(&self.path, &name.1, own, true).into_iter().next().unwrap();
+        let base: BTreeMap<Name, Value> = needed.map(|(name, _)| (name.clone(), first(name))).collect();
+        let mut calls = vec![Call { operation: self, values: base.clone() }];
+        let parties = [own].into_iter().chain(others);
+        for (place, party) in parties.enumerate() {
+            for name in self.parameters.keys() {
+                for value in values(&self.path, &name.1, party, place == 0) {
+                    let mut values = base.clone();
+                    values.insert(name.clone(), value);
+                    calls.push(Call { operation: self, values });
+                }
+            }
+            if place > 0 {
+                calls.extend(self.as_if_it_were(party, &base));
+            }
+        }
+        calls
+    }
+
+    /// Calls by somebody who knows everything that another party would say: its worker, its lease, its queue.
+    fn as_if_it_were<'a>(&'a self, party: &Party, base: &BTreeMap<Name, Value>) -> Vec<Call<'a>> {
+        let said = |at: usize| {
+            let mut known = base.clone();
+            for name in self.parameters.keys().filter(|name| name.1 != "client") {
+                let Some(Filler::Of(values)) = filler(&self.path, &name.1) else { continue };
+                let values = values(party);
+                if let Some(value) = values.get(at.min(values.len().saturating_sub(1))) {
+                    known.insert(name.clone(), value.clone());
+                }
+            }
+            Call { operation: self, values: known }
+        };
+        (0..2).map(said).collect()
+    }
+}
+
+fn values(path: &str, name: &str, party: &Party, is_own: bool) -> Vec<Value> {
+    match filler(path, name) {
+        Some(Filler::Of(values)) => values(party),
+        Some(Filler::Neutral(values)) if is_own => values,
+        _ => Vec::new(),
+    }
+}
+
+fn resolved<'a>(schema: &'a Value, document: &'a Value) -> &'a Value {
+    match schema["$ref"].as_str() {
+        Some(name) => document.pointer(name.trim_start_matches('#')).unwrap_or_else(|| panic!("there is no {name}")),
+        None => schema,
+    }
+}
+
+/// One request.
+#[derive(Debug)]
+pub(super) struct Call<'a> {
+    pub(super) operation: &'a Operation,
+    values: BTreeMap<Name, Value>,
+}
+
+impl Call<'_> {
+    fn of(&self, place: Place) -> impl Iterator<Item = (&str, &Value)> {
+        self.values.iter().filter(move |(name, _)| name.0 == place).map(|(name, value)| (name.1.as_str(), value))
+    }
+
+    pub(super) fn request(&self, scene: &Scene) -> RequestBuilder {
+        let operation = self.operation;
+        let mut path = operation.path.clone();
+        for (name, value) in self.of(Place::Path) {
+            path = path.replace(&format!("{{{name}}}"), &text(value));
+        }
+        assert!(!path.contains('{'), "a part of {path} is not filled");
+        let query: Vec<(&str, String)> = self.of(Place::Query).map(|(name, value)| (name, text(value))).collect();
+        let mut request = scene.request(operation.method.clone(), &path).query(&query);
+        for (name, value) in self.of(Place::Header) {
+            request = request.header(name, text(value));
+        }
+        let fields = |place| -> Map<String, Value> {
+            self.of(place).map(|(name, value)| (name.to_owned(), value.clone())).collect()
+        };
+        let mut body = fields(Place::Body);
+        if operation.has_items {
+            body.insert("events".into(), Value::Array(vec![fields(Place::Item).into()]));
+        }
+        let takes_body = operation.parameters.keys().any(|(place, _)| matches!(place, Place::Body | Place::Item));
+        if takes_body { request.json(&body) } else { request }
+    }
+
+    /// The place in a list that is asked for.
+    pub(super) fn cursor(&self) -> Option<i64> {
+        self.values.get(&(Place::Query, "cursor".into())).and_then(|cursor| text(cursor).parse().ok())
+    }
+
+    /// Everything that was sent, as text.
+    pub(super) fn sent(&self) -> Vec<String> {
+        self.values.values().map(text).collect()
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

@@ -1,0 +1,170 @@
+//! Whose data: each party uses the names that all share and names of its own, and every text of it carries its marker.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tidegate::Tsid;
+
+use crate::scene::{Scene, send};
+
+/// A name that everybody uses.
+const SHARED: &str = "shared";
+/// Entries that exist nowhere have numbers from here on.
+const NOWHERE: i64 = 9_007_199_254_000_000;
+
+/// A client, or those who belong to none, with what they have in the database.
+#[derive(Debug, Clone)]
+pub(super) struct Party {
+    pub(super) client: Option<Tsid>,
+    pub(super) marker: String,
+    pub(super) ids: Vec<i64>,
+    pub(super) leases: Vec<i64>,
+}
+
+/// How a parameter is filled.
+pub(super) enum Filler {
+    /// With values that are nobody's.
+    Neutral(Vec<Value>),
+    /// With what belongs to a party.
+    Of(fn(&Party) -> Vec<Value>),
+}
+
+/// How to fill a parameter of an operation; `None` when nobody has said.
+pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
+    let neutral = |value: Value| Some(Filler::Neutral(value.as_array().cloned().unwrap_or_default()));
+    match name {
+        "id" => Some(Filler::Of(|party| party.ids.iter().map(|id| json!(id)).collect())),
+        "cursor" => Some(Filler::Of(|party| party.ids.iter().map(|id| json!(id.to_string())).collect())),
+        "lease" => Some(Filler::Of(|party| party.leases.iter().map(|lease| json!(lease)).collect())),
+        "name" if path.starts_with("/projections") => Some(Filler::Of(|party| vec![json!(party.word("projection"))])),
+        "key" | "after" => Some(Filler::Of(|party| vec![json!(party.word("key"))])),
+        "name" | "queue" => Some(Filler::Of(|party| vec![json!(SHARED), json!(party.word("queue")), json!("default")])),
+        "client" => Some(Filler::Of(|party| party.client.iter().map(|client| json!(client.to_string())).collect())),
+        "tags" => Some(Filler::Of(|party| vec![json!(SHARED), json!(party.word("tag"))])),
+        "worker_id" => Some(Filler::Of(|party| vec![json!("shared:1"), json!(party.word("worker"))])),
+        "type" => Some(Filler::Of(|party| vec![json!("event"), json!(party.word("type"))])),
+        "deduplication_id" => Some(Filler::Of(|party| vec![json!(SHARED), json!(party.word("deduplication"))])),
+        "message_group" => Some(Filler::Of(|party| vec![json!(SHARED), json!(party.word("group"))])),
+        "Idempotency-Key" => Some(Filler::Of(|party| vec![json!(party.word("idempotency"))])),
+        "error_contains" => Some(Filler::Of(|party| vec![json!(party.word("error"))])),
+        "title" | "description" | "reason" | "error_message" => neutral(json!(["a text"])),
+        "payload" => neutral(json!([{ "a": 1 }])),
+        "traceparent" => neutral(json!(["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"])),
+        "status" => neutral(json!(["PENDING", "PROCESSING", "COMPLETED", "FAILED", "CANCELLED"])),
+        "from" => neutral(json!(["2020-01-01T00:00:00Z"])),
+        "to" => neutral(json!(["2100-01-01T00:00:00Z"])),
+        "include_logs" | "require_lease" => neutral(json!([true])),
+        "limit" => neutral(json!([1, 100])),
+        "offset" | "priority" | "delay_seconds" => neutral(json!([1])),
+        "wait" => neutral(json!([0])),
+        "lease_seconds" => neutral(json!([3600])),
+        "max" | "max_retries" | "execution_time_ms" | "status_code" => neutral(json!([7])),
+        "per_second" | "depth_limit" => neutral(json!([1000])),
+        "retry" => neutral(json!([{ "kind": "fixed", "delay_ms": 86_400_000 }])),
+        _ => None,
+    }
+}
+
+impl Party {
+    pub(super) fn new(client: Option<i64>) -> Self {
+        let marker = format!("{:016x}", rand::random::<u64>());
+        Self { client: client.map(Tsid::from_i64), marker, ids: Vec::new(), leases: Vec::new() }
+    }
+
+    /// A text of this party that nobody can guess.
+    pub(super) fn word(&self, what: &str) -> String {
+        format!("{}-{what}", self.marker)
+    }
+
+    /// The same party in a database that it was never in. Its leases are what they were: they count from 1 for each entry.
+    pub(super) fn absent(&self) -> Self {
+        Self { ids: (NOWHERE..).take(self.ids.len()).collect(), ..self.clone() }
+    }
+
+    /// Publishes, claims and reports, so that there is an entry of every kind. `round` makes its names new.
+    pub(super) async fn fill(&mut self, scene: &Scene, key: &str, round: usize) {
+        let filling = Filling { scene, key, marker: &self.marker, round };
+        let own_worker = self.word("worker");
+        for name in [SHARED, &self.word("queue"), "default"] {
+            // As new, whatever was done to it before.
+            let body = json!({ "max_retries": 5, "require_lease": false, "depth_limit": 9000, "retry": null });
+            filling.call(Method::PUT, &format!("/queues/{name}"), body, 200).await;
+            filling.call(Method::POST, &format!("/queues/{name}/resume"), Value::Null, 200).await;
+        }
+        let far = json!({ "kind": "fixed", "delay_ms": 86_400_000 });
+        let leased = filling.taken("leased", json!({}), "shared:1").await;
+        let theirs = filling.taken("kept", json!({}), &own_worker).await;
+        let failed = filling.taken("failed", json!({ "max_retries": 0 }), "shared:1").await;
+        let retried = filling.taken("retried", json!({ "retry": far }), &own_worker).await;
+        let done = filling.taken("done", json!({}), &own_worker).await;
+        let reset = filling.taken("reset", json!({}), "shared:1").await;
+        let cancelled = filling.published("cancelled", json!({})).await;
+        let report = |worker: &str| json!({ "worker_id": worker, "error_message": self.word("error") });
+        filling.call(Method::POST, &format!("/events/{}/fail", failed.0), report("shared:1"), 400).await;
+        filling.call(Method::POST, &format!("/events/{}/fail", retried.0), report(&own_worker), 200).await;
+        filling.call(Method::POST, &format!("/events/{}/complete", done.0), report(&own_worker), 200).await;
+        let path = format!("/events/{}/reset?reason={}", reset.0, self.word("reason"));
+        filling.call(Method::POST, &path, Value::Null, 200).await;
+        filling.call(Method::POST, &format!("/events/{cancelled}/cancel"), Value::Null, 200).await;
+        self.ids = vec![leased.0, theirs.0, failed.0, retried.0, done.0, reset.0, cancelled];
+        self.leases = vec![leased.1, theirs.1];
+        let type_and_queue = json!({ "type": self.word("type"), "queue": self.word("queue") });
+        let more = [
+            ("delayed", json!({ "delay_seconds": 86_400 })),
+            ("typed", type_and_queue),
+            ("default", json!({ "queue": "default" })),
+            ("first", json!({ "message_group": SHARED })),
+            ("second", json!({ "message_group": SHARED })),
+            ("grouped", json!({ "message_group": self.word("group") })),
+            ("once", json!({ "deduplication_id": format!("{SHARED}-{round}") })),
+            ("deduplicated", json!({ "deduplication_id": self.word("deduplication") })),
+        ];
+        for (kind, body) in more {
+            let id = filling.published(kind, body).await;
+            self.ids.push(id);
+        }
+    }
+}
+
+/// Fills a database in the name of one party.
+struct Filling<'a> {
+    scene: &'a Scene,
+    key: &'a str,
+    marker: &'a str,
+    round: usize,
+}
+
+impl Filling<'_> {
+    async fn call(&self, method: Method, path: &str, body: Value, status: u16) -> Value {
+        let request = self.scene.request_with(self.key, method, path);
+        let request = if body.is_null() { request } else { request.json(&body) };
+        send(request).await.expect(status)
+    }
+
+    async fn published(&self, kind: &str, extra: Value) -> i64 {
+        let (marker, round) = (self.marker, self.round);
+        let mut body = json!({
+            "title": format!("{marker}-title {kind} {round}"), "description": format!("{marker}-description"),
+            "tags": [SHARED, format!("{marker}-tag"), format!("{marker}-{kind}-{round}")],
+            "payload": { "secret": format!("{marker}-payload") }, "queue": SHARED,
+        });
+        for (name, value) in extra.as_object().into_iter().flatten() {
+            body[name] = value.clone();
+        }
+        let request = self.scene.request_with(self.key, Method::POST, "/events").json(&body);
+        let request = request.header("idempotency-key", format!("{marker}-idempotency-{kind}-{round}"));
+        let request = request.header("traceparent", format!("00-{marker}{marker}-00f067aa0ba902b7-01"));
+        let answer = send(request).await;
+        assert!(answer.status.is_success(), "{}", answer.text);
+        answer.json()["id"].as_i64().unwrap()
+    }
+
+    /// Publishes and claims: the entry and its lease.
+    async fn taken(&self, kind: &str, extra: Value, worker: &str) -> (i64, i64) {
+        let id = self.published(kind, extra).await;
+        let tag = format!("{}-{kind}-{}", self.marker, self.round);
+        let path = format!("/events/subscribe?queue={SHARED}&tags={tag}&worker_id={worker}&lease_seconds=3600&wait=10");
+        let taken = self.call(Method::GET, &path, Value::Null, 200).await;
+        assert_eq!(taken["id"], id, "{taken}");
+        (id, taken["lease"].as_i64().unwrap())
+    }
+}

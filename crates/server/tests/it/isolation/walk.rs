@@ -1,0 +1,226 @@
+//! The walk itself: the same calls in two databases, and what their answers must have in common.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tidegate::{EventLogProjectionBuilder, Timestamp};
+use tidegate_server::{Keyring, Scope};
+
+use super::calls::{Call, Operation};
+use super::dump::Dump;
+use super::parties::Party;
+use crate::scene::{Answer, PATIENCE, Scene, send};
+
+/// What a client is told is not for clients.
+const FOR_NO_CLIENT: [&str; 5] =
+    ["metrics", "list_projections", "show_projection", "remove_projection", "projection_document"];
+/// Fields that differ between two databases, or with the time that passes.
+const NUMBERS: [&str; 4] = ["id", "event_id", "holds", "next_cursor"];
+const TIMES: [&str; 2] = ["stale", "age_seconds"];
+
+/// Who comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    OthersFirst,
+    OthersLast,
+}
+
+/// A client in a database.
+struct World {
+    scene: Scene,
+    own: Party,
+    others: Vec<Party>,
+    /// The client's key that may do everything.
+    admin: String,
+    /// Numbers of the others' entries and events.
+    theirs: BTreeSet<i64>,
+    /// Everything the client has sent so far.
+    sent: BTreeSet<String>,
+}
+
+/// Walks with every scope.
+pub(super) async fn walk(alone: Scene, beside: Scene, order: Order) {
+    let (own, others) = (Party::new(Some(1)), [Party::new(Some(2)), Party::new(None)]);
+    let mut beside = World::with_others(beside, own.clone(), others.to_vec(), order).await;
+    let mut alone = World::without_others(alone, own, &beside.others).await;
+    let before = settled(&beside).await;
+    let operations = Operation::all();
+    let mut done: BTreeMap<&str, BTreeSet<u16>> = BTreeMap::new();
+    let mut round = 0;
+    for scope in Scope::ALL {
+        round += 1;
+        tokio::join!(alone.begin(scope, round), beside.begin(scope, round));
+        for operation in &operations {
+            if scope == Scope::Admin && operation.method != Method::GET {
+                round += 1;
+                tokio::join!(alone.fill(round), beside.fill(round));
+            }
+            let calls = operation.calls(&alone.own, &alone.others).into_iter();
+            for (at, (first, second)) in calls.zip(operation.calls(&beside.own, &beside.others)).enumerate() {
+                let (one, two) = tokio::join!(alone.call(&first), beside.call(&second));
+                done.entry(&operation.id).or_default().insert(two.status);
+                if second.cursor().is_some_and(|cursor| !beside.own.ids.contains(&cursor)) {
+                    continue; // another's number is a place in the order of all, and not the same one in both
+                }
+                assert_eq!(one, two, "{scope:?}: call {at} of {}: alone, and beside others: {second:?}", operation.id);
+            }
+        }
+    }
+    for (operation, statuses) in done {
+        let succeeded = statuses.iter().any(|status| (200..300).contains(status));
+        let is_for_clients = !FOR_NO_CLIENT.contains(&operation);
+        assert_eq!(succeeded, is_for_clients, "{operation} only answered {statuses:?}: the walk says nothing about it");
+    }
+    let after = Dump::of(&beside.scene).await.of_parties(&beside.others);
+    let changed: Vec<&String> = before.symmetric_difference(&after).collect();
+    assert!(changed.is_empty(), "rows of others were changed: {changed:#?}");
+    tokio::join!(alone.scene.close(), beside.scene.close());
+}
+
+/// The rows of the others, once nothing is about to be written for them any more.
+async fn settled(world: &World) -> BTreeSet<String> {
+    let started = Instant::now();
+    let mut before = Dump::of(&world.scene).await.of_parties(&world.others);
+    loop {
+        // Announcements and sorting in come with upkeep, about once a second.
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        let now = Dump::of(&world.scene).await.of_parties(&world.others);
+        if now == before {
+            assert!(now.len() > 100, "the others have hardly anything: {now:#?}");
+            return now;
+        }
+        assert!(started.elapsed() < PATIENCE, "the others' rows do not come to rest");
+        before = now;
+    }
+}
+
+impl World {
+    async fn with_others(scene: Scene, mut own: Party, mut others: Vec<Party>, order: Order) -> Self {
+        let keys = Keyring::new(scene.queue.clone());
+        let admin = keys.create("own", &[Scope::Admin], own.client).await.unwrap().secret;
+        if order == Order::OthersLast {
+            own.fill(&scene, &admin, 0).await;
+        }
+        for other in &mut others {
+            let key = keys.create(&other.word("key"), &[Scope::Admin], other.client).await.unwrap().secret;
+            other.fill(&scene, &key, 0).await;
+            project(&scene, other).await;
+        }
+        if order == Order::OthersFirst {
+            own.fill(&scene, &admin, 0).await;
+        }
+        let theirs = Dump::of(&scene).await.numbers_of(&others);
+        assert!(others.iter().flat_map(|other| &other.ids).all(|id| theirs.contains(id)));
+        Self { scene, own, others, admin, theirs, sent: BTreeSet::new() }
+    }
+
+    async fn without_others(scene: Scene, mut own: Party, others: &[Party]) -> Self {
+        let keys = Keyring::new(scene.queue.clone());
+        let admin = keys.create("own", &[Scope::Admin], own.client).await.unwrap().secret;
+        own.fill(&scene, &admin, 0).await;
+        let others = others.iter().map(Party::absent).collect();
+        Self { scene, own, others, admin, theirs: BTreeSet::new(), sent: BTreeSet::new() }
+    }
+
+    async fn fill(&mut self, round: usize) {
+        self.own.fill(&self.scene, &self.admin, round).await;
+    }
+
+    /// From here on with a key of this scope.
+    async fn begin(&mut self, scope: Scope, round: usize) {
+        self.fill(round).await;
+        let key = Keyring::new(self.scene.queue.clone()).create("walk", &[scope], self.own.client).await.unwrap();
+        self.scene.with_key(key.secret);
+    }
+
+    async fn call(&mut self, call: &Call<'_>) -> Seen {
+        let sent = call.sent();
+        self.sent.extend(sent.iter().cloned());
+        let answer = send(call.request(&self.scene)).await;
+        self.check(call, &sent, &answer);
+        Seen::of(&answer)
+    }
+
+    /// Nothing of the others is in an answer that was not in a request.
+    fn check(&self, call: &Call<'_>, sent: &[String], answer: &Answer) {
+        let whole = format!("{:?} {}", answer.headers, answer.text);
+        for other in &self.others {
+            for (at, _) in whole.match_indices(&other.marker) {
+                let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
+                let word: String = whole[at..].chars().take_while(|c| is_word(*c)).collect();
+                assert!(self.sent.contains(&word), "{word} of another in the answer to {call:?}: {whole}");
+            }
+        }
+        let Ok(body) = serde_json::from_str::<Value>(&answer.text) else { return };
+        let mut numbers = Vec::new();
+        numbers_in(&body, false, &mut numbers);
+        for number in numbers {
+            let is_theirs = number.parse().is_ok_and(|number: i64| self.theirs.contains(&number));
+            assert!(!is_theirs || sent.contains(&number), "{number} of another in the answer to {call:?}: {whole}");
+        }
+    }
+}
+
+/// A projection of a party's own, with a document.
+async fn project(scene: &Scene, party: &Party) {
+    let key = party.word("key");
+    let projection = EventLogProjectionBuilder::new(party.word("projection"))
+        .documents::<Value>()
+        .on::<Value, _, _>(
+            "event",
+            move |_| Some(key.clone()),
+            |_, event| Ok::<_, std::convert::Infallible>(Some(json!({ "last": event.data }))),
+        )
+        .open(&scene.queue)
+        .await
+        .unwrap();
+    projection.catch_up().await.unwrap();
+}
+
+/// Values that stand for entries and events.
+fn numbers_in(value: &Value, is_number: bool, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, value)| numbers_in(value, NUMBERS.contains(&name.as_str()), found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| numbers_in(item, is_number, found)),
+        Value::Number(number) if is_number => found.push(number.to_string()),
+        Value::String(text) if is_number => found.push(text.clone()),
+        _ => {}
+    }
+}
+
+/// An answer without what may differ: numbers of entries, moments.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: Value,
+}
+
+impl Seen {
+    fn of(answer: &Answer) -> Self {
+        let headers = answer.headers.iter().filter(|(name, _)| !matches!(name.as_str(), "date" | "content-length"));
+        let headers = headers.map(|(name, value)| (name.to_string(), format!("{value:?}"))).collect();
+        let body = serde_json::from_str(&answer.text).unwrap_or_else(|_| Value::from(answer.text.as_str()));
+        Self { status: answer.status.as_u16(), headers, body: plain("", body) }
+    }
+}
+
+fn plain(name: &str, value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.into_iter().filter(|(name, _)| !TIMES.contains(&name.as_str()));
+            fields.map(|(name, value)| (name.clone(), plain(&name, value))).collect()
+        }
+        Value::Array(items) => items.into_iter().map(|item| plain(name, item)).collect(),
+        Value::Number(_) if NUMBERS.contains(&name) => "a number".into(),
+        Value::String(_) if NUMBERS.contains(&name) => "a number".into(),
+        Value::String(text) if text.parse::<Timestamp>().is_ok() => "a moment".into(),
+        // Texts name entries, whose numbers differ.
+        Value::String(text) if name == "error" => text.replace(|c: char| c.is_ascii_digit(), "").into(),
+        other => other,
+    }
+}
