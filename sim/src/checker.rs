@@ -10,6 +10,7 @@ pub(crate) mod handlers;
 pub(crate) mod http;
 mod leases;
 mod publishes;
+pub(crate) mod replaces;
 #[cfg(test)]
 mod tests;
 

@@ -48,6 +48,9 @@ pub(crate) struct Settings {
     /// Keeps histories and databases.
     #[arg(long)]
     pub(crate) keep: bool,
+    /// Faults are as short as they can be and still show something.
+    #[arg(skip)]
+    pub(crate) short: bool,
 }
 
 impl Settings {
@@ -121,6 +124,7 @@ impl Arena {
             poison: false,
             max_attempts: 20,
             handlers: None,
+            grouped: false,
         }
     }
 

@@ -109,6 +109,16 @@ impl Fleet {
         Ok(())
     }
 
+    /// Stops a process without ending it, or lets it go on.
+    pub(crate) fn signal(&self, index: usize, signal: libc::c_int) -> Result<(), Failure> {
+        let Some(child) = &self.members[index].child else { return Ok(()) };
+        // SAFETY: kill has no memory effects; the child has not been waited for, so the id is still its own.
+        if unsafe { libc::kill(i32::try_from(child.id())?, signal) } != 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+        Ok(())
+    }
+
     /// Takes back a process that ended by itself.
     pub(crate) fn ended(&mut self, index: usize) -> Result<Option<ExitStatus>, Failure> {
         let Some(child) = &mut self.members[index].child else { return Ok(None) };

@@ -6,6 +6,7 @@
 mod consume;
 mod handle;
 mod outbox;
+mod own_end;
 mod plan;
 mod publish;
 
@@ -60,6 +61,9 @@ pub(crate) struct Job {
     /// Works events off with handlers, so many at once, and publishes what they can read.
     #[serde(default)]
     pub(crate) handlers: Option<usize>,
+    /// All events are in groups, and half of them are published and ended in transactions of the process's own.
+    #[serde(default)]
+    pub(crate) grouped: bool,
 }
 
 /// What the tasks of one process share.
@@ -72,6 +76,8 @@ struct Life {
     stop: AtomicBool,
     /// How many lives came before.
     incarnation: u64,
+    /// The connection for transactions of its own.
+    own: tokio::sync::Mutex<Option<tokio_postgres::Client>>,
 }
 
 impl Life {
@@ -118,7 +124,8 @@ async fn live(job: Job) -> Result<(), Failure> {
     let incarnation = history::files(&job.folder, Some(&job.process))?.len() as u64;
     let recorder = Recorder::start(&job.folder, &job.process)?;
     let queue = open(&job).await?;
-    let life = Arc::new(Life { job, queue, recorder, stop: AtomicBool::new(false), incarnation });
+    let life =
+        Arc::new(Life { job, queue, recorder, stop: AtomicBool::new(false), incarnation, own: Default::default() });
     life.recorder.note("ready")?;
     watch_parent(&life);
 

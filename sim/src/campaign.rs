@@ -1,0 +1,40 @@
+//! The fault campaign: what goes wrong around a queue rather than inside it. One file per fault; this one lists them.
+
+pub(crate) mod groups;
+pub(crate) mod heartbeats;
+pub(crate) mod replaces;
+pub(crate) mod settings;
+pub(crate) mod stops;
+
+use crate::Numbered;
+use crate::scenario::Settings;
+
+/// Every scenario, with its events and faults in the short form.
+pub(crate) const SCENARIOS: [Numbered; 5] = [
+    (("replaces", replaces::run), 3_000, 0),
+    (("group-ends", groups::run), 600, 4),
+    (("heartbeats", heartbeats::run), 100, 2),
+    (("stops", stops::run), 400, 2),
+    (("settings", settings::run), 300, 1),
+];
+
+/// What `campaign` is given.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Runs only the scenarios whose names begin so.
+    #[arg(long)]
+    pub(crate) only: Option<String>,
+    /// Few events and short faults, as in `ci`.
+    #[arg(long)]
+    pub(crate) short: bool,
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+}
+
+impl Arguments {
+    /// The scenarios that are wanted.
+    pub(crate) fn wanted(&self) -> Vec<Numbered> {
+        let only = self.only.as_deref().unwrap_or("");
+        SCENARIOS.into_iter().filter(|((name, _), ..)| name.starts_with(only)).collect()
+    }
+}
