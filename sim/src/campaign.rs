@@ -1,5 +1,8 @@
 //! The fault campaign: what goes wrong around a queue rather than inside it. One file per fault; this one lists them.
 
+pub(crate) mod clock;
+pub(crate) mod disk;
+pub(crate) mod failover;
 pub(crate) mod groups;
 pub(crate) mod heartbeats;
 pub(crate) mod replaces;
@@ -10,12 +13,15 @@ use crate::Numbered;
 use crate::scenario::Settings;
 
 /// Every scenario, with its events and faults in the short form.
-pub(crate) const SCENARIOS: [Numbered; 5] = [
+pub(crate) const SCENARIOS: [Numbered; 8] = [
     (("replaces", replaces::run), 3_000, 0),
     (("group-ends", groups::run), 600, 4),
     (("heartbeats", heartbeats::run), 100, 2),
     (("stops", stops::run), 400, 2),
     (("settings", settings::run), 300, 1),
+    (("failover", failover::run), 1_500, 1),
+    (("disk", disk::run), 1_500, 4),
+    (("clock", clock::run), 1_500, 3),
 ];
 
 /// What `campaign` is given.

@@ -102,7 +102,7 @@ impl Arena {
         Ok(Self { folder: Some(folder), path, address, settings })
     }
 
-    fn histories(&self) -> PathBuf {
+    pub(crate) fn histories(&self) -> PathBuf {
         self.path.join("histories")
     }
 
@@ -125,6 +125,7 @@ impl Arena {
             max_attempts: 20,
             handlers: None,
             grouped: false,
+            environment: Vec::new(),
         }
     }
 

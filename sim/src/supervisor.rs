@@ -90,6 +90,7 @@ impl Fleet {
         let log = OpenOptions::new().append(true).create(true).open(log)?;
         let mut command = myself(&["child", &serde_json::to_string(&member.job)?])?;
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).env_remove("TIDEGATE_FAILPOINT");
+        command.envs(member.job.environment.iter().cloned());
         if let Some(failpoint) = failpoint {
             command.env("TIDEGATE_FAILPOINT", failpoint);
         }

@@ -64,6 +64,9 @@ pub(crate) struct Job {
     /// All events are in groups, and half of them are published and ended in transactions of the process's own.
     #[serde(default)]
     pub(crate) grouped: bool,
+    /// Environment variables of its own.
+    #[serde(default)]
+    pub(crate) environment: Vec<(String, String)>,
 }
 
 /// What the tasks of one process share.

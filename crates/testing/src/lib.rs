@@ -13,6 +13,7 @@ mod process;
 mod proxy;
 mod server;
 mod shared;
+mod standby;
 
 pub use pooler::{PoolMode, Pooler};
 pub use proxy::Proxy;

@@ -68,6 +68,12 @@ impl Proxy {
         Ok(Self { shared, port, acceptor: Some(acceptor) })
     }
 
+    /// The port it listens on, at 127.0.0.1.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// The same database through the proxy.
     ///
     /// # Panics

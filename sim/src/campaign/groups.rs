@@ -58,7 +58,7 @@ fn work(arena: &Arena, mut server: Option<&mut PgServer>, settings: Settings) ->
             }
         }
     })?;
-    let report = arena.judge(Rules { drained: true })?;
+    let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
     if settings.events.is_none() && headless == 0 {
         return Err("no group was without a head when all processes died, so nothing was shown".into());
     }

@@ -69,7 +69,7 @@ fn work(arena: &Arena, direct: &str, settings: Settings) -> Verdict {
     let mut faults = Faults::spread(locks, settings.rng());
     let total = u64::from(processes) * events;
     drive(&mut fleet, total, &mut faults, settings.limit(), |_, _| runtime()?.block_on(lock(direct, held)))?;
-    let report = arena.judge(Rules { drained: true })?;
+    let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
     Ok(format!("{locks} locks of {held:?}, {}", report.counts))
 }
 

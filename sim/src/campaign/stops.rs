@@ -46,7 +46,7 @@ fn consumers(arena: &Arena, server: Option<&PgServer>, settings: Settings) -> Ve
     drive(&mut fleet, total, &mut faults, settings.limit(), |fleet, rng| {
         strike(fleet, processes as usize, server, rng)
     })?;
-    let report = arena.judge(Rules { drained: true })?;
+    let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
     Ok(format!("{stops} stops: {}", report.counts))
 }
 

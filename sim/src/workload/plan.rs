@@ -142,6 +142,7 @@ mod tests {
             max_attempts: 20,
             handlers: None,
             grouped: false,
+            environment: Vec::new(),
         }
     }
 

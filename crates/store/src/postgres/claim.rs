@@ -15,7 +15,7 @@ use tokio_postgres::types::ToSql;
 
 use super::catalog::{Catalog, Queue};
 use super::connection::{Begin, Prelude, Tx};
-use super::errors::Fault;
+use super::errors::{Fault, both};
 use super::groups::{Groups, borrowed};
 use super::items::micros;
 use super::marks::Mark;
@@ -330,8 +330,8 @@ impl Inner {
             true => (&self.sql.facts_bounded, &params[..]),
         };
         let (drawn, facts) = join(tx.draw_xid(), tx.query(sql, params)).await;
-        drawn?;
-        read_facts(&facts?)
+        let ((), facts) = both(drawn, facts)?;
+        read_facts(&facts)
     }
 
     /// Entries without a gap have events without a gap, but for what clocks did: one walk along the primary key finds
@@ -345,8 +345,7 @@ impl Inner {
             true => (&self.sql.facts_between_bounded, &params[..]),
         };
         let (drawn, rows) = join(tx.draw_xid(), tx.query(sql, params)).await;
-        drawn?;
-        let rows = rows?;
+        let ((), rows) = both(drawn, rows)?;
         let ours = rows.len() == ids.len()
             && rows.iter().zip(ids).all(|(row, id)| row.get::<_, i64>(row::FACT_COLUMNS) == *id);
         if ours { read_facts(&rows).map(Some) } else { Ok(None) }
