@@ -130,8 +130,11 @@ impl PgServer {
     /// One of the programs that came with the server, such as `pg_dump`; else the one in `PATH`.
     #[must_use]
     pub fn program(&self, name: &str) -> PathBuf {
-        let beside = self.programs.join(name);
-        if beside.is_file() { beside } else { PathBuf::from(name) }
+        // The server itself may only be linked to from where it was found.
+        let real = self.programs.join("postgres").canonicalize().ok();
+        let real = real.as_deref().and_then(Path::parent).map(|folder| folder.join(name));
+        let beside = [Some(self.programs.join(name)), real].into_iter().flatten().find(|path| path.is_file());
+        beside.unwrap_or_else(|| PathBuf::from(name))
     }
 
     /// The postmaster's process id while it runs.
@@ -287,7 +290,7 @@ impl PgServer {
     /// One of PostgreSQL's programs, as the unprivileged user and in a process group of its own, so that a ^C in the
     /// terminal is left to us.
     pub(crate) fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.programs.join(program));
+        let mut command = Command::new(self.program(program));
         command.current_dir(&self.folder).stdin(Stdio::null()).process_group(0);
         if let Some(user) = self.user {
             command.uid(user.uid).gid(user.gid);

@@ -88,9 +88,10 @@ fn work(arena: &Arena, disk: &Disk, mut server: Option<&mut PgServer>, settings:
     let mut number = 0;
     drive(&mut fleet, total, &mut spread, settings.limit(), |fleet, rng| {
         // Both kinds come, whatever the seed.
-        disk.set(if number % 2 == 0 { "f" } else { "s" })?;
+        let full = number % 2 == 0;
         number += 1;
-        strike(fleet, disk, &mut server, rng)
+        disk.set(if full { "f" } else { "s" })?;
+        strike(fleet, disk, &mut server, full, rng)
     })?;
     let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
     let failed = check_answers(&history::read(&arena.histories(), None)?)?;
@@ -100,10 +101,17 @@ fn work(arena: &Arena, disk: &Disk, mut server: Option<&mut PgServer>, settings:
     Ok(format!("{faults} faults, {failed} answers told of them: {}", report.counts))
 }
 
-/// Lets the fault last for a moment; now and then the process dies of it, as a machine would.
-fn strike(fleet: &mut Fleet, disk: &Disk, server: &mut Option<&mut PgServer>, rng: &mut StdRng) -> Result<(), Failure> {
+/// Lets the fault last for a moment; now and then the process dies of it, as a machine would. One whose file could not
+/// be synced has stopped by itself and must be started again.
+fn strike(
+    fleet: &mut Fleet,
+    disk: &Disk,
+    server: &mut Option<&mut PgServer>,
+    full: bool,
+    rng: &mut StdRng,
+) -> Result<(), Failure> {
     std::thread::sleep(Duration::from_millis(rng.random_range(200..900)));
-    let dies = rng.random_ratio(1, 3);
+    let dies = rng.random_ratio(1, 3) || (!full && server.is_none());
     match server {
         // A failed sync of its log ends Postgres by itself.
         Some(server) => {
@@ -122,6 +130,9 @@ fn strike(fleet: &mut Fleet, disk: &Disk, server: &mut Option<&mut PgServer>, rn
     }
 }
 
+/// Says that nothing more is done until the process is started again.
+const STOPPED: &str = "Corrupt: the store has stopped";
+
 /// How many answers were no. Damage is not what a full disk is.
 fn check_answers(history: &[history::Op]) -> Result<usize, Failure> {
     let mut failed = 0;
@@ -138,7 +149,7 @@ fn check_answers(history: &[history::Op]) -> Result<usize, Failure> {
             _ => Vec::new(),
         };
         for error in answers {
-            if error.starts_with("Corrupt") {
+            if error.starts_with("Corrupt") && !error.starts_with(STOPPED) {
                 return Err(format!("{} was told of damage: {error} to {:?}", op.process, op.intent).into());
             }
             failed += usize::from(error != "hung up" && error != "dropped");
