@@ -15,7 +15,7 @@ use crate::scenario::Settings;
 /// Every scenario, with its events and faults in the short form.
 pub(crate) const SCENARIOS: [Numbered; 8] = [
     (("replaces", replaces::run), 3_000, 0),
-    (("group-ends", groups::run), 600, 4),
+    (("group-ends", groups::run), 300, 3),
     (("heartbeats", heartbeats::run), 100, 2),
     (("stops", stops::run), 400, 2),
     (("settings", settings::run), 300, 1),

@@ -83,7 +83,7 @@ fn work(arena: &Arena, disk: &Disk, mut server: Option<&mut PgServer>, settings:
         None => jobs[0] = Job { census_ms: Some(50), environment: disk.environment(), ..jobs[0].clone() },
     }
     let mut fleet = Fleet::start(jobs)?;
-    let mut spread = Faults::spread(faults, settings.rng());
+    let mut spread = Faults::early(faults, settings.rng());
     let total = u64::from(processes) * events;
     let mut number = 0;
     drive(&mut fleet, total, &mut spread, settings.limit(), |fleet, rng| {
@@ -95,10 +95,10 @@ fn work(arena: &Arena, disk: &Disk, mut server: Option<&mut PgServer>, settings:
     })?;
     let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
     let failed = check_answers(&history::read(&arena.histories(), None)?)?;
-    if failed == 0 {
-        return Err("no answer told of the disk, so nothing was shown".into());
+    if failed == 0 || number < 2 {
+        return Err(format!("{failed} answers told of {number} faults, so nothing was shown").into());
     }
-    Ok(format!("{faults} faults, {failed} answers told of them: {}", report.counts))
+    Ok(format!("{number} faults, {failed} answers told of them: {}", report.counts))
 }
 
 /// Lets the fault last for a moment; now and then the process dies of it, as a machine would. One whose file could not
@@ -156,4 +156,23 @@ fn check_answers(history: &[history::Op]) -> Result<usize, Failure> {
         }
     }
     Ok(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Intent, Op};
+
+    fn told(error: &str) -> Vec<Op> {
+        let outcome = Some(Outcome::Unknown { error: error.into() });
+        vec![Op { process: "w0".into(), begun: 0, answered: Some(1), intent: Intent::Census, outcome }]
+    }
+
+    #[test]
+    fn damage_is_not_what_a_full_disk_is() {
+        assert!(check_answers(&told("Corrupt: the file is damaged")).is_err());
+        assert_eq!(check_answers(&told("Corrupt: the store has stopped: mend the disk")).unwrap(), 1);
+        assert_eq!(check_answers(&told("Indeterminate: it may have happened")).unwrap(), 1);
+        assert_eq!(check_answers(&told("hung up")).unwrap(), 0);
+    }
 }

@@ -234,3 +234,20 @@ async fn conclude(arena: &Arena, inside: &Inside, faults: u32) -> Verdict {
     }
     Ok(format!("{faults} outages, {} events, {begun} runs, {stopped} stopped, never two at once", state.log.len()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_at_once_are_seen_and_one_after_the_other_are_not() {
+        let inside = Arc::new(Inside::default());
+        drop(inside.enter(7, 1));
+        let second = inside.enter(7, 2);
+        let _other = inside.enter(8, 1);
+        assert!(inside.wrong.lock().unwrap().is_empty());
+        let _third = inside.enter(7, 3);
+        drop(second);
+        assert_eq!(inside.wrong.lock().unwrap().len(), 1);
+    }
+}

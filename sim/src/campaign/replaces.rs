@@ -212,3 +212,27 @@ fn conclude(state: &State, notes: &Notes, samples: u64) -> Verdict {
     }
     Ok(format!("{} contents, {replaced} replaced, {} taken, {samples} looks", offered.len(), taken.len()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::LiveRow;
+
+    fn live(rows: &[(i64, &str, bool)]) -> State {
+        let row = |(id, key, leased): &(i64, &str, bool)| LiveRow {
+            id: *id,
+            key: (*key).into(),
+            token: 0,
+            attempts: 0,
+            leased: *leased,
+        };
+        State { live: rows.iter().map(row).collect(), ..State::default() }
+    }
+
+    #[test]
+    fn a_second_waiting_entry_and_a_missing_fact_are_seen() {
+        assert!(one_waiting_each(&live(&[(1, "k1/0/0", true), (2, "k1/0/1", false), (3, "k2/0/2", false)])).is_ok());
+        assert!(one_waiting_each(&live(&[(1, "k1/0/0", false), (2, "k1/0/1", false)])).is_err());
+        assert!(one_waiting_each(&live(&[(1, "(no fact)", true)])).is_err());
+    }
+}

@@ -66,11 +66,18 @@ fn work(arena: &Arena, direct: &str, settings: Settings) -> Verdict {
     let mut jobs: Vec<_> = (0..processes).map(|number| arena.job(&format!("w{number}"), events)).collect();
     jobs.push(arena.sampler());
     let mut fleet = Fleet::start(jobs)?;
-    let mut faults = Faults::spread(locks, settings.rng());
+    let mut faults = Faults::early(locks, settings.rng());
+    let mut struck = 0;
     let total = u64::from(processes) * events;
-    drive(&mut fleet, total, &mut faults, settings.limit(), |_, _| runtime()?.block_on(lock(direct, held)))?;
+    drive(&mut fleet, total, &mut faults, settings.limit(), |_, _| {
+        struck += 1;
+        runtime()?.block_on(lock(direct, held))
+    })?;
+    if struck == 0 {
+        return Err("nothing was locked, so nothing was shown".into());
+    }
     let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
-    Ok(format!("{locks} locks of {held:?}, {}", report.counts))
+    Ok(format!("{struck} locks of {held:?}, {}", report.counts))
 }
 
 /// Keeps everybody away from the live entries.
