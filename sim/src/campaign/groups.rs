@@ -17,8 +17,6 @@ use crate::workload::{Failure, Job, sqlite_path};
 
 /// How long upkeep may take to give every group a head.
 const MENDED_WITHIN: Duration = Duration::from_secs(30);
-/// Looks for such a moment. On SQLite there is none: a head ends in the transaction that finds the next.
-const GLIMPSES: u32 = 40;
 const HEADLESS: &str = "SELECT count(*) FROM (SELECT DISTINCT queue_id, group_key FROM {queue}
                                               WHERE group_key IS NOT NULL AND place >= 2) g
                         WHERE NOT EXISTS (SELECT 1 FROM {queue} b WHERE b.queue_id = g.queue_id
@@ -70,40 +68,33 @@ fn restart(server: &mut PgServer, rng: &mut StdRng) -> Result<(), Failure> {
     Ok(server.restart()?)
 }
 
-/// Kills all at once, if it can be had while a group has no head, and looks what upkeep makes of what they left. Answers
-/// how many groups had no head then.
+/// Kills all at once and looks what upkeep makes of what they left. Answers how many groups had no head before.
 fn stand_still(fleet: &mut Fleet, arena: &Arena) -> Result<u64, Failure> {
-    for _ in 0..GLIMPSES {
-        if headless(arena)? > 0 {
-            break;
-        }
-    }
     for index in 0..fleet.len() {
         fleet.kill(index)?;
     }
     let before = headless(arena)?;
-    runtime()?.block_on(mend(arena))?;
+    runtime()?
+        .block_on(async {
+            let store = open(arena).await?;
+            let deadline = Instant::now() + MENDED_WITHIN;
+            let mut mended = 0;
+            while headless_async(arena).await? > 0 {
+                if Instant::now() > deadline {
+                    return Err(format!("groups without a head after {MENDED_WITHIN:?} of upkeep").into());
+                }
+                mended += store.maintain().await?.groups_mended;
+                tokio::time::sleep(GLANCE).await;
+            }
+            store.close().await;
+            // That is for rows that were removed by hand; notes and arrivals must do here.
+            if mended > 0 { Err(format!("{mended} groups had lost their turn for good").into()) } else { Ok(()) }
+        })
+        .map_err(|error: Failure| error)?;
     for index in 0..fleet.len() {
         fleet.launch(index, None)?;
     }
     Ok(before)
-}
-
-/// Does the upkeep until every group has a head.
-async fn mend(arena: &Arena) -> Result<(), Failure> {
-    let store = open(arena).await?;
-    let deadline = Instant::now() + MENDED_WITHIN;
-    let mut mended = 0;
-    while headless_async(arena).await? > 0 {
-        if Instant::now() > deadline {
-            return Err(format!("groups without a head after {MENDED_WITHIN:?} of upkeep").into());
-        }
-        mended += store.maintain().await?.groups_mended;
-        tokio::time::sleep(GLANCE).await;
-    }
-    store.close().await;
-    // That is for rows that were removed by hand; notes and arrivals must do here.
-    if mended > 0 { Err(format!("{mended} groups had lost their turn for good").into()) } else { Ok(()) }
 }
 
 async fn open(arena: &Arena) -> Result<Box<dyn Store>, Failure> {
