@@ -28,7 +28,7 @@ install_packages() {
     "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
 }
 
-# Installs what of these is missing: any of cc, postgres, pgbouncer, venv.
+# Installs what of these is missing: any of cc, postgres, pgbouncer, faketime, venv.
 ensure() {
     local need missing=()
     for need in "$@"; do
@@ -37,6 +37,9 @@ ensure() {
             cc) command -v cc >/dev/null || missing+=(gcc libc6-dev) ;;
             postgres) has_postgres || missing+=(postgresql) ;;
             pgbouncer) PATH="$PATH:/usr/sbin" command -v pgbouncer >/dev/null || missing+=(pgbouncer) ;;
+            # Moves clocks; a library that is preloaded.
+            faketime) compgen -G '/usr/lib*/faketime/libfaketimeMT.so.1' >/dev/null ||
+                compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || missing+=(faketime) ;;
             venv) python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3 python3-venv) ;;
         esac
     done

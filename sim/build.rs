@@ -1,15 +1,19 @@
-//! Compiles the library that loses power, so that the harness can carry it inside itself.
+//! Compiles the libraries that lose power and fail disks, so that the harness can carry them inside itself.
 
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    const SOURCE: &str = "shim/powerloss.c";
-    println!("cargo::rerun-if-changed={SOURCE}");
-    let library = PathBuf::from(std::env::var("OUT_DIR")?).join("powerloss.so");
+    let folder = PathBuf::from(std::env::var("OUT_DIR")?);
     let compiler = cc::Build::new().opt_level(2).pic(true).warnings(true).get_compiler();
-    let status = compiler.to_command().args(["-shared", "-pthread", "-o"]).arg(&library).arg(SOURCE).status()?;
-    if !status.success() {
-        return Err(format!("cannot compile {SOURCE}: {status}").into());
+    for name in ["powerloss", "faultydisk"] {
+        let source = format!("shim/{name}.c");
+        println!("cargo::rerun-if-changed={source}");
+        let library = folder.join(format!("{name}.so"));
+        let mut command = compiler.to_command();
+        let status = command.args(["-shared", "-pthread", "-o"]).arg(&library).arg(&source).arg("-ldl").status()?;
+        if !status.success() {
+            return Err(format!("cannot compile {source}: {status}").into());
+        }
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ mod report;
 mod runner;
 mod scale;
 mod served;
+mod soak;
 mod tide;
 
 use std::path::PathBuf;
@@ -33,6 +34,8 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 #[derive(Debug, Parser)]
 #[command(name = "tidegate-bench")]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Measure only this discipline, or all whose names begin so.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
@@ -56,6 +59,12 @@ struct Args {
     serve_child: Option<String>,
 }
 
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// A long run at a steady rate: memory, sizes and latency must not keep rising.
+    Soak(soak::Arguments),
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
     // A warning of the library explains an odd number.
@@ -64,7 +73,9 @@ async fn main() -> ExitCode {
         .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
         .init();
     match run(Args::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        // What was measured has been printed.
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("tidegate-bench: {error}");
             ExitCode::FAILURE
@@ -72,7 +83,14 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(args: Args) -> Result<()> {
+async fn run(args: Args) -> Result<bool> {
+    if let Some(Command::Soak(arguments)) = &args.command {
+        return soak::run(arguments).await;
+    }
+    measure(args).await.map(|()| true)
+}
+
+async fn measure(args: Args) -> Result<()> {
     if let Some(address) = &args.memory_child {
         return disciplines::memory::child(address, args.memory_events).await;
     }

@@ -30,7 +30,13 @@ impl Server {
     /// When PostgreSQL is not installed or does not start.
     pub(crate) fn start() -> Result<Self> {
         let extra = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let settings = PgSettings { fsync: true, shared_buffers: "1GB".into(), max_connections: 200, extra };
+        let settings = PgSettings {
+            fsync: true,
+            shared_buffers: "1GB".into(),
+            max_connections: 200,
+            extra,
+            ..PgSettings::default()
+        };
         Ok(Self(PgServer::start(settings)?))
     }
 

@@ -1,5 +1,6 @@
 //! Tidegate's crash harness. This file only wires: one file per scenario, see README.md for what each checks.
 
+mod campaign;
 mod checker;
 mod history;
 mod http;
@@ -46,6 +47,8 @@ enum Command {
     HangUps(Settings),
     /// Unsynced writes are lost.
     PowerLoss(Settings),
+    /// Faults around the queue: clocks, disks, failover, stopped processes and more.
+    Campaign(campaign::Arguments),
     /// All of it, short.
     Ci(Settings),
     /// All of it, with full numbers.
@@ -62,6 +65,8 @@ enum Command {
 }
 
 type Scenario = (&'static str, fn(Settings) -> Verdict);
+/// A scenario with its events and faults in the short form.
+type Numbered = (Scenario, u64, u32);
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
@@ -81,8 +86,9 @@ fn main() -> ExitCode {
         Command::Poison(settings) => one(("poison", poison::run), settings),
         Command::HangUps(settings) => one(("hang-ups", hang_ups::run), settings),
         Command::PowerLoss(settings) => one(("power-loss", power_loss::run), settings),
-        Command::Ci(settings) => all(settings, true),
-        Command::Long(settings) => all(settings, false),
+        Command::Campaign(arguments) => several(arguments.wanted(), arguments.settings, arguments.short),
+        Command::Ci(settings) => several(all(), settings, true),
+        Command::Long(settings) => several(all(), settings, false),
     }
 }
 
@@ -100,9 +106,9 @@ fn one(scenario: Scenario, settings: Settings) -> ExitCode {
     summary(u32::from(passes(scenario, settings)), 1)
 }
 
-/// Every scenario; in the short form with few events and few kills.
-fn all(settings: Settings, short: bool) -> ExitCode {
-    let scenarios: [(Scenario, u64, u32); 9] = [
+/// Every scenario there is.
+fn all() -> Vec<Numbered> {
+    let scenarios: [Numbered; 9] = [
         (("power-loss", power_loss::run), 0, 8),
         (("hang-ups", hang_ups::run), 200, 300),
         (("poison", poison::run), 50, 0),
@@ -113,12 +119,18 @@ fn all(settings: Settings, short: bool) -> ExitCode {
         (("handlers", handlers::run), 1_200, 6),
         (("server", http_server::run), 500, 3),
     ];
+    scenarios.into_iter().chain(campaign::SCENARIOS).collect()
+}
+
+/// Runs these; in the short form with few events and few kills.
+fn several(scenarios: Vec<Numbered>, settings: Settings, short: bool) -> ExitCode {
     let total = scenarios.len() as u32;
     let passed = scenarios.into_iter().filter(|(scenario, events, kills)| {
         let few = Settings {
             events: settings.events.or(Some(*events)),
             kills: settings.kills.or(Some(*kills)),
             limit: settings.limit.min(240),
+            short: true,
             ..settings
         };
         passes(*scenario, if short { few } else { settings })

@@ -48,6 +48,9 @@ pub(crate) struct Settings {
     /// Keeps histories and databases.
     #[arg(long)]
     pub(crate) keep: bool,
+    /// Faults are as short as they can be and still show something.
+    #[arg(skip)]
+    pub(crate) short: bool,
 }
 
 impl Settings {
@@ -99,7 +102,7 @@ impl Arena {
         Ok(Self { folder: Some(folder), path, address, settings })
     }
 
-    fn histories(&self) -> PathBuf {
+    pub(crate) fn histories(&self) -> PathBuf {
         self.path.join("histories")
     }
 
@@ -121,6 +124,8 @@ impl Arena {
             poison: false,
             max_attempts: 20,
             handlers: None,
+            grouped: false,
+            environment: Vec::new(),
         }
     }
 
@@ -162,18 +167,28 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 #[derive(Debug)]
 pub(crate) struct Faults {
     stages: Vec<f64>,
+    /// What is still to come when everything is worked off does not come any more.
+    optional: bool,
     pub(crate) rng: StdRng,
 }
 
 impl Faults {
     pub(crate) fn spread(count: u32, rng: StdRng) -> Self {
         // The last tenth of a run is without faults, so that all stages are reached though some events were never there.
-        let mut faults = Self { stages: Vec::new(), rng };
+        let mut faults = Self { stages: Vec::new(), optional: false, rng };
         for number in (0..count).rev() {
             let jitter: f64 = faults.rng.random();
             faults.stages.push(0.9 * (f64::from(number) + jitter) / f64::from(count));
         }
         faults
+    }
+
+    /// For faults that have events refused, which nobody publishes again: they come in the first half of a run, and a run
+    /// that is over sooner than that had as many as it had.
+    pub(crate) fn early(count: u32, rng: StdRng) -> Self {
+        let mut faults = Self::spread(count, rng);
+        faults.stages.iter_mut().for_each(|stage| *stage /= 2.0);
+        Self { optional: true, ..faults }
     }
 
     fn due(&mut self, progress: f64) -> bool {
@@ -196,7 +211,7 @@ pub(crate) fn drive(
         let progress = if fleet.drained() { 1.0 } else { fleet.progress(total) };
         if faults.due(progress) {
             strike(fleet, &mut faults.rng)?;
-        } else if faults.stages.is_empty() && fleet.drained() {
+        } else if (faults.stages.is_empty() || faults.optional) && fleet.drained() {
             return fleet.stop(STOP_WITHIN);
         } else if Instant::now() > deadline {
             let (left, situation) = (faults.stages.len(), fleet.situation());

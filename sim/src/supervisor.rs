@@ -90,6 +90,7 @@ impl Fleet {
         let log = OpenOptions::new().append(true).create(true).open(log)?;
         let mut command = myself(&["child", &serde_json::to_string(&member.job)?])?;
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).env_remove("TIDEGATE_FAILPOINT");
+        command.envs(member.job.environment.iter().cloned());
         if let Some(failpoint) = failpoint {
             command.env("TIDEGATE_FAILPOINT", failpoint);
         }
@@ -105,6 +106,16 @@ impl Fleet {
         if let Some(mut child) = self.members[index].child.take() {
             child.kill()?;
             child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Stops a process without ending it, or lets it go on.
+    pub(crate) fn signal(&self, index: usize, signal: libc::c_int) -> Result<(), Failure> {
+        let Some(child) = &self.members[index].child else { return Ok(()) };
+        // SAFETY: kill has no memory effects; the child has not been waited for, so the id is still its own.
+        if unsafe { libc::kill(i32::try_from(child.id())?, signal) } != 0 {
+            return Err(io::Error::last_os_error().into());
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 mod consume;
 mod handle;
 mod outbox;
+mod own_end;
 mod plan;
 mod publish;
 
@@ -62,6 +63,12 @@ pub(crate) struct Job {
     /// Works events off with handlers, so many at once, and publishes what they can read.
     #[serde(default)]
     pub(crate) handlers: Option<usize>,
+    /// All events are in groups, and half of them are published and ended in transactions of the process's own.
+    #[serde(default)]
+    pub(crate) grouped: bool,
+    /// Environment variables of its own.
+    #[serde(default)]
+    pub(crate) environment: Vec<(String, String)>,
 }
 
 /// What the tasks of one process share.
@@ -74,6 +81,8 @@ struct Life {
     stop: AtomicBool,
     /// How many lives came before.
     incarnation: u64,
+    /// The connection for transactions of its own.
+    own: tokio::sync::Mutex<Option<tokio_postgres::Client>>,
 }
 
 impl Life {
@@ -125,7 +134,8 @@ async fn live(job: Job) -> Result<(), Failure> {
     let incarnation = history::files(&job.folder, Some(&job.process))?.len() as u64;
     let recorder = Recorder::start(&job.folder, &job.process)?;
     let queue = open(&job).await?;
-    let life = Arc::new(Life { job, queue, recorder, stop: AtomicBool::new(false), incarnation });
+    let life =
+        Arc::new(Life { job, queue, recorder, stop: AtomicBool::new(false), incarnation, own: Default::default() });
     life.recorder.note("ready")?;
     watch_parent(&life);
 

@@ -10,9 +10,12 @@
 mod binaries;
 mod pooler;
 mod process;
+mod proxy;
 mod server;
 mod shared;
+mod standby;
 
 pub use pooler::{PoolMode, Pooler};
+pub use proxy::Proxy;
 pub use server::{PgServer, PgSettings};
 pub use shared::{POSTGRES_VARIABLE, Shared, drop_database, fresh_database, shared};

@@ -42,11 +42,19 @@ pub struct PgSettings {
     pub max_connections: u32,
     /// Further lines of `postgresql.conf`; the last one of a name counts.
     pub extra: Vec<(String, String)>,
+    /// Environment variables of its processes.
+    pub environment: Vec<(String, String)>,
 }
 
 impl Default for PgSettings {
     fn default() -> Self {
-        Self { fsync: true, shared_buffers: "256MB".into(), max_connections: 200, extra: Vec::new() }
+        Self {
+            fsync: true,
+            shared_buffers: "256MB".into(),
+            max_connections: 200,
+            extra: Vec::new(),
+            environment: Vec::new(),
+        }
     }
 }
 
@@ -58,6 +66,7 @@ pub struct PgServer {
     folder: PathBuf,
     port: u16,
     postmaster: Option<Child>,
+    environment: Vec<(String, String)>,
     watchdog: Option<(Child, ChildStdin)>,
 }
 
@@ -67,6 +76,15 @@ impl PgServer {
     /// # Errors
     /// When there are no server programs, or they fail; the message says what to do, or ends with the server's log.
     pub fn start(settings: PgSettings) -> io::Result<Self> {
+        let mut server = Self::prepare()?;
+        server.environment = settings.environment.clone();
+        server.initdb(&settings)?;
+        server.launch_anywhere()?;
+        Ok(server)
+    }
+
+    /// A folder for a server, and a watchdog over it.
+    pub(crate) fn prepare() -> io::Result<Self> {
         let programs = binaries::folder()?;
         let user = binaries::unprivileged()?;
         let folder = tempfile::Builder::new().prefix("tidegate-pg-").tempdir()?.keep();
@@ -75,15 +93,18 @@ impl PgServer {
         }
         // From here on the watchdog removes the folder, also when the rest of the start fails.
         let watchdog = Some(start_watchdog(&folder)?);
-        let mut server = Self { programs, user, folder, port: 0, postmaster: None, watchdog };
-        server.initdb(&settings)?;
+        Ok(Self { programs, user, folder, port: 0, postmaster: None, watchdog, environment: Vec::new() })
+    }
+
+    /// Starts the server on a free port.
+    pub(crate) fn launch_anywhere(&mut self) -> io::Result<()> {
         // Between finding a free port and using it, somebody else may take it.
         let mut attempts = 0;
         loop {
-            server.port = free_port()?;
-            match server.launch() {
+            self.port = free_port()?;
+            match self.launch() {
                 Err(error) if attempts < 3 && error.to_string().contains("Address already in use") => attempts += 1,
-                answer => return answer.map(|()| server),
+                answer => return answer,
             }
         }
     }
@@ -109,8 +130,11 @@ impl PgServer {
     /// One of the programs that came with the server, such as `pg_dump`; else the one in `PATH`.
     #[must_use]
     pub fn program(&self, name: &str) -> PathBuf {
-        let beside = self.programs.join(name);
-        if beside.is_file() { beside } else { PathBuf::from(name) }
+        // The server itself may only be linked to from where it was found.
+        let real = self.programs.join("postgres").canonicalize().ok();
+        let real = real.as_deref().and_then(Path::parent).map(|folder| folder.join(name));
+        let beside = [Some(self.programs.join(name)), real].into_iter().flatten().find(|path| path.is_file());
+        beside.unwrap_or_else(|| PathBuf::from(name))
     }
 
     /// The postmaster's process id while it runs.
@@ -178,6 +202,25 @@ impl PgServer {
         self.launch()
     }
 
+    /// Waits until a server answers again that may have ended by itself; one that is gone is started on its data.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn revive(&mut self) -> io::Result<()> {
+        let url = self.url("postgres");
+        wait_until("the server's return", PATIENCE, || {
+            let gone = match &mut self.postmaster {
+                Some(postmaster) => postmaster.try_wait()?.is_some(),
+                None => true,
+            };
+            if gone {
+                self.kill()?;
+                self.launch()?;
+            }
+            Ok(execute(&url, "SELECT 1").is_ok())
+        })
+    }
+
     /// Stops the server and removes its folder, as dropping it does.
     pub fn stop(self) {
         drop(self);
@@ -213,6 +256,7 @@ impl PgServer {
         let skip = log.metadata()?.len();
         let postmaster = self
             .command("postgres")
+            .envs(self.environment.iter().cloned())
             .arg("-D")
             .arg(self.folder.join("data"))
             .args(["-p", &self.port.to_string()])
@@ -245,8 +289,8 @@ impl PgServer {
 
     /// One of PostgreSQL's programs, as the unprivileged user and in a process group of its own, so that a ^C in the
     /// terminal is left to us.
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.programs.join(program));
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.program(program));
         command.current_dir(&self.folder).stdin(Stdio::null()).process_group(0);
         if let Some(user) = self.user {
             command.uid(user.uid).gid(user.gid);

@@ -45,7 +45,7 @@ fn check_apart(before: &Tenure<'_>, after: &Tenure<'_>, report: &mut Report) {
             "entry {id}: {} took token {} before {} took token {}",
             after.process, after.claim.token, before.process, before.claim.token
         );
-        report.violate(Invariant::TokensRise, detail);
+        report.violate(Invariant::TokensInTime, detail);
     }
     let end = before.earliest_end();
     if after.claim.claimed_at + CLOCK_STEP < end {

@@ -84,7 +84,7 @@ impl Story {
     }
 
     fn kinds(&self) -> Vec<Invariant> {
-        let report = check(&self.ops, &self.state, Rules { drained: false });
+        let report = check(&self.ops, &self.state, Rules { drained: false, ..Rules::default() });
         let mut kinds: Vec<Invariant> = report.violations.iter().map(|violation| violation.invariant).collect();
         kinds.dedup();
         kinds
@@ -92,7 +92,7 @@ impl Story {
 
     #[track_caller]
     fn holds(&self) {
-        let report = check(&self.ops, &self.state, Rules { drained: false });
+        let report = check(&self.ops, &self.state, Rules { drained: false, ..Rules::default() });
         assert!(report.violations.is_empty(), "{}", report.explain());
     }
 
@@ -114,7 +114,7 @@ fn a_good_history_passes() {
     story.offer(5, "k2", None, false, None).offer(6, "k3", None, false, unknown()).live(3, 0, 0);
     story.op("s", 3000, Intent::Census, Some(Outcome::Counted { events: 5, waiting: 2, leased: 1, ended: 2 }));
     story.holds();
-    let report = check(&story.ops, &story.state, Rules { drained: true });
+    let report = check(&story.ops, &story.state, Rules { drained: true, ..Rules::default() });
     assert_eq!(report.violations.len(), 1);
     assert_eq!(report.violations[0].invariant, Invariant::Drained);
     assert!(report.explain().contains("entry 3"), "{}", report.explain());

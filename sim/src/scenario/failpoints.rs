@@ -50,7 +50,8 @@ fn hit(arena: &Arena, name: &str, passes: &[u32], settings: Settings) -> Verdict
     let mut none = Faults::spread(0, settings.rng());
     let no_strike = |_: &mut Fleet, _: &mut _| -> Result<(), Failure> { Ok(()) };
     drive(&mut fleet, events, &mut none, settings.limit(), no_strike)?;
-    let report = arena.judge(Rules { drained: true }).map_err(|error| format!("{name}: {error}"))?;
+    let report =
+        arena.judge(Rules { drained: true, ..Rules::default() }).map_err(|error| format!("{name}: {error}"))?;
     Ok(report.counts.to_string())
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rand::rngs::StdRng;
 use tokio_postgres::error::SqlState;
 
 use super::{Arena, Faults, Settings, Verdict, drive, kill_one, runtime, server};
@@ -23,12 +24,23 @@ type Durable = HashMap<(i64, String), i64>;
 pub(crate) fn run(settings: Settings) -> Verdict {
     let server = server()?;
     let arena = Arena::postgres(&server, settings)?;
-    let verdict = work(&arena, settings);
+    let processes = processes(settings);
+    let verdict = work(&arena, settings, |fleet, rng| kill_one(fleet, processes, rng));
     arena.conclude(verdict)
 }
 
-fn work(arena: &Arena, settings: Settings) -> Verdict {
-    let processes = settings.processes.unwrap_or(4).max(1);
+/// How many processes handle events.
+pub(crate) fn processes(settings: Settings) -> usize {
+    settings.processes.unwrap_or(4).max(1) as usize
+}
+
+/// Has processes handle events while `strike` befalls them, and checks what came of it.
+pub(crate) fn work(
+    arena: &Arena,
+    settings: Settings,
+    strike: impl FnMut(&mut Fleet, &mut StdRng) -> Result<(), Failure>,
+) -> Verdict {
+    let processes = processes(settings) as u32;
     let events = settings.events.unwrap_or(20_000);
     let kills = settings.kills.unwrap_or(60);
     runtime()?.block_on(create_effects(&arena.address))?;
@@ -41,7 +53,7 @@ fn work(arena: &Arena, settings: Settings) -> Verdict {
     jobs.push(arena.sampler());
     let mut fleet = Fleet::start(jobs)?;
     let mut faults = Faults::spread(kills, settings.rng());
-    drive(&mut fleet, events, &mut faults, settings.limit(), |fleet, rng| kill_one(fleet, processes as usize, rng))?;
+    drive(&mut fleet, events, &mut faults, settings.limit(), strike)?;
     let durable = witness.stop()?;
     let evidence = runtime()?.block_on(gather(&arena.address, durable))?;
     let all = Handlers { plain: &PLAIN, in_tx: IN_TX };

@@ -38,7 +38,7 @@ fn work(arena: &Arena, settings: Settings) -> Verdict {
     let mut fleet = Fleet::start(vec![job])?;
     let deaths = until_drained(&mut fleet, settings)?;
     fleet.stop(STOP_WITHIN)?;
-    let report = arena.judge(Rules { drained: true })?;
+    let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
     let state = arena.state()?;
     let poison = state.log.iter().find(|row| row.key.ends_with("/poison")).ok_or("the poison is not in the log")?;
     if poison.status != End::CompletedWithErrors.code() || poison.attempts != ATTEMPTS || deaths != ATTEMPTS {

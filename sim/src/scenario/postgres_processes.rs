@@ -21,6 +21,6 @@ fn work(arena: &Arena, settings: Settings) -> Verdict {
     let mut faults = Faults::spread(kills, settings.rng());
     let total = u64::from(processes) * events;
     drive(&mut fleet, total, &mut faults, settings.limit(), |fleet, rng| kill_one(fleet, processes as usize, rng))?;
-    let report = arena.judge(Rules { drained: true })?;
+    let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
     Ok(format!("{processes} processes, {} starts: {}", fleet.starts, report.counts))
 }

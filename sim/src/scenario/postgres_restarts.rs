@@ -29,6 +29,6 @@ fn work(arena: &Arena, server: &mut PgServer, settings: Settings) -> Verdict {
         std::thread::sleep(Duration::from_millis(rng.random_range(0..1_500)));
         Ok(server.restart()?)
     })?;
-    let report = arena.judge(Rules { drained: true })?;
+    let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
     Ok(format!("{kills} restarts of Postgres: {}", report.counts))
 }

@@ -18,6 +18,6 @@ fn work(arena: &Arena, settings: Settings) -> Verdict {
     let mut fleet = Fleet::start(vec![Job { census_ms: Some(50), ..arena.job("w0", events) }])?;
     let mut faults = Faults::spread(kills, settings.rng());
     drive(&mut fleet, events, &mut faults, settings.limit(), |fleet, rng| kill_one(fleet, 1, rng))?;
-    let report = arena.judge(Rules { drained: true })?;
+    let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
     Ok(format!("{} starts: {}", fleet.starts, report.counts))
 }

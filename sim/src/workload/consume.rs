@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use tidegate::{Claimed, End, Finalize, QueuedEvent};
 use tokio::task::JoinSet;
 
-use super::{Failure, Life, outcome_of, plan};
+use super::{Failure, Life, outcome_of, own_end, plan};
 use crate::history::{Claim, Intent, Outcome};
 use crate::state::key_of;
 
@@ -90,6 +90,10 @@ pub(super) fn record(claimed: &Claimed) -> Claim {
 async fn handle(life: Arc<Life>, mut event: QueuedEvent, way: u32, pause_ms: u64) -> Result<(), Failure> {
     let pause = Duration::from_millis(pause_ms);
     match way {
+        0..840 if life.job.grouped && pause_ms % 2 == 0 => {
+            let intent = finalize(&event, End::Completed);
+            own_end::complete(&life, event, intent).await
+        }
         0..840 => complete(&life, event, End::Completed).await,
         840..860 => complete(&life, event, End::CompletedWithErrors).await,
         860..910 => give_back(&life, event, false, Duration::ZERO).await,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rusqlite::ErrorCode;
 use tidegate::NewEvent;
 use tokio_postgres::{Client, NoTls};
 
@@ -96,7 +97,9 @@ fn on_file(connection: &mut Option<rusqlite::Connection>, path: &str, events: &[
     tokio::task::block_in_place(|| work(connection)).unwrap_or_else(|error| {
         *connection = None;
         match error.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => unknown(error),
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => unknown(error),
+            // A commit that failed so may have been one.
+            Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) => unknown(error),
             _ => Outcome::Refused { error: error.to_string() },
         }
     })

@@ -88,9 +88,10 @@ impl Plan {
 fn event(job: &Job, number: u64) -> Planned {
     let mut rng = StdRng::seed_from_u64(mix(&[job.seed, hash(&job.process), number]));
     let key = format!("{}#{number}", job.process);
-    // Events for handlers are all tried again after a kill, so that none of their number is missing.
-    let once = rng.random_ratio(1, 8) || job.handlers.is_some();
-    let group = (job.groups > 0 && rng.random_ratio(1, 5)).then(|| format!("g{}", rng.random_range(0..job.groups)));
+    // Where a number of events must be reached, all are tried again after a kill, so that none of it is missing.
+    let once = rng.random_ratio(1, 8) || job.handlers.is_some() || job.grouped;
+    let group = (job.groups > 0 && (job.grouped || rng.random_ratio(1, 5)))
+        .then(|| format!("g{}", rng.random_range(0..job.groups)));
     let padding = rng.random_range(0..200);
     let mut event = match job.handlers {
         Some(_) => NewEvent::new(TASK, format!("\"{key}\"\n{}", " ".repeat(padding))),
@@ -140,6 +141,8 @@ mod tests {
             poison: false,
             max_attempts: 20,
             handlers: None,
+            grouped: false,
+            environment: Vec::new(),
         }
     }
 

@@ -33,7 +33,7 @@ async fn publisher(life: Arc<Life>, plan: Arc<Mutex<Plan>>, number: u64) -> Resu
         if life.stopped() {
             break;
         }
-        let way = rng.random_range(0..100);
+        let way = if life.job.grouped && rng.random() { 95 } else { rng.random_range(0..100) };
         let planned = take(if way < 70 {
             1
         } else if way < 90 {

@@ -15,7 +15,7 @@ use tokio_postgres::types::ToSql;
 
 use super::catalog::{Catalog, Lane, Queue};
 use super::connection::{Begin, Prelude, Tx};
-use super::errors::Fault;
+use super::errors::{Fault, both};
 use super::groups::{Groups, borrowed};
 use super::items::micros;
 use super::marks::{Advance, First, Mark};
@@ -341,8 +341,8 @@ impl Inner {
             true => (&self.sql.facts_bounded, &params[..]),
         };
         let (drawn, facts) = join(tx.draw_xid(), tx.query(sql, params)).await;
-        drawn?;
-        read_facts(&facts?)
+        let ((), facts) = both(drawn, facts)?;
+        read_facts(&facts)
     }
 
     /// Entries without a gap have events without a gap, but for what clocks did: one walk along the primary key finds
@@ -356,8 +356,7 @@ impl Inner {
             true => (&self.sql.facts_between_bounded, &params[..]),
         };
         let (drawn, rows) = join(tx.draw_xid(), tx.query(sql, params)).await;
-        drawn?;
-        let rows = rows?;
+        let ((), rows) = both(drawn, rows)?;
         let ours = rows.len() == ids.len()
             && rows.iter().zip(ids).all(|(row, id)| row.get::<_, i64>(row::FACT_COLUMNS) == *id);
         if ours { read_facts(&rows).map(Some) } else { Ok(None) }

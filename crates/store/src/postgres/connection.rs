@@ -389,6 +389,11 @@ impl Database {
         // Work that did not get as far as its prelude has failed or has nothing to go by.
         let prelude = begun.map(|prelude| prelude.or_else(|| tx.prelude.get().copied()));
         let accepted = prelude.and_then(|prelude| prelude.map_or(Ok(()), accept));
+        // The work's statement may have failed first: what the other was told of then is only that.
+        let accepted = match accepted {
+            Err(after) if after.is_aftermath() && worked.is_err() => Ok(()),
+            accepted => accepted,
+        };
         let sound = if tx.failed.load(Ordering::Acquire) { Err(ignored_failure().into()) } else { Ok(()) };
         let value = match accepted.and(worked).and_then(|value| sound.map(|()| value)) {
             Ok(value) => value,

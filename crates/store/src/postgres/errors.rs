@@ -75,6 +75,11 @@ impl Fault {
         }
     }
 
+    /// Whether it only says that another statement of the transaction had failed before.
+    pub(super) fn is_aftermath(&self) -> bool {
+        matches!(self, Self::Final(error) if database_error(error).is_some_and(|said| said.code() == &SqlState::IN_FAILED_SQL_TRANSACTION))
+    }
+
     /// The error a caller sees when nothing more can be tried.
     pub(super) fn into_error(self) -> Error {
         match self {
@@ -129,11 +134,24 @@ pub(super) fn specific(error: Error) -> Error {
     }
 }
 
-/// What a login or a right was refused for, and what to do. It names users and tables, so that only the log may tell.
-fn refusal(error: &Error) -> Option<(&'static str, String)> {
+/// The answers of two statements that were sent at once. Where both failed, the failure that the other one follows from.
+pub(super) fn both<A, B>(one: Result<A, Fault>, other: Result<B, Fault>) -> Result<(A, B), Fault> {
+    match (one, other) {
+        (Err(after), Err(fault)) if after.is_aftermath() => Err(fault),
+        (one, other) => Ok((one?, other?)),
+    }
+}
+
+/// What the database itself said.
+fn database_error(error: &Error) -> Option<&tokio_postgres::error::DbError> {
     // An error shares its cause, so that the cause is found behind the pointer.
     let shared = std::error::Error::source(error)?.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>()?;
-    let db = shared.downcast_ref::<tokio_postgres::Error>()?.as_db_error()?;
+    shared.downcast_ref::<tokio_postgres::Error>()?.as_db_error()
+}
+
+/// What a login or a right was refused for, and what to do. It names users and tables, so that only the log may tell.
+fn refusal(error: &Error) -> Option<(&'static str, String)> {
+    let db = database_error(error)?;
     let hint = match db.code().code().get(..2)? {
         "28" => "the database refused the login: check user and password in the URL",
         "3D" => "the database does not exist: create it or check the URL",

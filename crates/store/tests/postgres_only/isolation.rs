@@ -98,3 +98,21 @@ async fn an_old_snapshot_is_told_what_to_do() {
     assert_eq!(store.publish_in(&tx, vec![keyed()]).await.unwrap()[0].outcome, PublishOutcome::Duplicate);
     tx.commit().await.unwrap();
 }
+
+/// The claim's statement waits for the table while it is prepared; the one beside it then hears only that the transaction
+/// is broken.
+#[tokio::test]
+async fn a_claim_whose_statement_is_cut_off_is_busy() {
+    let database = Database::new().await;
+    let name = database.0.rsplit('/').next().unwrap().to_owned();
+    database.execute(&format!("ALTER DATABASE {name} SET statement_timeout = '300ms'")).await;
+    let store = database.open().await;
+    publish(&store, vec![event("a")]).await;
+    let other = database.connect().await;
+    other.batch_execute("BEGIN; LOCK TABLE tidegate.event_queue IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let error = store.claim(want(1)).await.unwrap_err();
+    assert_eq!(error.kind(), tidegate_store::ErrorKind::Busy, "{error}");
+    other.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(store.claim(want(1)).await.unwrap().len(), 1);
+    store.close().await;
+}

@@ -1,0 +1,164 @@
+//! What a soak looks at: memory of this process, sizes of the database, latency.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::load::Load;
+use crate::Result;
+
+/// Where the queue is.
+#[derive(Debug)]
+pub(super) enum Database {
+    Sqlite(PathBuf),
+    Postgres(String),
+}
+
+/// The series that are judged, by name, with their unit.
+pub(super) const SERIES: [(&str, &str); 6] = [
+    ("resident memory", "MiB"),
+    ("tables", "MiB"),
+    ("indexes", "MiB"),
+    ("write-ahead log", "MiB"),
+    ("files", "MiB"),
+    ("p99 publish to handled", "ms"),
+];
+
+/// What one moment looked like.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Sample {
+    pub(super) minute: f64,
+    pub(super) published: u64,
+    pub(super) handled: u64,
+    pub(super) redriven: u64,
+    pub(super) forgotten: u64,
+    /// As [`SERIES`] names them; nothing where the database does not tell.
+    pub(super) values: [Option<f64>; 6],
+}
+
+impl fmt::Display for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} min: {} published, {} handled", self.minute, self.published, self.handled)?;
+        for ((name, unit), value) in SERIES.iter().zip(self.values) {
+            if let Some(value) = value {
+                write!(f, ", {name} {value:.1} {unit}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Looks at everything now.
+///
+/// # Errors
+/// When the system or the database does not tell.
+pub(super) async fn sample(begun: Instant, load: &Load, database: &Database) -> Result<Sample> {
+    let sizes = database.sizes().await?;
+    let [tables, indexes, log, files] = sizes.map(|bytes| bytes.map(mebibytes));
+    let count = |number: &std::sync::atomic::AtomicU64| number.load(Ordering::Relaxed);
+    Ok(Sample {
+        minute: begun.elapsed().as_secs_f64() / 60.0,
+        published: count(&load.published),
+        handled: count(&load.handled),
+        redriven: count(&load.redriven),
+        forgotten: count(&load.forgotten),
+        values: [Some(mebibytes(resident()?)), tables, indexes, log, files, p99(load.latencies())],
+    })
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+fn resident() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no resident memory is told")?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kib << 10)
+}
+
+fn p99(mut latencies: Vec<f32>) -> Option<f64> {
+    latencies.sort_by(f32::total_cmp);
+    let place = (latencies.len() * 99).div_ceil(100);
+    latencies.get(place.saturating_sub(1)).map(|value| f64::from(*value))
+}
+
+impl Database {
+    pub(super) fn address(&self) -> String {
+        match self {
+            Self::Sqlite(path) => format!("sqlite:{}", path.display()),
+            Self::Postgres(url) => url.clone(),
+        }
+    }
+
+    /// Bytes of tables, indexes, the write-ahead log and the files.
+    async fn sizes(&self) -> Result<[Option<u64>; 4]> {
+        match self {
+            Self::Sqlite(path) => {
+                let length = |path: PathBuf| std::fs::metadata(path).map_or(0, |about| about.len());
+                let log = length(PathBuf::from(format!("{}-wal", path.display())));
+                let connection = rusqlite::Connection::open(path)?;
+                connection.busy_timeout(std::time::Duration::from_secs(10))?;
+                let pragma =
+                    |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0));
+                // SQLite does not say which pages are an index's: those in use count as tables.
+                let used = (pragma("page_count")? - pragma("freelist_count")?) * pragma("page_size")?;
+                Ok([Some(u64::try_from(used)?), None, Some(log), Some(length(path.clone()))])
+            }
+            Self::Postgres(url) => {
+                let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
+                // It ends with the client; what goes wrong on it, the client's calls say.
+                tokio::spawn(connection);
+                let sql = "SELECT coalesce(sum(pg_table_size(c.oid)), 0)::bigint,
+                                  coalesce(sum(pg_indexes_size(c.oid)), 0)::bigint,
+                                  (SELECT sum(size)::bigint FROM pg_ls_waldir()), pg_database_size(current_database())
+                           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                           WHERE n.nspname = 'tidegate' AND c.relkind = 'r'";
+                let row = client.query_one(sql, &[]).await?;
+                let bytes = |column: usize| row.try_get::<_, i64>(column).map(|size| Some(size.unsigned_abs()));
+                Ok([bytes(0)?, bytes(1)?, bytes(2)?, bytes(3)?])
+            }
+        }
+    }
+}
+
+/// All samples as a table.
+pub(super) fn csv(samples: &[Sample]) -> String {
+    let mut text = String::from("minute,published,handled,redriven,forgotten");
+    for (name, unit) in SERIES {
+        text.push_str(&format!(",{} ({unit})", name));
+    }
+    text.push('\n');
+    for sample in samples {
+        let Sample { minute, published, handled, redriven, forgotten, values } = sample;
+        text.push_str(&format!("{minute:.2},{published},{handled},{redriven},{forgotten}"));
+        for value in values {
+            text.push_str(&value.map_or(",".into(), |value| format!(",{value:.3}")));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles() {
+        assert_eq!(p99(Vec::new()), None);
+        assert_eq!(p99(vec![7.0]), Some(7.0));
+        assert_eq!(p99((1..=200).map(|number| number as f32).collect()), Some(198.0));
+    }
+
+    #[test]
+    fn a_table_has_a_column_for_each_series() {
+        let values = [Some(1.0), Some(2.0), None, Some(3.0), Some(4.0), Some(5.5)];
+        let sample = Sample { minute: 1.0, published: 9, handled: 8, redriven: 1, forgotten: 0, values };
+        let text = csv(&[sample]);
+        let counts: Vec<usize> = text.lines().map(|line| line.matches(',').count()).collect();
+        assert_eq!(counts, [10, 10]);
+        assert!(text.ends_with("1.00,9,8,1,0,1.000,2.000,,3.000,4.000,5.500\n"), "{text}");
+    }
+}
