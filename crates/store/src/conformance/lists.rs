@@ -380,7 +380,12 @@ pub(super) async fn audit_and_workers_in_pages(scene: Scene) {
     let queues = [default_queue(), of(7, "mail")];
     store.put_queue(&queues[1], QueueChange::default()).await.unwrap();
     for number in 0..7 {
-        let consumer = |queue: &QueueName| Consumer { worker: format!("w{number}"), queue: queue.clone(), types: None };
+        let consumer = |queue: &QueueName| Consumer {
+            worker: format!("w{number}"),
+            queue: queue.clone(),
+            types: None,
+            tags: Vec::new(),
+        };
         store.consumers_seen(queues.iter().map(consumer).collect()).await.unwrap();
     }
     let (mut names, mut query) =
