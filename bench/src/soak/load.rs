@@ -139,7 +139,7 @@ impl Load {
     fn verdict(&self, event: &QueuedEvent, number: u64) -> Verdict {
         if event.generation > 1 || event.attempts > 1 {
             Verdict::Good
-        } else if number % FAILED == 0 {
+        } else if number.is_multiple_of(FAILED) {
             Verdict::Bad
         } else if number % RETRIED == 1 {
             Verdict::Again

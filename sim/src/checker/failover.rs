@@ -8,6 +8,9 @@ use super::{Invariant, Report, check_census, check_drained, check_refused};
 use crate::history::{Answer, Claim, Intent, Op, Outcome};
 use crate::state::State;
 
+/// Who was given an entry, when, and what the claim said.
+type Given<'a> = (&'a str, i64, &'a Claim);
+
 /// How much was lost, and how much was there to go wrong.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Tally {
@@ -75,7 +78,7 @@ fn check_publishes(history: &[Op], state: &State, over: i64, report: &mut Report
 
 /// Whoever acts under a lease is the one whom the new primary gave it to, if it gave it to anybody.
 fn check_leases(history: &[Op], over: i64, report: &mut Report, tally: &mut Tally) {
-    let mut given: HashMap<(i64, i64), Vec<(&str, i64, &Claim)>> = HashMap::new();
+    let mut given: HashMap<(i64, i64), Vec<Given<'_>>> = HashMap::new();
     for op in history {
         if let Some(Outcome::Claimed { claims }) = &op.outcome {
             for claim in claims {

@@ -201,7 +201,7 @@ fn a_token_given_twice_or_falling_is_seen() {
     story.breaks(Invariant::TokensRise);
     let mut story = Story::default();
     story.published(1, "k1", 1).live(1, 2, 2).claim("a", 2, 1, 2, 2).claim("b", 3000, 1, 1, 1);
-    assert!(story.kinds().contains(&Invariant::TokensRise));
+    assert!(story.kinds().contains(&Invariant::TokensInTime));
     let mut story = Story::default();
     story.published(1, "k1", 1).live(1, 1, 1).claim("a", 2, 1, 2, 1).breaks(Invariant::TokensRise);
 }

@@ -90,7 +90,7 @@ pub(super) fn record(claimed: &Claimed) -> Claim {
 async fn handle(life: Arc<Life>, mut event: QueuedEvent, way: u32, pause_ms: u64) -> Result<(), Failure> {
     let pause = Duration::from_millis(pause_ms);
     match way {
-        0..840 if life.job.grouped && pause_ms % 2 == 0 => {
+        0..840 if life.job.grouped && pause_ms.is_multiple_of(2) => {
             let intent = finalize(&event, End::Completed);
             own_end::complete(&life, event, intent).await
         }

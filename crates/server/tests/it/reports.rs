@@ -96,10 +96,11 @@ async fn an_abandoned_event_says_so(scene: Scene) {
 }
 
 async fn a_worker_is_alive_right_after_its_call(scene: Scene) {
-    let id = scene.publish("a").await;
-    assert_eq!(scene.get(&format!("/events/{id}/why")).await.expect(200)["reason"], "no_live_consumer");
-    let none = scene.get("/events/subscribe?tags=other&worker_id=w").await;
+    let alone = scene.publish("other").await;
+    assert_eq!(scene.get(&format!("/events/{alone}/why")).await.expect(200)["reason"], "no_live_consumer");
+    let none = scene.get("/events/subscribe?tags=a&worker_id=w").await;
     assert_eq!(none.status.as_u16(), 204);
+    let id = scene.publish("a").await;
     assert_eq!(scene.get(&format!("/events/{id}/why")).await.expect(200)["reason"], "ready");
     scene.close().await;
 }

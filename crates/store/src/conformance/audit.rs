@@ -95,7 +95,7 @@ pub(super) async fn what_is_done_by_hand_says_who(scene: Scene) {
     assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, false]);
     let (ann, why) = (Some("ann".to_owned()), Some("why".to_owned()));
     let redriven = (Action::Redriven, ann.clone(), 2, why.clone());
-    assert_eq!(trail(ids[0]).await, [redriven.clone()]);
+    assert_eq!(trail(ids[0]).await, std::slice::from_ref(&redriven));
     let held = pick_one(&store, "w:1").await;
     let items = vec![hand(ids[0], None), hand(ids[2], Some("ann")), hand(ids[2], Some("bob")), hand(unknown, None)];
     let answers = store.cancel_by_hand(items).await.unwrap();

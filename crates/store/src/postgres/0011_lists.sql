@@ -15,11 +15,6 @@ CREATE INDEX event_queue_client ON {ns}.event_queue (client_id, id) WHERE client
 CREATE INDEX event_queue_waiting ON {ns}.event_queue (lane, id) WHERE place IN (1, 2);
 CREATE INDEX event_log_client ON {ns}.event_log (client_id, status, id) WHERE client_id IS NOT NULL AND superseded <> 1;
 CREATE INDEX event_log_lane ON {ns}.event_log (lane, status, id) WHERE superseded <> 1;
--- Workers of two clients may have one name; each row is in one of these.
-CREATE INDEX event_log_worker ON {ns}.event_log (worker, status, id)
-    WHERE worker IS NOT NULL AND client_id IS NULL AND superseded <> 1;
-CREATE INDEX event_log_worker_client ON {ns}.event_log (client_id, worker, status, id)
-    WHERE client_id IS NOT NULL AND worker IS NOT NULL AND superseded <> 1;
 -- What was redriven is passed over in none of the lists.
 DROP INDEX {ns}.event_log_ends;
 CREATE INDEX event_log_ends ON {ns}.event_log (status, id) WHERE status > 0 AND superseded <> 1;

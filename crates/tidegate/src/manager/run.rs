@@ -167,8 +167,10 @@ impl Run {
         let consumer = self.inner.consumer.clone();
         let most = self.inner.around.queue.shared().options.limits.batch_items.max(1);
         let (count, interval) = (room.min(most), options.poll_interval);
-        // Whoever goes beside another claim does not wait: one who waits is enough.
-        let waits = self.mode == Mode::Forever && self.claiming.is_empty();
+        // Whoever goes beside another claim does not wait: one who waits is enough. After trouble it does not either, so that
+        // health says at once that it is over.
+        let in_trouble = self.pause > FIRST_PAUSE;
+        let waits = self.mode == Mode::Forever && self.claiming.is_empty() && !in_trouble;
         self.asked += count;
         self.claiming.push(Box::pin(async move {
             let claimed = match waits {

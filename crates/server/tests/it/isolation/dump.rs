@@ -35,7 +35,7 @@ impl Dump {
         let mut dump = Self::default();
         for table in tables {
             let mut all = db.prepare(&format!("SELECT * FROM \"{table}\"")).unwrap();
-            let names: Vec<String> = all.column_names().into_iter().map(str::to_owned).collect();
+            let names: Vec<String> = all.column_names().map(str::to_owned).collect();
             let read = |row: &rusqlite::Row<'_>| {
                 let column = |(at, name): (usize, &String)| (name.clone(), value(row.get_ref(at).unwrap()));
                 Ok(names.iter().enumerate().map(column).collect::<Row>())

@@ -33,7 +33,9 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
     let neutral = |value: Value| Some(Filler::Neutral(value.as_array().cloned().unwrap_or_default()));
     match name {
         "id" => Some(Filler::Of(|party| party.ids.iter().map(|id| json!(id)).collect())),
-        "cursor" => Some(Filler::Of(|party| party.ids.iter().map(|id| json!(id.to_string())).collect())),
+        "cursor" | "logs_cursor" => {
+            Some(Filler::Of(|party| party.ids.iter().map(|id| json!(id.to_string())).collect()))
+        }
         "lease" => Some(Filler::Of(|party| party.leases.iter().map(|lease| json!(lease)).collect())),
         "name" if path.starts_with("/projections") => Some(Filler::Of(|party| vec![json!(party.word("projection"))])),
         "key" | "after" => Some(Filler::Of(|party| vec![json!(party.word("key"))])),
@@ -53,7 +55,7 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
         "from" => neutral(json!(["2020-01-01T00:00:00Z"])),
         "to" => neutral(json!(["2100-01-01T00:00:00Z"])),
         "include_logs" | "require_lease" => neutral(json!([true])),
-        "limit" => neutral(json!([1, 100])),
+        "limit" | "logs_limit" => neutral(json!([1, 100])),
         "offset" | "priority" | "delay_seconds" => neutral(json!([1])),
         "wait" => neutral(json!([0])),
         "lease_seconds" => neutral(json!([3600])),
