@@ -8,8 +8,9 @@ use serde_json::{Map, Value};
 use super::parties::Party;
 use crate::scene::Scene;
 
-/// Columns that say when something was last used, which time alone changes.
-const TIME_ALONE: [&str; 2] = ["last_used_at", "used_at"];
+/// Columns that say when something was last used or seen, which time alone changes: a server tells of the workers it knows
+/// every few seconds.
+const TIME_ALONE: [&str; 3] = ["last_used_at", "used_at", "seen_at"];
 
 /// Counts over all clients by a name that any of them may use.
 const SUMS: [&str; 1] = ["tag_counts"];

@@ -17,7 +17,7 @@ use crate::scene::{Answer, PATIENCE, Scene, send};
 const FOR_NO_CLIENT: [&str; 5] =
     ["metrics", "list_projections", "show_projection", "remove_projection", "projection_document"];
 /// Fields that differ between two databases, or with the time that passes.
-const NUMBERS: [&str; 4] = ["id", "event_id", "holds", "next_cursor"];
+const NUMBERS: [&str; 6] = ["id", "event_id", "event_tsid", "holds", "next_cursor", "logs_next_cursor"];
 const TIMES: [&str; 2] = ["stale", "age_seconds"];
 
 /// Who comes first.
