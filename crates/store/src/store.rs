@@ -25,7 +25,7 @@ use crate::work::{ByHand, WorkStore};
 pub type Batch<T> = Vec<Result<T>>;
 
 /// The version of the schema that this program writes.
-pub const SCHEMA_VERSION: i32 = 12;
+pub const SCHEMA_VERSION: i32 = 13;
 
 /// A database that keeps events.
 ///

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use deadpool_postgres::{
-    Hook, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, TimeoutType, Timeouts,
+    Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, TimeoutType, Timeouts,
 };
 use futures_util::future::{BoxFuture, join};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -92,11 +92,18 @@ pub(super) fn pool(target: Target, options: &PostgresOptions) -> Result<Pool> {
         create: Some(options.connect_timeout),
         recycle: Some(options.connect_timeout),
     };
-    // What is acknowledged must be on disk, whatever the server's default is.
-    let durable = Hook::async_fn(|client, _| {
+    // What is acknowledged must be on disk, whatever the server's default is; and leases must not be given under tokens that
+    // were given before a failover.
+    let enter: Arc<str> = format!(
+        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
+         SELECT {}.enter_history()",
+        options.schema()
+    )
+    .into();
+    let entered = Hook::async_fn(move |client, _| {
+        let enter = Arc::clone(&enter);
         Box::pin(async move {
-            let sql = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
-            client.simple_query(sql).await.map_err(deadpool_postgres::HookError::Backend)?;
+            client.simple_query(&enter).await.map_err(HookError::Backend)?;
             Ok(())
         })
     });
@@ -104,7 +111,7 @@ pub(super) fn pool(target: Target, options: &PostgresOptions) -> Result<Pool> {
         .max_size(options.max_connections)
         .timeouts(timeouts)
         .runtime(deadpool_postgres::Runtime::Tokio1)
-        .post_create(durable)
+        .post_create(entered)
         .build()
         .map_err(|error| Error::invalid("the connection pool cannot be built").with_source(error))
 }

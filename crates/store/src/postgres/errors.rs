@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use deadpool_postgres::TimeoutType;
+use deadpool_postgres::{HookError, TimeoutType};
 use tokio_postgres::error::SqlState;
 
 use crate::error::{Error, ErrorKind};
@@ -45,7 +45,8 @@ impl From<tokio_postgres::Error> for Error {
 impl From<deadpool_postgres::PoolError> for Fault {
     fn from(error: deadpool_postgres::PoolError) -> Self {
         match error {
-            deadpool_postgres::PoolError::Backend(error) => match classify(error) {
+            deadpool_postgres::PoolError::Backend(error)
+            | deadpool_postgres::PoolError::PostCreateHook(HookError::Backend(error)) => match classify(error) {
                 Fault::Final(error) if error.kind() != ErrorKind::Invalid && refusal(&error).is_none() => {
                     Self::Lost(error)
                 }

@@ -23,6 +23,7 @@ const STEPS: &[(i32, i32, &str)] = &[
     // A program that knows nothing of clients' counts would let them go wrong.
     (11, 11, include_str!("0011_lists.sql")),
     (12, 11, include_str!("0012_collations.sql")),
+    (13, 11, include_str!("0013_histories.sql")),
 ];
 
 /// How long a statement of a migration waits for a lock. Whoever comes after it waits behind it, so this is what a

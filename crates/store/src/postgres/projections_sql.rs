@@ -82,7 +82,8 @@ ON CONFLICT (name, version) DO NOTHING";
 /// Projections' primary key. One who asks again keeps what he has.
 const TAKE: &str = "
 UPDATE {ns}.projections p
-SET reader = $4, reader_until = {now} + $5::bigint * interval '1 microsecond', token = token + 1, updated_at = {now}
+SET reader = $4, reader_until = {now} + $5::bigint * interval '1 microsecond', updated_at = {now},
+    token = greatest(token + 1, (SELECT m.token_base FROM {ns}.meta m))
 WHERE name = $2 AND version = $3 AND state < 2 AND (reader IS NULL OR reader = $4 OR reader_until <= {now})
 RETURNING token, xid, id, state";
 

@@ -586,7 +586,7 @@ const LEASE: &str = "
     lease_until = coalesce($1::timestamptz, statement_timestamp()) + {length}::bigint * interval '1 microsecond',
     processing_started_at = coalesce($1::timestamptz, statement_timestamp()),
     updated_at = coalesce($1::timestamptz, statement_timestamp()),
-    token = q.token + 1, attempts = q.attempts + 1, worker = {worker}";
+    token = greatest(q.token + 1, (SELECT m.token_base FROM {ns}.meta m)), attempts = q.attempts + 1, worker = {worker}";
 
 /// The columns of a leased entry, as `claim::read_claimed` reads them.
 const LEASED: &str = "q.id, q.event_id, q.generation, q.attempts, q.max_attempts, q.token, q.processing_started_at, \

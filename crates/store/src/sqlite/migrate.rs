@@ -21,6 +21,8 @@ const STEPS: &[(i32, i32, &str)] = &[
     (11, 11, include_str!("0011_lists.sql")),
     // A step of PostgreSQL's: here text was always ordered by its bytes.
     (12, 11, ""),
+    // And one of servers with standbys.
+    (13, 11, ""),
 ];
 
 /// SQLite's moment in microseconds, in words that old versions know too.
