@@ -62,7 +62,7 @@ const fn at_most(name: &'static str, unit: &'static str, must: f64, aim: f64, wh
 }
 
 /// All disciplines, in the order of a full run.
-pub(crate) const DISCIPLINES: [Discipline; 55] = [
+pub(crate) const DISCIPLINES: [Discipline; 59] = [
     faster("postgres_drain", 1.0, 2.0, "claim + finalise in batches of 1,000 vs the textbook SQL loop"),
     faster("postgres_publish_many", 0.6, 0.85, "publish_many of 1,000 vs raw batched insert of the same rows"),
     faster("postgres_single_publish", 2.5, 4.0, "64 tasks calling publish vs raw single rows on 32 connections"),
@@ -120,6 +120,15 @@ pub(crate) const DISCIPLINES: [Discipline; 55] = [
     at_most("postgres_list_p99", "ms", 50.0, 10.0, "GET /events?limit=20 among ended events, the worst filter's p99"),
     at_most("postgres_list_client_p99", "ms", 10.0, 3.0, "the same for a client that owns one of 1,000 of them"),
     at_most("sqlite_list_p99", "ms", 50.0, 10.0, "GET /events?limit=20 among ended events, the worst filter's p99"),
+    requests(
+        "postgres_list_load_publish",
+        0.8,
+        0.95,
+        "POST /events while 8 clients send the worst list vs without them",
+    ),
+    level("postgres_list_load_p99", "the same, the p99 of a publish"),
+    requests("sqlite_list_load_publish", 0.8, 0.95, "POST /events while 8 clients send the worst list vs without them"),
+    level("sqlite_list_load_p99", "the same, the p99 of a publish"),
     at_most("server_rss_idle", "MiB", 60.0, 30.0, "resident memory of an idle server, SQLite inside"),
     at_most("server_rss_long_polls", "MiB", 150.0, 80.0, "the same while 2,000 subscribers wait, each for its own tag"),
     at_most("sqlite_long_polls_cpu", "%", 2.0, 1.0, "of a core, while 2,000 subscribers wait for what does not come"),

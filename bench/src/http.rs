@@ -17,6 +17,8 @@ const READ: usize = 4 << 10;
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
+    /// What every head begins with after its first line.
+    head: String,
     request: Vec<u8>,
     read: Vec<u8>,
 }
@@ -38,7 +40,15 @@ impl Connection {
     pub(crate) async fn open(address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, request: Vec::new(), read: Vec::new() })
+        // A server without keys answers only those who call it by a loopback name.
+        Ok(Self { stream, head: "host: localhost\r\n".into(), request: Vec::new(), read: Vec::new() })
+    }
+
+    /// The same, calling with a key.
+    #[must_use]
+    pub(crate) fn with_key(mut self, key: &str) -> Self {
+        self.head.push_str(&format!("authorization: Bearer {key}\r\n"));
+        self
     }
 
     /// Sends a request and waits for all of its answer.
@@ -87,7 +97,7 @@ impl Connection {
     /// When the connection breaks.
     pub(crate) async fn send(&mut self, method: &str, path: &str, body: &[u8]) -> Result<()> {
         self.request.clear();
-        for part in [method, " ", path, " HTTP/1.1\r\nhost: bench\r\n"] {
+        for part in [method, " ", path, " HTTP/1.1\r\n", &self.head] {
             self.request.extend_from_slice(part.as_bytes());
         }
         if !body.is_empty() {
@@ -129,6 +139,9 @@ fn head(read: &[u8]) -> Result<Option<(u16, usize, usize)>> {
 
 #[cfg(test)]
 mod tests {
+    use tidegate::EventQueue;
+    use tidegate_server::{Keyring, Options, Scope, Server};
+
     use super::*;
 
     #[test]
@@ -138,5 +151,34 @@ mod tests {
         assert_eq!(head(&whole[..30]).unwrap(), None);
         assert_eq!(head(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap(), Some((204, 27, 0)));
         assert!(head(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").is_err());
+    }
+
+    async fn status(required: bool, with_key: bool) -> u16 {
+        let folder = tempfile::tempdir().unwrap();
+        let queue = EventQueue::open(folder.path().join("tidegate.db").to_string_lossy()).await.unwrap();
+        let key = Keyring::new(queue.clone()).create("bench", &[Scope::Read], None).await.unwrap().secret;
+        let mut options = Options::default();
+        options.auth.required = required;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut connection = Connection::open(listener.local_addr().unwrap()).await.unwrap();
+        if with_key {
+            connection = connection.with_key(&key);
+        }
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let server = Server::new(queue.clone(), options).unwrap();
+        let stopped = async move { drop(stopped.await) };
+        let serving = tokio::spawn(async move { server.run(listener, stopped).await });
+        let status = connection.call("GET", "/events", b"").await.unwrap().status;
+        drop((stop, connection));
+        serving.await.unwrap().unwrap();
+        queue.close().await;
+        status
+    }
+
+    #[tokio::test]
+    async fn servers_let_the_load_in() {
+        assert_eq!(status(false, false).await, 200, "an open server");
+        assert_eq!(status(true, true).await, 200, "one with keys");
+        assert_eq!(status(true, false).await, 401, "one with keys, without one");
     }
 }

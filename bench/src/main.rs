@@ -57,6 +57,9 @@ struct Args {
     /// The child process that is a server is started with this: a database, or `floor`.
     #[arg(long, hide = true)]
     serve_child: Option<String>,
+    /// It lets in only those who have a key.
+    #[arg(long, hide = true)]
+    serve_keys: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -95,7 +98,7 @@ async fn measure(args: Args) -> Result<()> {
         return disciplines::memory::child(address, args.memory_events).await;
     }
     if let Some(what) = &args.serve_child {
-        return served::child(what).await;
+        return served::child(what, args.serve_keys).await;
     }
     let wanted = Wanted::new(args.only)?;
     let bench = Bench::new(if args.quick { Scale::QUICK } else { Scale::FULL }, wanted)?;

@@ -69,6 +69,8 @@ pub(crate) struct Scale {
     /// Ended events that are listed, and requests for each kind of list.
     pub(crate) listed: usize,
     pub(crate) lists: usize,
+    /// Events among which clients list while others publish.
+    pub(crate) list_load: usize,
 }
 
 impl Scale {
@@ -97,6 +99,7 @@ impl Scale {
         hot: 100_000,
         listed: 1_000_000,
         lists: 500,
+        list_load: 300_000,
     };
 
     /// A look that takes less than two minutes.
@@ -124,6 +127,7 @@ impl Scale {
         hot: 20_000,
         listed: 20_000,
         lists: 100,
+        list_load: 20_000,
     };
 }
 

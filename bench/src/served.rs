@@ -40,8 +40,20 @@ impl Served {
     /// # Errors
     /// When it does not come up.
     pub(crate) async fn start(what: &str) -> Result<Self> {
+        Self::spawn(&["--serve-child", what]).await
+    }
+
+    /// The same, letting in only those who have a key.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub(crate) async fn start_with_keys(what: &str) -> Result<Self> {
+        Self::spawn(&["--serve-child", what, "--serve-keys"]).await
+    }
+
+    async fn spawn(arguments: &[&str]) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["--serve-child", what])
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -87,7 +99,7 @@ impl Served {
 ///
 /// # Errors
 /// When it cannot serve.
-pub(crate) async fn child(what: &str) -> Result<()> {
+pub(crate) async fn child(what: &str, keys: bool) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     if what == FLOOR {
@@ -102,6 +114,7 @@ pub(crate) async fn child(what: &str) -> Result<()> {
         return Ok(());
     }
     let mut options = Options::default();
+    options.auth.required = keys;
     options.metrics = Metrics::install(); // as `tidegate serve` does: counting is part of the cost
     let queue = EventQueue::open(what).await?;
     let server = Server::new(queue.clone(), options)?;

@@ -2,6 +2,7 @@
 
 mod claim_flat;
 mod held_snapshot;
+mod list_load;
 mod lists;
 mod long_polls;
 mod manager;
@@ -88,6 +89,7 @@ pub(crate) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     outcomes.extend(server::run(bench).await?);
     outcomes.extend(tags::run(bench).await?);
     outcomes.extend(lists::run(bench).await?);
+    outcomes.extend(list_load::run(bench).await?);
     outcomes.extend(server_memory::run(bench).await?);
     outcomes.extend(long_polls::run(bench).await?);
     outcomes.retain(|outcome| bench.wanted.has(outcome.name));

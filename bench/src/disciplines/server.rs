@@ -152,7 +152,8 @@ impl Worker {
     }
 }
 
-fn event() -> Result<serde_json::Value> {
+/// The event that publishers send.
+pub(super) fn event() -> Result<serde_json::Value> {
     let payload: Box<RawValue> = RawValue::from_string(payload(PAYLOAD))?;
     Ok(json!({ "title": "a title", "description": "what it is about", "tags": TAG, "payload": payload }))
 }
