@@ -19,6 +19,7 @@ pub mod schedules;
 pub mod sqlite;
 mod standing;
 pub mod store;
+mod turns;
 pub mod work;
 
 pub use error::{Error, ErrorKind, Result};

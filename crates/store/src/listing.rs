@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use tidegate_core::{End, EntryId, Status, Timestamp};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::work::{EntrySummary, ListQuery, Page};
@@ -23,9 +22,6 @@ pub(crate) const MAX_LANES: usize = 512;
 pub(crate) const COUNTED_ROWS: i64 = 1_000_000;
 /// Numbers follow the moments of publication up to this much.
 const DISORDER: jiff::SignedDuration = jiff::SignedDuration::from_secs(1);
-/// Lists that wait for each one that runs, at most, and how long they wait.
-const WAITING: usize = 16;
-const PATIENCE: Duration = Duration::from_secs(1);
 /// Places at which one step of a search looks.
 const PIVOTS: i64 = 16;
 /// A search ends once so few numbers are left.
@@ -53,38 +49,6 @@ pub(crate) fn too_slow(limit: Duration) -> Error {
     let text =
         format!("the list was stopped after {limit:?}: narrow the filter, by a client, queue, tag or time range");
     Error::new(ErrorKind::Busy, text)
-}
-
-/// What a list answers while as many run as may.
-pub(crate) fn too_many() -> Error {
-    Error::new(ErrorKind::Busy, "too many lists run at once; try again in a second")
-}
-
-/// Turns for lists: few run at once, some wait for a turn, and more are told to come back, so that whatever lists cost,
-/// everything else goes on.
-#[derive(Debug)]
-pub(crate) struct Turns {
-    running: Semaphore,
-    waiting: Semaphore,
-}
-
-impl Turns {
-    pub(crate) fn new(at_once: usize) -> Self {
-        let at_once = at_once.max(1);
-        Self { running: Semaphore::new(at_once), waiting: Semaphore::new(at_once * WAITING) }
-    }
-
-    /// A turn, to be kept while the list runs.
-    pub(crate) async fn enter(&self) -> Result<SemaphorePermit<'_>> {
-        if let Ok(turn) = self.running.try_acquire() {
-            return Ok(turn);
-        }
-        let _seat = self.waiting.try_acquire().map_err(|_| too_many())?;
-        match tokio::time::timeout(PATIENCE, self.running.acquire()).await {
-            Ok(Ok(turn)) => Ok(turn),
-            _ => Err(too_many()),
-        }
-    }
 }
 
 /// Which live entries a list shows.

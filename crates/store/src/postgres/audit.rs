@@ -15,6 +15,7 @@ use super::row::count;
 use super::{Inner, tags};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Claimed;
+use crate::turns::Kind;
 use crate::work::{AuditRow, ByHand};
 
 impl Inner {
@@ -137,7 +138,7 @@ impl Inner {
 
     pub(super) async fn audit(&self, id: EntryId, after: i64, limit: usize) -> Result<Vec<AuditRow>> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.in_turn(|tx| async move {
+        self.in_turn(Kind::AUDIT, |tx| async move {
             let rows = tx.query(&self.sql.work.audit, &[&id.get(), &after, &limit]).await?;
             tx.end_reading().await?;
             rows.iter().map(read_audit).collect::<Result<Vec<_>>>().map_err(Fault::from)

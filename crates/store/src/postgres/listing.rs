@@ -19,6 +19,7 @@ use crate::listing::{
     COUNTED_ROWS, Lanes, Listing, LivePart, MAX_LANES, Range, Searches, Source, Step, Total, check, ends_of,
     is_counted, needs_lanes, source, too_slow,
 };
+use crate::turns::Kind;
 use crate::work::{EntrySummary, ListQuery, Page, next_retry_at};
 
 /// Steps of counting in one round of upkeep.
@@ -29,16 +30,17 @@ type Params<'a> = Vec<&'a (dyn ToSql + Sync)>;
 impl Inner {
     pub(super) async fn list(&self, query: ListQuery) -> Result<Page> {
         check(&query)?;
-        self.in_turn(|tx| async move { self.list_with(&tx, &query).await }).await
+        let kind = Kind::of(&query);
+        self.in_turn(kind, |tx| async move { self.list_with(&tx, &query).await }).await
     }
 
     /// Reads in a turn and a transaction of its own, within the time that a list may take.
-    pub(super) async fn in_turn<T, F>(&self, work: impl FnOnce(Tx) -> F) -> Result<T>
+    pub(super) async fn in_turn<T, F>(&self, kind: Kind, work: impl FnOnce(Tx) -> F) -> Result<T>
     where
         F: Future<Output = Result<T, Fault>>,
     {
         let limit = self.options.store.list_timeout;
-        let _turn = self.lists.enter().await?;
+        let _turn = self.lists.enter(kind).await?;
         let tx = self.database.list_reader_patiently(limit).await?;
         let began = Instant::now();
         // Given up, the connection is thrown away and the server is told to stop.

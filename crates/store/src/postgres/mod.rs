@@ -74,11 +74,11 @@ use self::tag_marks::TagMarks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
 use crate::keys::{KeyChanges, KeyStore};
-use crate::listing::Turns;
 use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Exhausted, Extend, Finalize, Finalized,
     Probe, Published, QueueChange, Requeue, Store, StoreOptions, Upkeep, Wake,
 };
+use crate::turns::Turns;
 use crate::work::{ByHand, WorkStore};
 
 /// How often a batch may find that the configuration changed under it.

@@ -22,6 +22,7 @@ use super::tags::tagged;
 use super::{Inner, PostgresStore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Requeue, RequeueAt};
+use crate::turns::Kind;
 use crate::work::{
     AuditRow, ByHand, Heartbeat, HeartbeatLease, Held, Holder, ListQuery, Page, Report, Reported, Retained, Retention,
     WorkStore, WorkersPage, WorkersQuery, already_reported, lease_required, not_resettable, replay,
@@ -540,8 +541,9 @@ impl Inner {
 
     async fn workers(&self, query: WorkersQuery) -> Result<WorkersPage> {
         let now = self.database_time().await.map_err(Fault::into_error)?;
-        let known =
-            self.in_turn(|tx| async move { self.known_workers(&tx, query.client).await.map(|known| (known, query)) });
+        let known = self.in_turn(Kind::workers(query.client), |tx| async move {
+            self.known_workers(&tx, query.client).await.map(|known| (known, query))
+        });
         let (known, query) = known.await?;
         Ok(crate::work::judge_workers(known, now, &query))
     }

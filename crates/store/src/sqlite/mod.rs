@@ -58,12 +58,12 @@ use self::writer::Inbox;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handlers::HandlerStates;
 use crate::keys::{KeyChanges, KeyStore};
-use crate::listing::Turns;
 use crate::standing::Standing;
 use crate::store::{
     Backend, Batch, Census, Claim, Claimed, Consumer, DeadLetters, EntryView, Extend, Finalize, Finalized, Probe,
     Published, QueueChange, Requeue, Store, Upkeep, Wake,
 };
+use crate::turns::{Kind, Turns};
 use crate::work::{ByHand, WorkStore};
 
 /// How long one round of upkeep removes expired keys: half of the time, however many there are.
@@ -250,13 +250,13 @@ impl SqliteStore {
 
     /// Reads for a list: in a turn and on a connection of its own, within the time that a list may take, and only as long as
     /// somebody waits for it.
-    async fn read_list<T, F>(&self, work: F) -> Result<T>
+    async fn read_list<T, F>(&self, kind: Kind, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&mut Tx<'_>) -> Result<T> + Send + 'static,
     {
         self.check_running()?;
-        let _turn = self.inner.list_turns.enter().await?;
+        let _turn = self.inner.list_turns.enter(kind).await?;
         let gone = Arc::new(AtomicBool::new(false));
         let _caller = Attendance(gone.clone());
         let limit = self.inner.shared.options.list_timeout;

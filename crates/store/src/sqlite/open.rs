@@ -18,8 +18,8 @@ use super::writer::{Inbox, Writer};
 use super::{Inner, SqliteStore, migrate, reader, standing, writer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keys::KeyChanges;
-use crate::listing::Turns;
 use crate::store::{Exhausted, StoreOptions};
+use crate::turns::Turns;
 
 /// More than there are statements, so that none is compiled twice.
 const STATEMENTS: usize = 256;

@@ -20,6 +20,7 @@ use super::tx::{Tx, entry_id, later, micros, moment, read_queue_name};
 use super::unreadable::shown;
 use crate::error::{Error, Result};
 use crate::store::{Batch, Claimed};
+use crate::turns::Kind;
 use crate::work::{
     AuditRow, ByHand, Heartbeat, HeartbeatLease, Held, Holder, ListQuery, Page, Report, Reported, Retained, Retention,
     Verdict, WorkStore, WorkersPage, WorkersQuery,
@@ -59,16 +60,16 @@ impl WorkStore for SqliteStore {
     }
 
     async fn audit_page(&self, id: EntryId, after: i64, limit: usize) -> Result<Vec<AuditRow>> {
-        self.read_list(move |tx| trail(tx, id, after, limit)).await
+        self.read_list(Kind::AUDIT, move |tx| trail(tx, id, after, limit)).await
     }
 
     async fn list(&self, query: ListQuery) -> Result<Page> {
         crate::listing::check(&query)?;
-        self.read_list(move |tx| listing::list(tx, &query)).await
+        self.read_list(Kind::of(&query), move |tx| listing::list(tx, &query)).await
     }
 
     async fn workers_page(&self, query: WorkersQuery) -> Result<WorkersPage> {
-        self.read_list(move |tx| workers(tx, &query)).await
+        self.read_list(Kind::workers(query.client), move |tx| workers(tx, &query)).await
     }
 
     async fn claimable(&self, queue: &QueueName, tags: Vec<String>) -> Result<Vec<String>> {
