@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tracing_subscriber::filter::LevelFilter;
 
 use catalogue::Wanted;
 use disciplines::Bench;
@@ -70,12 +71,11 @@ enum Command {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // A warning of the library explains an odd number.
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
-        .init();
-    match run(Args::parse()).await {
+    let args = Args::parse();
+    // A warning of the library explains an odd number. Where clients list too much, each refusal would be one.
+    let level = if args.serve_keys { LevelFilter::ERROR } else { LevelFilter::WARN };
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level).init();
+    match run(args).await {
         Ok(true) => ExitCode::SUCCESS,
         // What was measured has been printed.
         Ok(false) => ExitCode::FAILURE,
