@@ -262,7 +262,7 @@ pub struct StoreOptions {
     pub ids: IdSpace,
     /// The largest payload.
     pub payload_limit: PayloadLimit,
-    /// Whether to migrate an older schema at start. Without it an older schema is an error.
+    /// Whether to migrate an older schema at start. Without it an older schema, or one that still lacks indexes, is an error.
     pub migrate: bool,
     /// What decides time.
     pub clock: Clock,

@@ -1,6 +1,8 @@
 -- Text that indexes know is ordered by its bytes ("C"), whatever the database's collation is: the order is the one that
 -- programs have, and an upgrade of the system's collations leaves the indexes as they are. No table is rewritten, but the
--- indexes of these columns are built anew, under a lock on their table.
+-- indexes of these columns are built anew, under a lock on their table: event_queue_group_head, without which a group could
+-- have two heads, event_queue_parked, by which the next of a group is found, and those of small tables. The keys of large
+-- tables were built beforehand.
 
 -- What live work needs comes first: whoever holds it makes this try fail before anything else waits.
 LOCK TABLE {ns}.event_queue, {ns}.queues, {ns}.lanes, {ns}.deduplication IN ACCESS EXCLUSIVE MODE;
@@ -38,16 +40,33 @@ END
 $migrate$;
 
 ALTER TABLE {ns}.lanes ALTER COLUMN event_type TYPE text COLLATE "C";
-ALTER TABLE {ns}.deduplication ALTER COLUMN key TYPE text COLLATE "C";
 ALTER TABLE {ns}.consumers ALTER COLUMN worker TYPE text COLLATE "C";
-ALTER TABLE {ns}.event_handler_states ALTER COLUMN handler TYPE text COLLATE "C";
 ALTER TABLE {ns}.projections ALTER COLUMN name TYPE text COLLATE "C";
-ALTER TABLE {ns}.projection_documents ALTER COLUMN projection TYPE text COLLATE "C";
 ALTER TABLE {ns}.schedules ALTER COLUMN name TYPE text COLLATE "C";
 ALTER TABLE {ns}.maintenance ALTER COLUMN task TYPE text COLLATE "C";
 
--- For lists by worker: workers of two clients may have one name; each row is in one of these.
-CREATE INDEX event_log_worker ON {ns}.event_log (worker, status, id)
-    WHERE worker IS NOT NULL AND client_id IS NULL AND superseded <> 1;
-CREATE INDEX event_log_worker_client ON {ns}.event_log (client_id, worker, status, id)
-    WHERE client_id IS NOT NULL AND worker IS NOT NULL AND superseded <> 1;
+-- A key that was built beside the old one, by bytes, takes its place (see indexes.rs). An index whose collation stays what it
+-- is outlasts the change of its column. Where there is none, the change builds the key anew.
+DO $migrate$
+DECLARE
+    the_key text[];
+    beside  text;
+    change  text;
+BEGIN
+    FOREACH the_key SLICE 1 IN ARRAY ARRAY[
+        ['deduplication', 'key'], ['event_handler_states', 'handler'], ['projection_documents', 'projection']]
+    LOOP
+        beside := the_key[1] || '_by_bytes';
+        change := format('ALTER TABLE {ns}.%I ALTER COLUMN %I TYPE text COLLATE "C"', the_key[1], the_key[2]);
+        IF EXISTS (SELECT FROM pg_index x WHERE x.indexrelid = to_regclass('{ns}.' || beside) AND x.indisvalid) THEN
+            EXECUTE format('ALTER TABLE {ns}.%I DROP CONSTRAINT %I', the_key[1], the_key[1] || '_pkey');
+            EXECUTE change;
+            EXECUTE format('ALTER TABLE {ns}.%I ADD CONSTRAINT %I PRIMARY KEY USING INDEX %I',
+                           the_key[1], the_key[1] || '_pkey', beside);
+        ELSE
+            EXECUTE format('DROP INDEX IF EXISTS {ns}.%I', beside);
+            EXECUTE change;
+        END IF;
+    END LOOP;
+END
+$migrate$;

@@ -17,6 +17,7 @@ mod halves;
 mod handlers;
 mod headroom;
 mod health;
+mod indexes;
 mod inspect;
 mod items;
 mod keys;

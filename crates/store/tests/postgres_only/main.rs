@@ -1,9 +1,10 @@
 //! What only PostgreSQL has: failover, locks of groups, isolation levels, lists that are stuck, answers that are lost on the way,
-//! migrations under locks. Through the store's public calls and plain SQL; what both databases do belongs into
-//! `tidegate_store::conformance`.
+//! migrations under locks and the indexes they build. Through the store's public calls and plain SQL; what both databases do
+//! belongs into `tidegate_store::conformance`.
 
 mod failover;
 mod groups;
+mod indexes;
 mod isolation;
 mod lists;
 mod lost_answers;

@@ -10,7 +10,7 @@ use crate::scene::*;
 const SCHEMA_5: &str = include_str!("../fixtures/schema-5.sql");
 
 /// A database whose schema is of version 5.
-async fn of_before() -> Database {
+pub(crate) async fn of_before() -> Database {
     let database = Database::new().await;
     database.execute(SCHEMA_5).await;
     database

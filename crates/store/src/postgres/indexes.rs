@@ -1,0 +1,298 @@
+//! Indexes over tables that can be large: which there are, and how they are built while others write.
+//!
+//! The steps of a migration run in one transaction and hold their locks until it commits, so that they make only what is
+//! quick. What takes as long as a table is large happens outside of it, one statement at a time, each of which lets writers
+//! pass: keys that a step exchanges are built before, the indexes of lists after. Killed half-way, the next process goes on
+//! where this one stopped. A database that this run made is empty and gets everything in its transaction.
+//!
+//! Not here, and why:
+//! - primary keys, event_queue's and event_log's first indexes: made with their tables, or by steps that are long past;
+//! - event_queue_group_head (unique: one head per group) and event_queue_parked (who is next in a group): no moment may pass
+//!   without them, so that step 12 rebuilds them in the transaction, by one walk over live entries each;
+//! - queues_name, lanes_key (unique) and the other indexes of the catalogue: their tables are small.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_postgres::{Client, Transaction};
+
+use super::PostgresOptions;
+use super::errors::Fault;
+use super::migrate::{LOCK_PATIENCE, Patience};
+use crate::error::{Error, ErrorKind};
+
+/// An index of the newest schema. Whoever adds one to a table that can be large adds it here, not to a step; a step that
+/// drops one takes it out.
+#[derive(Debug)]
+struct Index {
+    table: &'static str,
+    name: &'static str,
+    on: &'static str,
+    /// What must have run over the table before the index tells the truth; running it again changes nothing.
+    fill: Option<&'static str>,
+}
+
+const fn index(table: &'static str, name: &'static str, on: &'static str) -> Index {
+    Index { table, name, on, fill: None }
+}
+
+const INDEXES: &[Index] = &[
+    Index {
+        fill: Some(FILL_EVENT_TAGS),
+        ..index("event_tags", "event_tags_client", "(client_id, tag, entry_id) WHERE client_id IS NOT NULL")
+    },
+    Index {
+        fill: Some(FILL_LOG_TAGS),
+        ..index("log_tags", "log_tags_client", "(client_id, tag, status, entry_id) WHERE client_id IS NOT NULL")
+    },
+    index("event_queue", "event_queue_client", "(client_id, id) WHERE client_id IS NOT NULL"),
+    // Beside event_queue_fresh: what waits for its moment or its turn, by number.
+    index("event_queue", "event_queue_waiting", "(lane, id) WHERE place IN (1, 2)"),
+    index("event_log", "event_log_client", "(client_id, status, id) WHERE client_id IS NOT NULL AND superseded <> 1"),
+    index("event_log", "event_log_lane", "(lane, status, id) WHERE superseded <> 1"),
+    index("event_log", "event_log_ends", "(status, id) WHERE status > 0 AND superseded <> 1"),
+    index("event_log", "event_log_redriven", "(client_id, status, id) WHERE client_id IS NOT NULL AND superseded = 1"),
+    // Workers of two clients may have one name; each row is in one of these.
+    index(
+        "event_log",
+        "event_log_worker",
+        "(worker, status, id) WHERE worker IS NOT NULL AND client_id IS NULL AND superseded <> 1",
+    ),
+    index(
+        "event_log",
+        "event_log_worker_client",
+        "(client_id, worker, status, id) WHERE client_id IS NOT NULL AND worker IS NOT NULL AND superseded <> 1",
+    ),
+];
+
+/// Tags of before step 11 get the client of their queue, a thousand per commit, so that claims wait for none of them.
+const FILL_EVENT_TAGS: &str = "DO $fill$
+DECLARE
+    the_row record;
+    done    bigint := 0;
+BEGIN
+    FOR the_row IN
+        SELECT t.tag, t.entry_id, n.client_id FROM {ns}.event_tags t JOIN {ns}.queues n ON n.id = t.queue_id
+        WHERE n.client_id IS NOT NULL AND t.client_id IS NULL
+    LOOP
+        UPDATE {ns}.event_tags t SET client_id = the_row.client_id
+        WHERE t.tag = the_row.tag AND t.entry_id = the_row.entry_id;
+        done := done + 1;
+        IF done % 1000 = 0 THEN
+            COMMIT;
+        END IF;
+    END LOOP;
+END
+$fill$";
+
+/// The same of ended entries, whose log row knows the client.
+const FILL_LOG_TAGS: &str = "DO $fill$
+DECLARE
+    the_row record;
+    done    bigint := 0;
+BEGIN
+    FOR the_row IN
+        SELECT t.tag, t.status, t.entry_id, g.client_id FROM {ns}.log_tags t
+        CROSS JOIN LATERAL (SELECT e.client_id FROM {ns}.event_log e
+                            WHERE e.id = t.entry_id AND e.client_id IS NOT NULL LIMIT 1) AS g
+        WHERE t.client_id IS NULL
+    LOOP
+        UPDATE {ns}.log_tags t SET client_id = the_row.client_id
+        WHERE t.tag = the_row.tag AND t.status = the_row.status AND t.entry_id = the_row.entry_id;
+        done := done + 1;
+        IF done % 1000 = 0 THEN
+            COMMIT;
+        END IF;
+    END LOOP;
+END
+$fill$";
+
+/// Primary keys with text that [`KEYS_STEP`] has ordered by bytes: built beside the old ones, under the table's name with
+/// `_by_bytes`, for the step to put in their place.
+const KEYS: &[(&str, &str)] = &[
+    ("deduplication", "(client_id, kind, scope, key COLLATE \"C\")"),
+    ("event_handler_states", "(entry_id, handler COLLATE \"C\")"),
+    ("projection_documents", "(projection COLLATE \"C\", version, key)"),
+];
+pub(super) const KEYS_STEP: i32 = 12;
+
+/// How often a build that collided with somebody else's work is begun again.
+const BUILDS: u32 = 5;
+/// How often whoever waits for another migration says so.
+const SAY_EVERY: Duration = Duration::from_secs(30);
+
+/// Makes all of them at once, in a database that this transaction made.
+pub(super) async fn make_all(tx: &Transaction<'_>, ns: &str) -> Result<(), Fault> {
+    let make = |index: &Index| format!("CREATE INDEX {} ON {ns}.{} {};", index.name, index.table, index.on);
+    Ok(tx.batch_execute(&INDEXES.iter().map(make).collect::<String>()).await?)
+}
+
+/// A connection that builds indexes of one schema, outside of any transaction.
+pub(super) struct Builder<'a> {
+    client: &'a Client,
+    namespace: &'a str,
+    ns: String,
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn new(client: &'a Client, options: &'a PostgresOptions) -> Self {
+        Self { client, namespace: &options.store.namespace, ns: options.schema() }
+    }
+
+    /// Waits for the turn to migrate and takes it. It lasts until [`Self::end_turn`] or the end of the connection. Whoever
+    /// waits has neither a transaction nor a snapshot open: a concurrent build would wait for these.
+    pub(super) async fn take_turn(&self) -> Result<(), Fault> {
+        let lock = format!("tidegate:{}", self.namespace);
+        let mut said: Option<Instant> = None;
+        loop {
+            let taken = "SELECT pg_try_advisory_lock(hashtextextended($1, 4712))";
+            if self.client.query_one(taken, &[&lock]).await?.get(0) {
+                return Ok(());
+            }
+            if said.is_none_or(|said| said.elapsed() >= SAY_EVERY) {
+                said = Some(Instant::now());
+                tracing::info!(namespace = self.namespace, "another process migrates the schema: waiting for it");
+            }
+            tokio::time::sleep(Duration::from_millis(rand::random_range(50..150))).await;
+        }
+    }
+
+    pub(super) async fn end_turn(&self) -> Result<(), Fault> {
+        let lock = format!("tidegate:{}", self.namespace);
+        self.client.query_one("SELECT pg_advisory_unlock(hashtextextended($1, 4712))", &[&lock]).await?;
+        Ok(())
+    }
+
+    /// The names of those that are not there, or not whole.
+    pub(super) async fn missing(&self) -> Result<Vec<&'static str>, Fault> {
+        let names: Vec<&str> = INDEXES.iter().map(|index| index.name).collect();
+        let found = "SELECT c.relname::text FROM pg_class c
+            JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_index x ON x.indexrelid = c.oid
+            WHERE n.nspname = $1 AND c.relname = ANY ($2::text[]) AND x.indisvalid";
+        let rows = self.client.query(found, &[&self.namespace, &names]).await?;
+        let found: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+        Ok(names.into_iter().filter(|name| !found.contains(name)).collect())
+    }
+
+    /// Builds those that are not there. The caller has its turn.
+    pub(super) async fn build_missing(&self) -> Result<(), Fault> {
+        let missing = self.missing().await?;
+        for index in INDEXES.iter().filter(|index| missing.contains(&index.name)) {
+            let Index { table, name, on, fill } = index;
+            tracing::info!(index = name, table, "building an index while others write");
+            if let Some(fill) = fill {
+                self.client.batch_execute(&fill.replace("{ns}", &self.ns)).await?;
+            }
+            let kind = "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass($1)";
+            let partitioned = self.client.query_opt(kind, &[&format!("{}.{table}", self.ns)]).await?;
+            if partitioned.is_some_and(|row| row.get(0)) {
+                self.build_by_partitions(table, name, on).await?;
+            } else {
+                self.build("INDEX", table, name, on).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds the keys that [`KEYS_STEP`] exchanges. The caller has its turn, and the schema is older than that. While one is
+    /// built, the database may refuse one of two inserts of the same key at the same moment, instead of having it give way.
+    pub(super) async fn build_keys(&self) -> Result<(), Fault> {
+        for (table, on) in KEYS {
+            let exists = "SELECT to_regclass($1) IS NOT NULL";
+            if self.client.query_one(exists, &[&format!("{}.{table}", self.ns)]).await?.get(0) {
+                tracing::info!(table, "building a key anew while others write");
+                self.build("UNIQUE INDEX", table, &format!("{table}_by_bytes"), on).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an index is whole; none if there is none.
+    async fn is_valid(&self, name: &str) -> Result<Option<bool>, Fault> {
+        let valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)";
+        let row = self.client.query_opt(valid, &[&format!("{}.{name}", self.ns)]).await?;
+        Ok(row.map(|row| row.get(0)))
+    }
+
+    /// Builds an index of one table, unless it is there. It waits for whoever has written to the table, and nobody for it.
+    async fn build(&self, what: &str, table: &str, name: &str, on: &str) -> Result<(), Fault> {
+        let ns = &self.ns;
+        let mut tries = 0;
+        loop {
+            match self.is_valid(name).await? {
+                Some(true) => return Ok(()),
+                // Left by a build that broke: it is kept up by every write and never read.
+                Some(false) => {
+                    self.client.batch_execute(&format!("DROP INDEX CONCURRENTLY IF EXISTS {ns}.{name}")).await?;
+                }
+                None => {}
+            }
+            tries += 1;
+            match self.client.batch_execute(&format!("CREATE {what} CONCURRENTLY {name} ON {ns}.{table} {on}")).await {
+                Err(error) => match Fault::from(error) {
+                    fault if tries < BUILDS && Patience::may_help(&fault) => {
+                        tracing::warn!(index = name, error = %fault.into_error(), "the index is built again");
+                    }
+                    fault => return Err(fault),
+                },
+                Ok(()) => return Ok(()),
+            }
+        }
+    }
+
+    /// Builds an index of a partitioned table: that of each partition, then, by short locks, the whole of which they are
+    /// parts. From then on new partitions get theirs as they are made.
+    async fn build_by_partitions(&self, table: &str, name: &str, on: &str) -> Result<(), Fault> {
+        let ns = &self.ns;
+        let part_name = |part: &str| format!("{part}{}", name.strip_prefix(table).unwrap_or(name));
+        // A partition that was made meanwhile has no part yet, or one of its own.
+        for _ in 0..BUILDS {
+            for part in self.partitions_without(table, name).await? {
+                self.build("INDEX", &part, &part_name(&part), on).await?;
+            }
+            if self.is_valid(name).await?.is_none() {
+                self.quickly(&format!("CREATE INDEX {name} ON ONLY {ns}.{table} {on}")).await?;
+            }
+            for part in self.partitions_without(table, name).await? {
+                let part = part_name(&part);
+                if self.is_valid(&part).await? == Some(true) {
+                    self.quickly(&format!("ALTER INDEX {ns}.{name} ATTACH PARTITION {ns}.{part}")).await?;
+                }
+            }
+            if self.is_valid(name).await? == Some(true) {
+                return Ok(());
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Schema,
+            format!("the index {ns}.{name} is not whole though its parts were built: drop it and migrate again"),
+        )
+        .into())
+    }
+
+    /// Partitions that have no part of this index.
+    async fn partitions_without(&self, table: &str, name: &str) -> Result<Vec<String>, Fault> {
+        // Versions before 14 do not know partitions that are half detached.
+        let query = "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+            WHERE i.inhparent = to_regclass($1) AND coalesce(to_jsonb(i) ->> 'inhdetachpending', 'false') = 'false'
+              AND NOT EXISTS (SELECT FROM pg_inherits p JOIN pg_index x ON x.indexrelid = p.inhrelid
+                              WHERE p.inhparent = to_regclass($2) AND x.indrelid = c.oid)
+            ORDER BY c.relname";
+        let names = [format!("{}.{table}", self.ns), format!("{}.{name}", self.ns)];
+        let rows = self.client.query(query, &[&names[0], &names[1]]).await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// Runs a statement that is done at once when it has its locks. Whoever comes after it waits behind it, so it gives up
+    /// soon and tries again.
+    async fn quickly(&self, sql: &str) -> Result<(), Fault> {
+        let patience = Patience::new();
+        let sql = format!("SET LOCAL lock_timeout = '{LOCK_PATIENCE}'; {sql}");
+        loop {
+            match self.client.batch_execute(&sql).await {
+                Ok(()) => return Ok(()),
+                Err(error) => patience.bear(error.into()).await?,
+            }
+        }
+    }
+}
