@@ -11,8 +11,8 @@ use super::indexes::{self, Builder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::SCHEMA_VERSION;
 
-/// Each step: the version it leads to, the oldest program that can run on it, and its statements. They are quick, also on
-/// large tables; indexes over these are listed in [`indexes`].
+/// Each step: the version it leads to, the oldest program that can run on it, and its statements. Their locks last until all
+/// are done, so that none takes long once it has a lock on a table; indexes over large ones are listed in [`indexes`].
 const STEPS: &[(i32, i32, &str)] = &[
     (1, 1, include_str!("0001_init.sql")),
     (2, 1, include_str!("0002_handlers.sql")),

@@ -11,8 +11,8 @@ use tokio_postgres::Client;
 use crate::migrations::of_before;
 use crate::scene::*;
 
-/// Longer than a migration may hold up a writer.
-const A_MOMENT: Duration = Duration::from_secs(1);
+/// Longer than a migration may hold up a writer, also on a slow machine.
+const A_MOMENT: Duration = Duration::from_secs(3);
 
 /// While it is closed, whoever has made an index of such a name stands before it, with every lock that it holds, as if the
 /// build took that long.
@@ -53,8 +53,14 @@ impl Gate {
         self.0.query_opt(&query, &[]).await.unwrap().map(|row| row.get(0))
     }
 
-    async fn reached(&self) {
-        eventually("the gate is reached", async || self.waiting(Duration::ZERO).await.is_some()).await;
+    async fn reached(&self) -> i32 {
+        let mut found = None;
+        eventually("the gate is reached", async || {
+            found = self.waiting(Duration::ZERO).await;
+            found.is_some()
+        })
+        .await;
+        found.unwrap()
     }
 }
 
@@ -112,7 +118,7 @@ async fn a_build_waits_for_an_open_transaction_and_nobody_for_the_build() {
     let holder = database.connect().await;
     let held = "BEGIN; INSERT INTO tidegate.log_tags (entry_id, status, tag) VALUES (1, 0, 'held');
         UPDATE tidegate.event_log SET superseded = superseded WHERE id = 2";
-    holder.batch_execute(held).await.unwrap();
+    timeout(A_MOMENT, holder.batch_execute(held)).await.expect("a writer waited for the migration").unwrap();
     gate.open().await;
     let waits = "SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
         WHERE a.datname = current_database() AND l.locktype = 'virtualxid' AND NOT l.granted)";
@@ -204,8 +210,7 @@ async fn a_migration_that_was_killed_goes_on_where_it_stopped() {
         let database = of_before().await;
         let gate = Gate::closed(&database, stop).await;
         let opening = opening(&database);
-        gate.reached().await;
-        let pid = gate.waiting(Duration::ZERO).await.unwrap();
+        let pid = gate.reached().await;
         gate.0.execute("SELECT pg_terminate_backend($1)", &[&pid]).await.unwrap();
         assert_eq!(opening.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable, "{stop}");
         gate.open().await;
