@@ -171,6 +171,32 @@ mod tests {
     }
 
     #[test]
+    fn a_schedule_without_a_further_tick_waits_for_ever() {
+        let cron = Cron::parse("0 0 1 1 *", "UTC").unwrap();
+        assert_eq!(first_tick(&cron, at("2026-06-01T00:00:00Z")), at("2027-01-01T00:00:00Z"));
+        assert_eq!(first_tick(&cron, at("9999-06-01T00:00:00Z")), at("9998-12-31T23:59:59Z"));
+    }
+
+    #[test]
+    fn a_tick_is_fresh_for_a_minute() {
+        let cron = Cron::parse("0 * * * *", "UTC").unwrap();
+        let next_at = at("2026-01-01T00:00:00Z");
+        for (now, ticks) in [("2026-01-01T00:01:00Z", 1), ("2026-01-01T00:01:00.000001Z", 0)] {
+            assert_eq!(due(&cron, MissedTicks::Skip, next_at, at(now)).ticks.len(), ticks, "{now}");
+        }
+    }
+
+    #[test]
+    fn the_latest_of_neighbouring_seconds() {
+        let cron = Cron::parse("* * * * * *", "UTC").unwrap();
+        let next_at = at("2026-01-01T00:00:00Z");
+        for gap in 0..10 {
+            let now = next_at + gap.seconds();
+            assert_eq!(due(&cron, MissedTicks::Once, next_at, now).ticks, [now]);
+        }
+    }
+
+    #[test]
     fn codes_come_back() {
         for missed in [MissedTicks::Skip, MissedTicks::Once, MissedTicks::All] {
             assert_eq!(MissedTicks::from_code(missed.code()), Some(missed));
