@@ -397,6 +397,59 @@ mod tests {
         assert_eq!(End::from_code(9), None);
     }
 
+    #[test]
+    fn its_holder_extends_a_lease() {
+        let leased = step(&fresh(3), claim(), 0);
+        let extended = step(&leased, Input::Extend { token: leased.token, lease: Duration::from_secs(60) }, 50);
+        assert_eq!(extended.phase, Phase::Leased(Lease { worker: "w".into(), until: at(110) }));
+        assert_eq!((extended.attempts, extended.token), (leased.attempts, leased.token));
+        assert_eq!(transition(&extended, &claim(), at(109)), Err(Refusal::NotEligible));
+    }
+
+    #[test]
+    fn a_retry_counts_and_waits_for_its_moment() {
+        let leased = step(&fresh(3), claim(), 0);
+        let retry = Input::Requeue { token: leased.token, due: Some(at(30)), counts: true };
+        let waiting = step(&leased, retry.clone(), 10);
+        assert_eq!((waiting.attempts, &waiting.phase), (1, &Phase::Waiting { due: Some(at(30)) }));
+        assert_eq!(transition(&waiting, &claim(), at(29)), Err(Refusal::NotEligible));
+        assert_eq!(step(&waiting, claim(), 30).attempts, 2);
+        assert_eq!(step(&leased, retry, 40).phase, Phase::Waiting { due: Some(at(40)) }, "a past moment is now");
+    }
+
+    #[test]
+    fn what_has_ended_has_no_lease() {
+        let leased = step(&fresh(3), claim(), 0);
+        let token = leased.token;
+        let ended = step(&leased, Input::Finalize { token: Some(token), end: End::Completed }, 1);
+        let refusals = [
+            (Input::Extend { token, lease: Duration::from_secs(1) }, Refusal::Fenced),
+            (Input::Requeue { token, due: None, counts: false }, Refusal::Fenced),
+            (Input::Finalize { token: None, end: End::Failed }, Refusal::AlreadyEnded),
+            (Input::Cancel, Refusal::AlreadyEnded),
+            (Input::Redrive, Refusal::NotADeadLetter),
+            (claim(), Refusal::NotEligible),
+            (Input::Promote { due: None }, Refusal::NotParked),
+        ];
+        for (input, refusal) in refusals {
+            assert_eq!(transition(&ended, &input, at(2)), Err(refusal), "{input:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "too many attempts")]
+    fn an_entry_with_more_attempts_than_it_may_have_is_not_moved_on() {
+        let damaged = Entry { attempts: 4, phase: Phase::Parked, ..fresh(3) };
+        let _ = transition(&damaged, &Input::Promote { due: None }, at(0));
+    }
+
+    #[test]
+    fn a_lease_beyond_the_end_of_time_lasts_until_then() {
+        assert_eq!(later(at(0), Duration::from_secs(7)), at(7));
+        assert_eq!(later(at(0), Duration::MAX), Timestamp::MAX);
+        assert_eq!(later(Timestamp::MAX, Duration::from_secs(1)), Timestamp::MAX);
+    }
+
     fn any_input() -> impl Strategy<Value = Input> {
         let token = (0_i64..6).prop_map(LeaseToken);
         let due = proptest::option::of((0_i64..400).prop_map(at));

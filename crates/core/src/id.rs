@@ -238,9 +238,34 @@ mod tests {
 
     #[test]
     fn id_space_is_checked() {
-        assert!(IdSpace::new(3, 3).is_ok());
-        for (offset, step) in [(0, 1), (4, 3), (1, 0), (1, 2000)] {
+        assert!(IdSpace::new(3, 3).is_ok() && IdSpace::new(1, 1024).is_ok());
+        for (offset, step) in [(0, 1), (4, 3), (1, 0), (1, 1025)] {
             assert!(IdSpace::new(offset, step).is_err(), "{offset} {step}");
         }
+    }
+
+    #[test]
+    fn ids_are_shown_as_they_are_written() {
+        assert_eq!(EntryId::new(1234).unwrap().to_string(), "1234");
+        assert_eq!(format!("{:?}", Tsid::from_i64(7)), "Tsid(0000000000007)");
+    }
+
+    #[test]
+    fn all_64_bits_have_a_text() {
+        let last = Tsid::from_i64(-1);
+        assert_eq!(last.to_string(), "FZZZZZZZZZZZZ");
+        assert_eq!("FZZZZZZZZZZZZ".parse(), Ok(last));
+        assert!("G000000000000".parse::<Tsid>().is_err());
+        for text in ["1000000000000", "I000000000000", "l000000000000"] {
+            assert_eq!(text.parse(), Ok(Tsid::from_i64(1 << 60)), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_out_of_range_are_held_at_its_ends() {
+        let last = Tsid::from_parts(i64::MAX, -1);
+        assert_eq!((last.unix_ms(), last.to_i64()), (TSID_EPOCH_MS + (1 << 41) - 1, i64::MAX));
+        assert_eq!(Tsid::from_parts(TSID_EPOCH_MS - 1, 5), Tsid::from_i64(5));
+        assert_eq!(Tsid::from_parts(TSID_EPOCH_MS + 1, 1 << 22), Tsid::from_i64(1 << 22), "the low 22 bits are used");
     }
 }

@@ -330,6 +330,150 @@ mod tests {
         assert!(matches!(model.publish(&first, at(200_000)), PublishOutcome::Created(_)));
     }
 
+    fn created(outcome: PublishOutcome) -> EntryId {
+        let PublishOutcome::Created(id) = outcome else { panic!("{outcome:?}") };
+        id
+    }
+
+    #[test]
+    fn a_key_stands_for_one_type_and_payload_until_it_expires() {
+        let mut model = Model::new();
+        let first = event("a").deduplicate("k");
+        let id = created(model.publish(&first, at(0)));
+        assert_eq!(model.publish(&event("b").deduplicate("k"), at(1)), PublishOutcome::KeyConflict);
+        assert_eq!(model.publish(&first, at(86_399)), PublishOutcome::Duplicate(id));
+        assert_ne!(created(model.publish(&first, at(86_400))), id);
+    }
+
+    #[test]
+    fn replaced_contents_are_what_the_key_stands_for() {
+        let mut model = Model::new();
+        let id = created(model.publish(&NewEvent::new("a", "[1]").replace_waiting("k"), at(0)));
+        let second = NewEvent::new("a", "[2]");
+        assert_eq!(model.publish(&second.clone().replace_waiting("k"), at(1)), PublishOutcome::Replaced(id));
+        assert_eq!(model.payload(id), Some(b"[2]".as_slice()));
+        assert_eq!(model.publish(&second.deduplicate("k"), at(2)), PublishOutcome::Duplicate(id));
+        assert_eq!(model.payload(EntryId::new(9).unwrap()), None);
+    }
+
+    #[test]
+    fn a_draining_queue_answers_repeats_and_takes_nothing_new() {
+        let mut model = Model::new();
+        let first = event("a").deduplicate("k");
+        let id = created(model.publish(&first, at(0)));
+        model.state = QueueState::Draining;
+        assert_eq!(model.publish(&first, at(1)), PublishOutcome::Duplicate(id));
+        for new in [event("a"), event("a").deduplicate("other"), NewEvent::new("a", "[1]").replace_waiting("k")] {
+            assert_eq!(model.publish(&new, at(1)), PublishOutcome::Draining, "{new:?}");
+        }
+        assert_eq!(model.claim(9, None, "w", LEASE, at(2)), [id]);
+    }
+
+    #[test]
+    fn a_paused_queue_accepts_and_does_not_deliver() {
+        let mut model = Model { state: QueueState::Paused, ..Model::new() };
+        let id = created(model.publish(&event("a"), at(0)));
+        assert_eq!(model.claim(9, None, "w", LEASE, at(1)), []);
+        model.state = QueueState::Active;
+        assert_eq!(model.claim(9, None, "w", LEASE, at(1)), [id]);
+    }
+
+    #[test]
+    fn a_full_queue_still_answers_repeats() {
+        let mut model = Model { depth_limit: Some(2), ..Model::new() };
+        let first = event("a").deduplicate("k");
+        let id = created(model.publish(&first, at(0)));
+        created(model.publish(&event("a"), at(0)));
+        assert_eq!(model.publish(&event("a"), at(0)), PublishOutcome::Full);
+        assert_eq!(model.publish(&first, at(0)), PublishOutcome::Duplicate(id));
+        model.apply(id, &Input::Cancel, at(0)).unwrap();
+        created(model.publish(&event("a"), at(0)));
+    }
+
+    #[test]
+    fn a_claim_takes_the_types_it_names() {
+        let mut model = Model::new();
+        for kind in ["a", "b", "c", "a"] {
+            model.publish(&event(kind), at(0));
+        }
+        let types = ["a".to_owned(), "c".to_owned()];
+        assert_eq!(numbers(&model.claim(2, Some(&types), "w", LEASE, at(0))), [1, 3]);
+        assert_eq!(numbers(&model.claim(9, Some(&types), "w", LEASE, at(0))), [4]);
+        assert_eq!(numbers(&model.claim(9, None, "w", LEASE, at(0))), [2]);
+    }
+
+    #[test]
+    fn entries_that_end_in_a_claim_make_room_for_no_more_than_was_asked() {
+        let mut model = Model::new();
+        model.publish(&event("a").max_attempts(1), at(0));
+        assert_eq!(numbers(&model.claim(1, None, "w", LEASE, at(0))), [1]);
+        for _ in 0..4 {
+            model.publish(&event("a"), at(60));
+        }
+        assert_eq!(numbers(&model.claim(2, None, "w", LEASE, at(60))), [2, 3]);
+        assert_eq!((model.ended(End::CompletedWithErrors), model.ended(End::Completed)), (1, 0));
+    }
+
+    #[test]
+    fn a_retry_sorts_by_its_moment_and_a_release_goes_back_to_where_it_was() {
+        let mut model = Model::new();
+        model.publish(&event("a"), at(0));
+        model.publish(&event("a").delay(Duration::from_secs(10)), at(0));
+        let requeue = |model: &mut Model, id: i64, due, second| {
+            let id = EntryId::new(id).unwrap();
+            let token = model.entry(id).unwrap().token;
+            model.apply(id, &Input::Requeue { token, due, counts: true }, at(second)).unwrap();
+            model.entry(id).unwrap().phase.clone()
+        };
+        assert_eq!(numbers(&model.claim(9, None, "w", LEASE, at(10))), [1, 2]);
+        assert_eq!(requeue(&mut model, 1, Some(at(20)), 11), Phase::Waiting { due: Some(at(20)) });
+        assert_eq!(requeue(&mut model, 2, None, 11), Phase::Waiting { due: Some(at(10)) });
+        assert_eq!(numbers(&model.claim(1, None, "w", LEASE, at(20))), [2], "it was due before the other");
+        assert_eq!(numbers(&model.claim(1, None, "w", LEASE, at(20))), [1]);
+        assert_eq!(requeue(&mut model, 1, None, 21), Phase::Waiting { due: Some(at(20)) });
+    }
+
+    #[test]
+    fn a_redriven_entry_waits_for_its_group() {
+        let mut model = Model::new();
+        let (alone, member) = (event("a"), event("a").group("g"));
+        for new in [&alone, &member, &member] {
+            model.publish(new, at(0));
+        }
+        for id in model.claim(9, None, "w", LEASE, at(1)) {
+            model.apply(id, &Input::Finalize { token: None, end: End::Failed }, at(1)).unwrap();
+        }
+        for id in [1, 2] {
+            model.apply(EntryId::new(id).unwrap(), &Input::Redrive, at(5)).unwrap();
+        }
+        let phase = |model: &Model, id| model.entry(EntryId::new(id).unwrap()).unwrap().phase.clone();
+        assert_eq!(phase(&model, 1), Phase::Waiting { due: Some(at(5)) });
+        assert_eq!(phase(&model, 2), Phase::Parked, "the third of all is the head of the group now");
+        model.apply(EntryId::new(3).unwrap(), &Input::Cancel, at(6)).unwrap();
+        assert_eq!(phase(&model, 2), Phase::Waiting { due: Some(at(6)) });
+        let unknown = model.apply(EntryId::new(9).unwrap(), &Input::Cancel, at(6));
+        assert_eq!(unknown, Err(Refusal::AlreadyEnded));
+    }
+
+    #[test]
+    fn depth_tells_ready_delayed_parked_and_leased_apart() {
+        let mut model = Model::new();
+        model.publish(&event("a"), at(0));
+        model.claim(1, None, "w", LEASE, at(0));
+        for _ in 0..2 {
+            model.publish(&event("a").available_at(at(10)), at(0));
+        }
+        for _ in 0..4 {
+            model.publish(&event("a").group("g"), at(0));
+        }
+        for _ in 0..4 {
+            model.publish(&event("a"), at(0));
+        }
+        assert_eq!(model.depth(at(9)), Depth { ready: 5, delayed: 2, parked: 3, leased: 1 });
+        assert_eq!(model.depth(at(10)), Depth { ready: 7, delayed: 0, parked: 3, leased: 1 });
+        assert_eq!(model.ids().count(), 11);
+    }
+
     #[derive(Debug, Clone)]
     enum Step {
         Publish { kind: u8, priority: i16, group: Option<u8>, delay: u64 },

@@ -172,10 +172,31 @@ mod tests {
 
     #[test]
     fn free_text() {
-        assert!(check_text("event type", "order.créé").is_ok());
+        for good in ["order.créé", "x", &"x".repeat(255)] {
+            assert!(check_text("event type", good).is_ok(), "{good}");
+        }
         for bad in ["", "\0", "a\tb", &"x".repeat(256)] {
             let error = check_text("event type", bad).unwrap_err();
             assert!(error.to_string().contains("event type"), "{error}");
         }
+    }
+
+    #[test]
+    fn text_becomes_a_queue_of_no_client_or_nothing() {
+        for name in ["mail", "default"] {
+            let expected = QueueName::new(name);
+            assert_eq!(QueueName::try_from(name), expected);
+            assert_eq!(QueueName::try_from(name.to_owned()), expected);
+        }
+        assert!(QueueName::try_from("a b").is_err() && QueueName::try_from("a b".to_owned()).is_err());
+        assert_eq!(QueueName::of(Tsid::from_i64(0), "mail").unwrap_err().what, "client");
+    }
+
+    #[test]
+    fn messages_show_the_start_of_what_was_given() {
+        let given = "é".repeat(200);
+        let start = "é".repeat(60);
+        assert_eq!(QueueName::new(given.as_str()).unwrap_err().given, start);
+        assert_eq!(check_text("event type", &given).unwrap_err().given, start);
     }
 }

@@ -88,3 +88,22 @@ impl Depth {
         self.ready + self.delayed + self.parked + self.leased
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_have_stable_codes() {
+        for (code, state) in [(0, QueueState::Active), (1, QueueState::Paused), (2, QueueState::Draining)] {
+            assert_eq!((state.code(), QueueState::from_code(code)), (code, Some(state)));
+        }
+        assert_eq!((QueueState::from_code(3), QueueState::from_code(-1)), (None, None));
+    }
+
+    #[test]
+    fn everything_that_has_not_ended_counts() {
+        let depth = Depth { ready: 3, delayed: 5, parked: 7, leased: 11 };
+        assert_eq!(depth.total(), 26);
+    }
+}

@@ -130,6 +130,56 @@ mod tests {
         assert_eq!(delays, [3, 6, 12, 384, 600, 600]);
     }
 
+    #[test]
+    fn jitter_takes_its_share_off() {
+        let policy = RetryPolicy::exponential(Duration::from_secs(3), Duration::from_secs(600));
+        let delays = [0.0, 0.5, 1.0].map(|random| policy.delay(2, random).as_millis());
+        assert_eq!(delays, [6000, 5250, 4500]);
+    }
+
+    #[test]
+    fn numbers_that_are_none_count_as_none_given() {
+        let policy =
+            RetryPolicy::Exponential { base_ms: 1000, factor: f64::NAN, max_ms: 60_000, jitter: f64::INFINITY };
+        assert_eq!(policy.delay(3, f64::NAN).as_millis(), 4000, "doubling, without jitter");
+        let shrinking = RetryPolicy::Exponential { base_ms: 1000, factor: 0.5, max_ms: 60_000, jitter: 0.0 };
+        assert_eq!(shrinking.delay(3, 0.0).as_millis(), 1000);
+    }
+
+    #[test]
+    fn sane_policies_stay_below_a_hundred_years() {
+        const LONGEST: u64 = 3_162_240_000_000;
+        let fixed = |delay_ms| RetryPolicy::Fixed { delay_ms };
+        let exponential =
+            |base_ms, factor, max_ms, jitter| RetryPolicy::Exponential { base_ms, factor, max_ms, jitter };
+        let list = |delays_ms| RetryPolicy::List { delays_ms };
+        let sane = [
+            fixed(LONGEST),
+            exponential(LONGEST, 2.0, LONGEST, 0.0),
+            exponential(1, 2.0, 1, 1.0),
+            list(vec![LONGEST; 1000]),
+            list(vec![]),
+        ];
+        for policy in sane {
+            assert!(policy.is_sane(), "{policy:?}");
+        }
+        let insane = [
+            fixed(LONGEST + 1),
+            exponential(LONGEST + 1, 2.0, 1, 0.5),
+            exponential(1, 2.0, LONGEST + 1, 0.5),
+            exponential(1, f64::NAN, 1, 0.5),
+            exponential(1, f64::INFINITY, 1, 0.5),
+            exponential(1, 2.0, 1, 1.1),
+            exponential(1, 2.0, 1, -0.1),
+            exponential(1, 2.0, 1, f64::NAN),
+            list(vec![0; 1001]),
+            list(vec![1, LONGEST + 1]),
+        ];
+        for policy in insane {
+            assert!(!policy.is_sane(), "{policy:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn jitter_only_shortens_and_never_below_its_share(attempt in 0_u32.., random in 0.0..1.0_f64, jitter in 0.0..1.0_f64) {

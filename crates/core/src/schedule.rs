@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use jiff::{Timestamp, ToSpan};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::cron::Cron;
@@ -13,7 +13,7 @@ pub const FRESH_FOR: Duration = Duration::from_secs(60);
 /// Ticks that one decision publishes at most; the rest follows in the next.
 pub const MAX_TICKS: usize = 1_000;
 /// Where schedules stand that have no further tick.
-const NEVER: i64 = 253_370_764_799;
+const NEVER: Timestamp = Timestamp::constant(253_370_764_799, 0);
 
 /// What becomes of ticks during which no scheduler was there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ pub struct Due {
 /// The first tick after a moment.
 #[must_use]
 pub fn first_tick(cron: &Cron, now: Timestamp) -> Timestamp {
-    cron.next(now).unwrap_or_else(never)
+    cron.next(now).unwrap_or(NEVER)
 }
 
 /// Decides what happens at `now` to a schedule that waits for its tick at `next_at`. Before that moment, nothing: so a
@@ -107,15 +107,12 @@ fn latest(cron: &Cron, next_at: Timestamp, now: Timestamp) -> Timestamp {
         }
     }
     let last = Timestamp::from_second(before).ok().and_then(|before| cron.next(before));
-    last.filter(|last| *last <= now && *last > tick).unwrap_or(tick)
-}
-
-fn never() -> Timestamp {
-    Timestamp::from_second(NEVER).unwrap_or_else(|_| Timestamp::MAX - 1.hour())
+    last.filter(|last| *last <= now).unwrap_or(tick)
 }
 
 #[cfg(test)]
 mod tests {
+    use jiff::ToSpan;
     use proptest::prelude::*;
 
     use super::*;
@@ -168,6 +165,32 @@ mod tests {
         assert_eq!((all.ticks.len(), all.next_at), (MAX_TICKS, at("2016-01-01T00:16:40Z")));
         let once = due(&cron, MissedTicks::Once, next_at, now);
         assert_eq!(once, Due { ticks: vec![at("2026-01-01T00:00:00Z")], next_at: at("2026-01-01T00:00:01Z") });
+    }
+
+    #[test]
+    fn a_schedule_without_a_further_tick_waits_for_ever() {
+        let cron = Cron::parse("0 0 1 1 *", "UTC").unwrap();
+        assert_eq!(first_tick(&cron, at("2026-06-01T00:00:00Z")), at("2027-01-01T00:00:00Z"));
+        assert_eq!(first_tick(&cron, at("9999-06-01T00:00:00Z")), at("9998-12-31T23:59:59Z"));
+    }
+
+    #[test]
+    fn a_tick_is_fresh_for_a_minute() {
+        let cron = Cron::parse("0 * * * *", "UTC").unwrap();
+        let next_at = at("2026-01-01T00:00:00Z");
+        for (now, ticks) in [("2026-01-01T00:01:00Z", 1), ("2026-01-01T00:01:00.000001Z", 0)] {
+            assert_eq!(due(&cron, MissedTicks::Skip, next_at, at(now)).ticks.len(), ticks, "{now}");
+        }
+    }
+
+    #[test]
+    fn the_latest_of_neighbouring_seconds() {
+        let cron = Cron::parse("* * * * * *", "UTC").unwrap();
+        let next_at = at("2026-01-01T00:00:00Z");
+        for gap in 0..10 {
+            let now = next_at + gap.seconds();
+            assert_eq!(due(&cron, MissedTicks::Once, next_at, now).ticks, [now]);
+        }
     }
 
     #[test]

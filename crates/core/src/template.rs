@@ -332,6 +332,8 @@ mod tests {
         let mut full = every_field("t");
         full.queue = QueueName::of(Tsid::from_i64(77), "billing").unwrap();
         assert_eq!(left_out(&full), <[&str; 0]>::default());
+        // Signs can get lost as well.
+        assert!(full.priority < 0 && full.idempotency.as_ref().is_some_and(|request| request.fingerprint < 0));
         let plain = NewEvent::new("plain", "{\"a\": \"\u{e9}\"}");
         let timed = plain.clone().available_at(Timestamp::UNIX_EPOCH);
         for event in [full, plain, timed, NewEvent::new("empty", "").deduplicate("k")] {

@@ -396,4 +396,24 @@ mod tests {
             assert_eq!(serde_json::to_string(&action).unwrap(), format!("\"{action}\""));
         }
     }
+
+    #[test]
+    fn people_reset_cancel_and_redrive() {
+        let by_hand: Vec<Action> = Action::ALL.into_iter().filter(|action| action.is_by_hand()).collect();
+        assert_eq!(by_hand, [Action::Reset, Action::Cancelled, Action::Redriven]);
+    }
+
+    #[test]
+    fn statuses_and_ends_agree() {
+        for end in End::ALL {
+            assert_eq!((Status::from(end).end(), Status::from(end).as_str()), (Some(end), end.as_str()));
+        }
+        assert_eq!((Status::Pending.end(), Status::Processing.end()), (None, None));
+    }
+
+    #[test]
+    fn readable_texts_are_bounded_and_without_nul() {
+        assert!(is_readable("", 300) && is_readable(&"x".repeat(300), 300) && is_readable("a\nb", 300));
+        assert!(!is_readable(&"x".repeat(301), 300) && !is_readable("a\0b", 300));
+    }
 }

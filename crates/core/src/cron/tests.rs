@@ -153,3 +153,33 @@ fn time_ends_without_a_panic() {
     assert_eq!(cron.next(Timestamp::MAX), None);
     assert!(Cron::parse("* * * * * *", "UTC").unwrap().next(Timestamp::MIN).is_some());
 }
+
+#[test]
+fn days_at_the_edges_of_weeks_and_months() {
+    let from = "2026-01-01T00:00:00Z"; // a Thursday
+    check("0 0 * * 3#1", "UTC", from, &["2026-01-07 00:00:00 +00:00", "2026-02-04 00:00:00 +00:00"]);
+    check("0 0 * * 4#2", "UTC", from, &["2026-01-08 00:00:00 +00:00", "2026-02-12 00:00:00 +00:00"]);
+    check("0 0 * * 7#1", "UTC", from, &["2026-01-04 00:00:00 +00:00", "2026-02-01 00:00:00 +00:00"]);
+    check("0 0 * * 6#5", "UTC", from, &["2026-01-31 00:00:00 +00:00", "2026-05-30 00:00:00 +00:00"]);
+    check("0 0 * * SATL", "UTC", from, &["2026-01-31 00:00:00 +00:00", "2026-02-28 00:00:00 +00:00"]);
+    check("0 0 ? * FRI", "UTC", from, &["2026-01-02 00:00:00 +00:00", "2026-01-09 00:00:00 +00:00"]);
+    check("0 0 * * 1#1,1#3", "UTC", from, &["2026-01-05 00:00:00 +00:00", "2026-01-19 00:00:00 +00:00"]);
+    check("0 0 * * MONL,FRIL", "UTC", from, &["2026-01-26 00:00:00 +00:00", "2026-01-30 00:00:00 +00:00"]);
+}
+
+#[test]
+fn an_expression_has_at_most_255_bytes_and_may_repeat_itself() {
+    let longest = format!("{}0 * * * *", "0,".repeat(123));
+    assert_eq!(longest.len(), 255);
+    check(&longest, "UTC", "2026-01-01T00:00:00Z", &["2026-01-01 01:00:00 +00:00", "2026-01-01 02:00:00 +00:00"]);
+    let error = Cron::parse(&format!("{longest} "), "UTC").unwrap_err();
+    assert!(error.why.contains("longer"), "{error}");
+    assert_eq!(error.given, longest[..60]);
+}
+
+#[test]
+fn ranges_to_zero_are_only_for_days_of_the_week() {
+    for expression in ["5-0 * * * *", "* 7-0 * * *", "* * 7-0 * *"] {
+        assert!(Cron::parse(expression, "UTC").is_err(), "{expression}");
+    }
+}
