@@ -186,6 +186,8 @@ macro_rules! conformance_cases {
                 each_abandonment_counts,
                 releases_never_use_up_attempts,
                 failures_count_and_keep_their_error,
+                an_end_that_says_no_errors_keeps_the_last_one,
+                neighbours_that_say_no_errors_keep_their_last_ones,
                 an_event_that_kills_its_worker_ends_in_the_log,
                 exhausted_entries_end_as_they_were_told,
                 a_retry_that_used_the_last_attempt_ends_at_the_next_claim,
