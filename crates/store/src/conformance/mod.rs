@@ -280,6 +280,7 @@ macro_rules! conformance_cases {
                 listed_by_queue_type_and_page,
                 only_the_middle_two_ends_are_dead_letters,
                 redrive_starts_a_generation,
+                a_new_generation_has_no_error_yet,
                 redrive_of_anything_else_is_a_conflict,
                 each_generation_ends_once,
                 discard_takes_off_the_list,
