@@ -475,6 +475,7 @@ macro_rules! conformance_cases {
                 one_reader_at_a_time,
                 concurrent_readers_get_one_lease,
                 a_failure_is_shown_and_cleared,
+                a_failure_of_another_event_counts_anew,
                 a_failure_of_no_event_is_shown_and_cleared,
                 a_new_version_takes_over,
                 documents_are_listed_by_prefix_and_page,
