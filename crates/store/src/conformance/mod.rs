@@ -327,6 +327,7 @@ macro_rules! conformance_cases {
                 a_dead_letter_of_a_removed_lane_is_redriven,
                 an_entry_in_a_removed_lane_is_found,
                 empty_lanes_are_stepped_over_and_hide_nothing,
+                a_shared_lane_among_many_gives_only_what_is_wanted,
                 leases_in_front_are_passed_and_found_again,
             }
             outbox {
