@@ -40,6 +40,51 @@ pub(super) async fn failures_count_and_keep_their_error(scene: Scene) {
     assert_eq!((second.attempts, second.last_error.as_deref()), (2, Some("it failed")));
 }
 
+/// Whatever the way to the log: held, in a group, by bare id, by hand.
+pub(super) async fn an_end_that_says_no_errors_keeps_the_last_one(scene: Scene) {
+    let store = scene.open().await;
+    let plain = publish(&store, events(9)).await;
+    let grouped = publish_one(&store, event("t").group("g")).await;
+    let failed = claim(&store, 10).await;
+    assert_eq!(failed.len(), 10);
+    for claimed in &failed {
+        requeue(&store, retry(claimed, RequeueAt::Now)).await.unwrap();
+    }
+    let held = claim(&store, 10).await;
+    let error = async |id| view(&store, id).await.error;
+    let held_as = |id| held.iter().find(|claimed| claimed.id == id).expect("it is claimed again");
+    finalize(&store, end(held_as(plain[0]), End::Completed)).await.unwrap();
+    assert_eq!(error(plain[0]).await, None, "what went well has no error");
+    let other = Finalize { errors: Some("[\"other\"]".into()), ..end(held_as(plain[1]), End::Failed) };
+    finalize(&store, other).await.unwrap();
+    assert_eq!(error(plain[1]).await.as_deref(), Some("[\"other\"]"), "what is said counts");
+    finalize(&store, end(held_as(plain[2]), End::CompletedWithErrors)).await.unwrap();
+    finalize(&store, end_by_id(plain[3], End::Failed)).await.unwrap();
+    cancel(&store, plain[4]).await.unwrap();
+    finalize(&store, end(held_as(grouped), End::Failed)).await.unwrap();
+    for id in [plain[2], plain[3], plain[4], grouped] {
+        assert_eq!(error(id).await.as_deref(), Some("it failed"), "{id}");
+    }
+}
+
+/// The same for neighbours that end together.
+pub(super) async fn neighbours_that_say_no_errors_keep_their_last_ones(scene: Scene) {
+    let store = scene.open().await;
+    for (how, kept) in [(End::Completed, None), (End::Failed, Some("it failed"))] {
+        let published = publish(&store, events(20)).await;
+        for claimed in claim(&store, 20).await {
+            requeue(&store, retry(&claimed, RequeueAt::Now)).await.unwrap();
+        }
+        let held = claim(&store, 20).await;
+        assert_eq!(ids(&held), published);
+        let answers = store.finalize(held.iter().map(|claimed| end(claimed, how)).collect()).await.unwrap();
+        assert_eq!(kinds(&answers), [None; 20]);
+        for id in published {
+            assert_eq!(view(&store, id).await.error.as_deref(), kept, "{how:?}");
+        }
+    }
+}
+
 pub(super) async fn an_event_that_kills_its_worker_ends_in_the_log(scene: Scene) {
     let store = scene.open().await;
     let id = publish_one(&store, event("t").max_attempts(3)).await;

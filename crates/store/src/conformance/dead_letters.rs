@@ -72,6 +72,18 @@ pub(super) async fn redrive_starts_a_generation(scene: Scene) {
     assert_eq!(census(&store).await, Census { events: 1, waiting: 0, leased: 0, ended: 1 });
 }
 
+pub(super) async fn a_new_generation_has_no_error_yet(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, event("t")).await;
+    let first = claim_one(&store).await;
+    let errors = Some("[\"no such\"]".to_owned());
+    finalize(&store, Finalize { errors: errors.clone(), ..end(&first, End::Failed) }).await.unwrap();
+    assert_eq!(view(&store, id).await.error, errors);
+    redrive(&store, id).await.unwrap();
+    assert_eq!(view(&store, id).await.error, None, "no attempt of this one has failed");
+    assert_eq!(claim_one(&store).await.last_error, None);
+}
+
 pub(super) async fn redrive_of_anything_else_is_a_conflict(scene: Scene) {
     let store = scene.open().await;
     let completed = ended_as(&store, event("t"), End::Completed).await;

@@ -203,6 +203,29 @@ pub(super) async fn empty_lanes_are_stepped_over_and_hide_nothing(scene: Scene) 
     assert_eq!(others.len(), 40);
 }
 
+pub(super) async fn a_shared_lane_among_many_gives_only_what_is_wanted(scene: Scene) {
+    const OWN: usize = 20;
+    let store = open(&scene, OWN).await;
+    let own: Vec<String> = (0..OWN).map(|number| format!("t{number}")).collect();
+    publish(&store, own.iter().map(|name| event(name)).collect()).await;
+    let mut caller = scene.begin().await;
+    for name in ["x", "y", "x"] {
+        caller.publish_sql(&event(name)).await.unwrap();
+    }
+    caller.commit().await;
+    store.maintain().await.unwrap();
+    // One that knows of nothing yet, and so looks at every lane from its start.
+    let other = open(&scene, OWN).await;
+    let types = |claimed: Vec<Claimed>| claimed.into_iter().map(|entry| entry.fact.event_type).collect::<Vec<_>>();
+    let wanted = own.iter().cloned().chain(["x".to_owned()]).collect();
+    let mut came = types(other.claim(Claim { types: Some(wanted), ..want(100) }).await.unwrap());
+    came.sort();
+    let mut expected: Vec<String> = own.into_iter().chain(["x".to_owned(), "x".to_owned()]).collect();
+    expected.sort();
+    assert_eq!(came, expected);
+    assert_eq!(types(claim(&other, 9).await), ["y"]);
+}
+
 /// Claims start behind what is leased. Once a lease ends or is given back, its entry comes first again.
 pub(super) async fn leases_in_front_are_passed_and_found_again(scene: Scene) {
     let store = scene.open().await;

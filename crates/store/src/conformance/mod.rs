@@ -186,6 +186,8 @@ macro_rules! conformance_cases {
                 each_abandonment_counts,
                 releases_never_use_up_attempts,
                 failures_count_and_keep_their_error,
+                an_end_that_says_no_errors_keeps_the_last_one,
+                neighbours_that_say_no_errors_keep_their_last_ones,
                 an_event_that_kills_its_worker_ends_in_the_log,
                 exhausted_entries_end_as_they_were_told,
                 a_retry_that_used_the_last_attempt_ends_at_the_next_claim,
@@ -278,6 +280,7 @@ macro_rules! conformance_cases {
                 listed_by_queue_type_and_page,
                 only_the_middle_two_ends_are_dead_letters,
                 redrive_starts_a_generation,
+                a_new_generation_has_no_error_yet,
                 redrive_of_anything_else_is_a_conflict,
                 each_generation_ends_once,
                 discard_takes_off_the_list,
@@ -324,6 +327,7 @@ macro_rules! conformance_cases {
                 a_dead_letter_of_a_removed_lane_is_redriven,
                 an_entry_in_a_removed_lane_is_found,
                 empty_lanes_are_stepped_over_and_hide_nothing,
+                a_shared_lane_among_many_gives_only_what_is_wanted,
                 leases_in_front_are_passed_and_found_again,
             }
             outbox {
@@ -472,6 +476,7 @@ macro_rules! conformance_cases {
                 one_reader_at_a_time,
                 concurrent_readers_get_one_lease,
                 a_failure_is_shown_and_cleared,
+                a_failure_of_another_event_counts_anew,
                 a_failure_of_no_event_is_shown_and_cleared,
                 a_new_version_takes_over,
                 documents_are_listed_by_prefix_and_page,

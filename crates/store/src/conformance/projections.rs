@@ -291,6 +291,25 @@ pub(super) async fn a_failure_is_shown_and_cleared(scene: Scene) {
     assert_eq!(view_of(&store, 1).await.failure, None);
 }
 
+pub(super) async fn a_failure_of_another_event_counts_anew(scene: Scene) {
+    let store = scene.open().await;
+    let ids = logged(&store, 2).await;
+    let (id, held) = first_reader(&store).await;
+    for (entry, failures) in [(ids[0], 1), (ids[0], 2), (ids[1], 1), (ids[1], 2)] {
+        let failed = Failed {
+            id: id.clone(),
+            token: held.token,
+            entry: Some(entry),
+            error: "no".into(),
+            retry_after: seconds(5),
+            lease: LEASE,
+        };
+        log(&store).fail(failed).await.expect("it is noted");
+        let failure = view_of(&store, 1).await.failure.expect("it is shown");
+        assert_eq!((failure.entry, failure.failures), (Some(entry), failures));
+    }
+}
+
 pub(super) async fn a_failure_of_no_event_is_shown_and_cleared(scene: Scene) {
     let store = scene.open().await;
     let (id, held) = first_reader(&store).await;

@@ -716,10 +716,10 @@ WITH dead AS MATERIALIZED (
     UPDATE {ns}.event_log g SET superseded = 1 FROM dead d WHERE g.ctid = d.at AND g.tableoid = d.part
 )
 INSERT INTO {ns}.event_queue (id, event_id, due_at, token, client_id, lane, queue_id, attempts, max_attempts, generation,
-                              place, exhausted_as, group_key, last_error, flags)
+                              place, exhausted_as, group_key, flags)
 SELECT d.id, d.event_id, coalesce($1::timestamptz, statement_timestamp()), d.token + $3::bigint, d.client_id,
        CASE WHEN l.state > 0 THEN -l.priority - 1000 ELSE d.lane END, d.queue_id, 0, d.max_attempts, d.generation + 1,
-       CASE WHEN l.state > 0 THEN 3 WHEN d.group_key IS NULL THEN 1 ELSE 2 END, d.exhausted_as, d.group_key, d.errors, d.flags
+       CASE WHEN l.state > 0 THEN 3 WHEN d.group_key IS NULL THEN 1 ELSE 2 END, d.exhausted_as, d.group_key, d.flags
 FROM dead d LEFT JOIN LATERAL (SELECT l.state, l.priority FROM {ns}.lanes l WHERE l.id = d.lane OFFSET 0) AS l ON true
 RETURNING id, generation, queue_id, group_key, flags, place";
 

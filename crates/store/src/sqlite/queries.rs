@@ -250,9 +250,10 @@ queries! {
 
     /// Primary key, a run of neighbours; the log appends. All held under equal tokens, in no group.
     log_run = "INSERT INTO {ns}_event_log (seq, id, generation, event_id, finished_at, processing_started_at, token, \
-         client_id, lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, worker, results) \
+         client_id, lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, worker, errors, results) \
          SELECT ?1 + (id - ?2) / ?7, id, generation, event_id, ?5, processing_started_at, token, \
-         client_id, lane, queue_id, attempts, max_attempts, ?6, exhausted_as, 0, worker, ?8 \
+         client_id, lane, queue_id, attempts, max_attempts, ?6, exhausted_as, 0, worker, \
+         CASE WHEN ?6 <> 0 THEN last_error END, ?8 \
          FROM {ns}_event_queue WHERE id BETWEEN ?2 AND ?3 AND token = ?4 AND lease_until IS NOT NULL AND group_key IS NULL \
          AND flags IS NULL";
     /// Primary key, from its end: takes a run back that did not fit.
@@ -278,7 +279,8 @@ queries! {
     log_held = "INSERT INTO {ns}_event_log (seq, id, generation, event_id, finished_at, processing_started_at, token, \
          client_id, lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, worker, errors, results) \
          SELECT ?1, id, generation, event_id, ?4, processing_started_at, token, \
-         client_id, lane, queue_id, attempts, max_attempts, ?5, exhausted_as, 0, worker, ?6, ?7 \
+         client_id, lane, queue_id, attempts, max_attempts, ?5, exhausted_as, 0, worker, \
+         coalesce(?6, CASE WHEN ?5 <> 0 THEN last_error END), ?7 \
          FROM {ns}_event_queue WHERE id = ?2 AND token = ?3 AND lease_until IS NOT NULL AND group_key IS NULL \
          AND flags IS NULL";
     /// Primary key; the log appends.
@@ -286,7 +288,8 @@ queries! {
          client_id, lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, group_key, worker, errors, results, \
          flags) \
          SELECT ?1, id, generation, event_id, ?3, processing_started_at, token + ?4, \
-         client_id, lane, queue_id, attempts, max_attempts, ?5, exhausted_as, 0, group_key, ?6, ?7, ?8, flags \
+         client_id, lane, queue_id, attempts, max_attempts, ?5, exhausted_as, 0, group_key, ?6, \
+         coalesce(?7, CASE WHEN ?5 <> 0 THEN last_error END), ?8, flags \
          FROM {ns}_event_queue WHERE id = ?2";
     /// Primary key.
     delete_held = "DELETE FROM {ns}_event_queue WHERE id = ?1 AND lease_until IS NOT NULL";

@@ -116,3 +116,31 @@ async fn a_claim_whose_statement_is_cut_off_is_busy() {
     assert_eq!(store.claim(want(1)).await.unwrap().len(), 1);
     store.close().await;
 }
+
+/// It saw the entry waiting; until it has the key, somebody claims it. What a worker holds stays as it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_entry_that_is_claimed_while_its_replacement_waits_for_the_key_is_not_replaced() {
+    let database = Database::new().await;
+    let (store, other) = (database.open().await, database.open().await);
+    let replacing = |payload: &str| NewEvent::new("t", payload.to_owned()).replace_waiting("k");
+    let first = publish(&store, vec![replacing("1")]).await;
+    let (mut caller, watcher) = (database.connect().await, database.connect().await);
+    let tx = caller.transaction().await.unwrap();
+    tx.execute("SELECT FROM tidegate.deduplication FOR UPDATE", &[]).await.unwrap();
+    let second = replacing("2");
+    let publishing = tokio::spawn(async move { other.publish(vec![second]).await });
+    eventually("the publisher waits for the key", async || {
+        let waiting = "SELECT count(*) > 0 FROM pg_stat_activity
+                       WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        watcher.query_one(waiting, &[]).await.unwrap().get(0)
+    })
+    .await;
+    let held = claim(&store, 1).await;
+    assert_eq!(ids(&held), first);
+    tx.commit().await.unwrap();
+    let made = publishing.await.unwrap().unwrap().remove(0).unwrap();
+    assert_eq!(made.outcome, PublishOutcome::Created);
+    complete(&store, &held).await;
+    let next = claim(&store, 9).await;
+    assert_eq!((ids(&next), next[0].fact.payload.as_ref()), (vec![made.id], b"2".as_slice()));
+}

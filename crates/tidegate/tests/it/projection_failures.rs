@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::projection::{ProjectionForm, ProjectionState, Sql};
+use tidegate::projection::{ProjectionForm, ProjectionState};
 use tidegate::{EntryId, EventLogProjectionBuilder, EventQueue, NewEvent, Projection, RetryPolicy};
 use tokio::sync::oneshot;
 
-use crate::databases::on_each_database;
+use crate::databases::{Place, on_each_database};
 use crate::support::{eventually, soon};
 
 async fn logged(queue: &EventQueue, number: u32) -> EntryId {
@@ -39,7 +39,10 @@ impl Running {
 }
 
 /// Waits until it was tried twice and answers what is shown.
-async fn shown(queue: &EventQueue, projection: &Projection<Sql>) -> tidegate::projection::ProjectionFailure {
+async fn shown<F: ProjectionForm>(
+    queue: &EventQueue,
+    projection: &Projection<F>,
+) -> tidegate::projection::ProjectionFailure {
     eventually("it is shown", || async {
         projection.status().await.unwrap().failure.is_some_and(|failure| failure.failures > 1)
     })
@@ -48,6 +51,37 @@ async fn shown(queue: &EventQueue, projection: &Projection<Sql>) -> tidegate::pr
     assert!(!health.is_good());
     assert_eq!(health.stopped_projections[0].id, *projection.id());
     projection.status().await.unwrap().failure.unwrap()
+}
+
+/// Statements that make the database refuse documents, and accept them again.
+fn refusing(place: &Place) -> (&'static [&'static str], &'static [&'static str]) {
+    match place {
+        Place::Sqlite(_) => (
+            &["CREATE TRIGGER refuse BEFORE INSERT ON tidegate_projection_documents \
+               BEGIN SELECT RAISE(ABORT, 'no documents today'); END"],
+            &["DROP TRIGGER refuse"],
+        ),
+        Place::Postgres(_) => (
+            &[
+                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql \
+                 AS $$ BEGIN RAISE EXCEPTION 'no documents today'; END $$",
+                "CREATE TRIGGER refuse BEFORE INSERT ON tidegate.projection_documents EXECUTE FUNCTION refuse()",
+            ],
+            &["DROP TRIGGER refuse ON tidegate.projection_documents"],
+        ),
+    }
+}
+
+async fn execute(queue: &EventQueue, statements: &'static [&'static str]) {
+    let done = queue.in_transaction(|tx| {
+        Box::pin(async move {
+            for statement in statements {
+                tx.execute(statement, &[]).await?;
+            }
+            Ok(())
+        })
+    });
+    done.await.unwrap();
 }
 
 /// What fails, and whether it still does.
@@ -88,6 +122,24 @@ on_each_database! {
         broken.mend();
         projection.wait_for(bad, crate::support::PATIENCE).await.unwrap();
         assert!(queue.health().await.is_good());
+        running.stop().await;
+        queue.close().await;
+    }
+
+    async fn events_whose_documents_were_refused_are_folded_again_from_what_is_stored(place) {
+        let queue = place.open().await;
+        let sum = |sum: Option<u64>, event: tidegate::LoggedEvent<u32>| Some(sum.unwrap_or(0) + u64::from(event.data));
+        let projection =
+            base(1).documents::<u64>().on("counted", |_| "all".to_owned(), sum).open(&queue).await.unwrap();
+        let (refuse, accept) = refusing(place);
+        execute(&queue, refuse).await;
+        let last = logged(&queue, 1).await;
+        let running = run(&projection);
+        let failure = shown(&queue, &projection).await;
+        assert!(failure.error.contains("no documents today"), "{failure:?}");
+        execute(&queue, accept).await;
+        projection.wait_for(last, crate::support::PATIENCE).await.unwrap();
+        assert_eq!(projection.get("all").await.unwrap(), Some(1), "each event counts once");
         running.stop().await;
         queue.close().await;
     }

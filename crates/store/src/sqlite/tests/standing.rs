@@ -77,6 +77,27 @@ async fn a_claim_taken_back_while_it_is_tried_says_what_it_got() {
     assert_eq!((census.leased, census.waiting, census.ended), (0, 0, 200));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_taken_back_while_it_finds_nothing_is_answered() {
+    let scene = Scene::new();
+    let store = scene.open().await;
+    // Whether it is too late is a matter of luck here as well; whoever was too late waits for an answer.
+    for round in 0..1000 {
+        let other = Claim { types: Some(vec!["other".into()]), ..want(1) };
+        let mut standing = store.stand(other).unwrap();
+        let publisher = store.clone();
+        let publishing = tokio::spawn(async move { publisher.publish(vec![event()]).await });
+        for _ in 0..steps(round) {
+            std::hint::spin_loop();
+        }
+        if !standing.withdraw() {
+            assert!(answer(&mut standing).await.is_empty());
+        }
+        publishing.await.unwrap().unwrap().remove(0).unwrap();
+    }
+    assert_eq!(leased(&store).await, 0);
+}
+
 /// Some steps to spin, different each time.
 fn steps(round: u64) -> u64 {
     (round.wrapping_mul(2_654_435_761) % 97) * 400
