@@ -16,15 +16,19 @@ use crate::work::ListQuery;
 /// Lists that wait for each one that may run, at most, and how long they wait.
 const WAITING: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(1);
-/// A list that takes longer is slow.
-const QUICK: Duration = Duration::from_millis(10);
+/// A list that takes longer may be slow, or have had a bad moment; two in a row, or one that takes as long as the second, are.
+const QUICK: Duration = Duration::from_millis(20);
+const LONG: Duration = Duration::from_millis(100);
 /// How many times as long as it took nothing slow runs after a slow list, and how long at most.
 const REST: u32 = 4;
 const LONGEST_REST: Duration = Duration::from_secs(4);
-/// How long a slow list waits: one that nobody else is ahead of always gets its turn.
+/// How long a slow list waits, and how many may: one that nobody else is ahead of always gets its turn.
 const SLOW_PATIENCE: Duration = Duration::from_secs(5);
+const SLOW_WAITING: usize = 256;
 /// For how long a client whose list was slow is expected to send more of them.
 const SUSPECTED: Duration = Duration::from_secs(10);
+/// So many slow lists in a row say that their kind is.
+const SURE: u8 = 2;
 /// Kinds and clients that are remembered.
 const REMEMBERED: usize = 1_024;
 /// Places from which on a page, or what it passes over, is another kind of list than a short one.
@@ -76,8 +80,8 @@ impl Kind {
 /// What was seen of lists.
 #[derive(Debug)]
 struct Seen {
-    /// Whether the last list of a kind was slow.
-    kinds: HashMap<Kind, bool>,
+    /// How many lists of a kind were slow in a row, up to [`SURE`].
+    kinds: HashMap<Kind, u8>,
     /// Until when a client is suspected.
     clients: HashMap<Option<Tsid>, Instant>,
     /// Nothing slow starts before.
@@ -100,7 +104,7 @@ impl Turns {
             running: Semaphore::new(at_once),
             waiting: Semaphore::new(at_once * WAITING),
             slow: Semaphore::new(1),
-            slow_waiting: Semaphore::new(WAITING),
+            slow_waiting: Semaphore::new(SLOW_WAITING),
             seen: Mutex::new(Seen { kinds: HashMap::new(), clients: HashMap::new(), rested: Instant::now() }),
         }
     }
@@ -146,21 +150,28 @@ impl Turns {
     fn is_slow(&self, kind: Kind) -> bool {
         let seen = self.seen();
         let suspected = || seen.clients.get(&kind.client).is_some_and(|until| *until > Instant::now());
-        seen.kinds.get(&kind).copied().unwrap_or_else(suspected)
+        seen.kinds.get(&kind).map_or_else(suspected, |slow| *slow >= SURE)
     }
 
     fn learn(&self, kind: Kind, took: Duration) {
         let mut seen = self.seen();
-        let (slow, now) = (took > QUICK, Instant::now());
+        let now = Instant::now();
         if seen.kinds.len() >= REMEMBERED {
             seen.kinds.clear();
         }
-        seen.kinds.insert(kind, slow);
-        if slow {
+        let slow = seen.kinds.entry(kind).or_default();
+        *slow = match took {
+            _ if took >= LONG => SURE,
+            _ if took > QUICK => SURE.min(*slow + 1),
+            _ => 0,
+        };
+        if *slow >= SURE {
             if seen.clients.len() >= REMEMBERED {
                 seen.clients.retain(|_, until| *until > now);
             }
             seen.clients.insert(kind.client, now + SUSPECTED);
+        }
+        if took > QUICK {
             seen.rested = (seen.rested.max(now) + took * REST).min(now + LONGEST_REST);
         }
     }
@@ -238,6 +249,17 @@ mod tests {
         let began = Instant::now();
         let refused = turns.enter(tagged(3)).await.unwrap_err();
         assert_eq!((refused.kind(), began.elapsed()), (ErrorKind::Busy, SLOW_PATIENCE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_bad_moment_does_not_make_a_kind_slow() {
+        let turns = Turns::new(4);
+        let (short, long) = (QUICK / 2, QUICK + QUICK / 2);
+        for took in [long, short, long, long] {
+            assert!(!turns.is_slow(tagged(3)));
+            run(&turns, tagged(3), took).await;
+        }
+        assert!(turns.is_slow(tagged(3)) && turns.is_slow(tagged(4)));
     }
 
     #[test]
