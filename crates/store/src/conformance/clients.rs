@@ -7,7 +7,7 @@ use tidegate_core::{QueueName, QueueState, Tsid};
 use super::scene::*;
 use crate::ErrorKind::{Invalid, NotFound};
 use crate::store::*;
-use crate::work::ListQuery;
+use crate::work::{ListQuery, WorkersQuery};
 
 fn client(number: i64) -> Tsid {
     Tsid::from_i64(number)
@@ -100,6 +100,31 @@ pub(super) async fn one_worker_in_two_clients_is_two_workers(scene: Scene) {
     let workers = store.work().unwrap().workers(Duration::from_secs(60)).await.unwrap();
     let found: Vec<_> = workers.iter().map(|view| (view.client, view.queues.clone(), view.held)).collect();
     assert_eq!(found, [7, 8].map(|number| (Some(client(number)), vec![of(number, "mail")], 1)));
+}
+
+pub(super) async fn a_client_sees_its_own_workers_and_tags_only(scene: Scene) {
+    let store = scene.open().await;
+    let mut published = Vec::new();
+    for number in [7, 8] {
+        let mail = of(number, "mail");
+        made(&store, &mail).await;
+        let tagged = || event("t").queue(mail.clone()).tags(["a"]);
+        published.push(publish(&store, vec![tagged(), tagged(), tagged()]).await);
+        let taken = store.claim(Claim { max: 2, ..from(&mail) }).await.unwrap();
+        complete(&store, &taken[0]).await;
+    }
+    let works = store.work().expect("pull workers are served");
+    for (number, own) in [7, 8].into_iter().zip(published) {
+        let client = Some(client(number));
+        let query = WorkersQuery { client, limit: 10, stale_after: LEASE, ..WorkersQuery::default() };
+        let workers = works.workers_page(query).await.unwrap().workers;
+        let held: Vec<_> = workers.into_iter().map(|worker| (worker.worker, worker.client, worker.holds)).collect();
+        assert_eq!(held, [("w".to_owned(), client, vec![own[1]])]);
+        let query = ListQuery { client, tags: vec!["a".into()], limit: 10, ..ListQuery::default() };
+        let page = works.list(query).await.unwrap();
+        let listed: Vec<_> = page.items.iter().map(|entry| entry.id).collect();
+        assert_eq!((listed, page.total), (vec![own[2], own[1], own[0]], 3));
+    }
 }
 
 pub(super) async fn two_changes_at_once_both_count(scene: Scene) {

@@ -297,6 +297,7 @@ macro_rules! conformance_cases {
                 queues_of_one_name_are_apart,
                 what_goes_into_a_clients_queue_is_the_clients,
                 one_worker_in_two_clients_is_two_workers,
+                a_client_sees_its_own_workers_and_tags_only,
                 two_changes_at_once_both_count,
             }
             queues {
