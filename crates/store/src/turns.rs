@@ -49,15 +49,17 @@ fn too_many_slow() -> Error {
 pub(crate) struct Kind {
     client: Option<Tsid>,
     shape: u32,
+    /// An index leads to all of a short page: it costs little, however long it takes on a machine that is busy.
+    light: bool,
 }
 
 impl Kind {
     /// An entry's audit.
-    pub(crate) const AUDIT: Self = Self { client: None, shape: u32::MAX };
+    pub(crate) const AUDIT: Self = Self { client: None, shape: u32::MAX, light: false };
 
     /// Workers of a client, or all.
     pub(crate) fn workers(client: Option<Tsid>) -> Self {
-        Self { client, shape: u32::MAX - 1 }
+        Self { client, shape: u32::MAX - 1, light: false }
     }
 
     pub(crate) fn of(query: &ListQuery) -> Self {
@@ -71,9 +73,14 @@ impl Kind {
             query.limit > SHORT,
             query.offset > SHORT,
         ];
+        let is_filtered = query.queue.is_some() || query.event_type.is_some() || query.worker.is_some();
+        let is_timed = query.from.is_some() || query.to.is_some();
+        let is_long = query.limit > SHORT || query.offset > SHORT || query.tags.len() > 1;
+        let is_held = query.status == Some(tidegate_core::Status::Processing);
+        let light = !(is_filtered || is_timed || is_long || is_held);
         let bits = parts.into_iter().fold(0, |bits, part| bits << 1 | u32::from(part));
         let status = query.status.map_or(0, |status| 1 + status as u32);
-        Self { client: query.client, shape: bits << 12 | status << 8 | query.tags.len().min(255) as u32 }
+        Self { client: query.client, shape: bits << 12 | status << 8 | query.tags.len().min(255) as u32, light }
     }
 }
 
@@ -148,12 +155,18 @@ impl Turns {
     }
 
     fn is_slow(&self, kind: Kind) -> bool {
+        if kind.light {
+            return false;
+        }
         let seen = self.seen();
         let suspected = || seen.clients.get(&kind.client).is_some_and(|until| *until > Instant::now());
         seen.kinds.get(&kind).map_or_else(suspected, |slow| *slow >= SURE)
     }
 
     fn learn(&self, kind: Kind, took: Duration) {
+        if kind.light {
+            return;
+        }
         let mut seen = self.seen();
         let now = Instant::now();
         if seen.kinds.len() >= REMEMBERED {
@@ -230,8 +243,8 @@ mod tests {
         run(&turns, tagged(3), Duration::from_secs(1)).await;
         let began = Instant::now();
         run(&turns, quick, Duration::ZERO).await;
-        run(&turns, Kind::of(&ListQuery::default()), Duration::ZERO).await;
-        assert_eq!(began.elapsed().as_millis(), 0, "of others");
+        run(&turns, tagged(1), Duration::ZERO).await;
+        assert_eq!(began.elapsed().as_millis(), 0, "of others, or a short page that an index has");
         run(&turns, tagged(4), Duration::ZERO).await;
         assert_eq!(began.elapsed().as_secs(), 4, "a list of another kind by the client that sent the slow one");
         run(&turns, tagged(4), Duration::ZERO).await;
@@ -260,6 +273,15 @@ mod tests {
             run(&turns, tagged(3), took).await;
         }
         assert!(turns.is_slow(tagged(3)) && turns.is_slow(tagged(4)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_short_page_is_never_slow() {
+        let turns = Turns::new(4);
+        for _ in 0..3 {
+            run(&turns, tagged(1), Duration::from_secs(1)).await;
+        }
+        assert!(!turns.is_slow(tagged(1)) && !turns.is_slow(tagged(2)));
     }
 
     #[test]
