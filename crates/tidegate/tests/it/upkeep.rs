@@ -78,7 +78,8 @@ async fn a_catalogue_that_never_stands_still_is_an_error_not_an_empty_claim() {
     let client = connect(&place).await;
     let restless = "ALTER TABLE tidegate.meta RENAME TO meta_kept;
         CREATE SEQUENCE tidegate.restless;
-        CREATE VIEW tidegate.meta AS SELECT only_row, schema_version, oldest_compatible, id_offset, id_step, log_xid_offset, history, token_base,
+        CREATE VIEW tidegate.meta AS SELECT only_row, schema_version, oldest_compatible, id_offset, id_step, log_xid_offset,
+            history, token_base,
             nextval('tidegate.restless') AS generation, nextval('tidegate.restless') AS catalogue_stamp
         FROM tidegate.meta_kept";
     client.batch_execute(restless).await.unwrap();
