@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use deadpool_postgres::{HookError, TimeoutType};
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use crate::error::{Error, ErrorKind};
 
@@ -208,6 +208,12 @@ pub(super) fn classify(error: tokio_postgres::Error) -> Fault {
             (ErrorKind::Unavailable, "the database is read-only: point Tidegate at the primary")
         }
         "53" => (ErrorKind::Unavailable, "the database is out of resources"),
+        // A server that cannot sync its log stops at once: whether a COMMIT counts is known only when it is back.
+        "58" if ends_the_server(&error) => {
+            return Fault::Lost(
+                Error::new(ErrorKind::Unavailable, format!("the database's disk failed: {said}")).with_source(error),
+            );
+        }
         "58" => (ErrorKind::Unavailable, "the database's disk failed"),
         "XX" => (ErrorKind::Corrupt, "the database reports damage or an internal error"),
         "28" | "3D" => return withheld("the database refuses the login", error),
@@ -252,6 +258,10 @@ pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         source = inner.source();
     }
     text
+}
+
+fn ends_the_server(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().and_then(DbError::parsed_severity) == Some(Severity::Panic)
 }
 
 #[cfg(test)]
