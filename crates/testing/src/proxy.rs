@@ -92,9 +92,15 @@ impl Proxy {
 
     /// Closes all connections, and new ones as they come.
     pub fn cut(&self) {
-        self.set(Mode::Cut);
-        for (_, [client, server]) in self.shared.lock().open.drain() {
-            shut(&client, &server);
+        // Both at once: what was held back must not slip through in between.
+        let open = {
+            let mut state = self.shared.lock();
+            state.mode = Mode::Cut;
+            std::mem::take(&mut state.open)
+        };
+        self.shared.changed.notify_all();
+        for [client, server] in open.values() {
+            shut(client, server);
         }
     }
 

@@ -472,9 +472,9 @@ impl Database {
         confirm: &Confirm<'_, T>,
     ) -> Result<Option<bool>, Fault> {
         let tx = Arc::new(Tx::new(self.get().await?, Arc::clone(&self.line), true));
-        // A number above the next one was forgotten by a crash; asking for its status would be an error.
-        let sql = "SELECT CASE WHEN $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) \
-                   THEN pg_xact_status($1::text::xid8) END";
+        // A number above the next one was forgotten by a crash; asking for its status would be an error. The next one is
+        // known only by drawing it: a snapshot ends at the last one that is over, below some that still run.
+        let sql = "SELECT CASE WHEN $1::text::xid8 < pg_current_xact_id() THEN pg_xact_status($1::text::xid8) END";
         let rows = tx.query(sql, &[&xid]).await?;
         let status: Option<&str> = rows.first().and_then(|row| row.get(0));
         if status == Some("in progress") {

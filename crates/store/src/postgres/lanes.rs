@@ -249,9 +249,9 @@ UPDATE {ns}.lanes SET state = 1, was_type = event_type, event_type = chr(1) || i
 WHERE id = ANY ($1::integer[]) AND state + 0 = 0";
 
 /// Says which transactions must be over before a retired lane can go (lanes_retired). Its retirement has committed: whoever
-/// was planned before it has a transaction id below.
+/// was planned before it has drawn a lower transaction id. (A snapshot's upper end is no bound: some that run are above.)
 const CLOSE: &str = "
-UPDATE {ns}.lanes SET retired_xid = pg_snapshot_xmax(pg_current_snapshot()) WHERE state = 1 AND retired_xid IS NULL";
+UPDATE {ns}.lanes SET retired_xid = pg_current_xact_id() WHERE state = 1 AND retired_xid IS NULL";
 
 /// Retired lanes to which nobody can add any more, with nothing to claim (lanes_retired, event_queue_fresh,
 /// event_queue_timed).

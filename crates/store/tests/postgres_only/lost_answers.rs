@@ -6,15 +6,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_store::Store;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::scene::*;
 
+/// What a message that asks to stop a statement has after its length.
+const CANCEL_REQUEST: [u8; 4] = 80_877_102_u32.to_be_bytes();
+
 /// Passes bytes on both ways. Once armed, the next COMMIT is not passed on: the server loses its client at once, while the
-/// client hears of it only when told.
+/// client hears of it only when told. Told to hang up, it does so on its clients; the server does not hear of that, nor of
+/// their wish to stop what it does for them.
 #[derive(Default)]
 struct Proxy {
     armed: AtomicBool,
+    hung_up: watch::Sender<u32>,
     caught: Notify,
     let_go: Notify,
 }
@@ -43,9 +48,22 @@ impl Proxy {
             to_client
         });
         let mut piece = vec![0; 1 << 16];
-        while let Ok(length) = from_client.read(&mut piece).await {
+        let mut hung_up = self.hung_up.subscribe();
+        loop {
+            let length = tokio::select! {
+                length = from_client.read(&mut piece) => length.unwrap_or(0),
+                _ = hung_up.changed() => {
+                    answers.abort();
+                    drop(from_client);
+                    // The server's side stays open until then.
+                    return self.let_go.notified().await;
+                }
+            };
             let sent = &piece[..length];
             let commits = sent.windows(7).any(|bytes| bytes == b"COMMIT\0");
+            if sent.get(4..8) == Some(&CANCEL_REQUEST) {
+                return;
+            }
             if commits && self.armed.swap(false, Ordering::SeqCst) {
                 drop(to_server);
                 // The client's side stays open until then.
@@ -87,5 +105,42 @@ async fn a_claim_that_was_lost_is_not_mistaken_for_a_later_one_of_the_same_worke
     proxy.let_go.notify_one();
     assert_eq!(first.await.unwrap(), [], "one lease, one holder");
     complete(&near, &second).await;
+    far.close().await;
+}
+
+/// The server still works on the COMMIT, and no transaction that began later is over: it is not taken for one that never
+/// was, and not run again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_commit_that_still_runs_is_waited_for() {
+    let database = Database::new().await;
+    let proxy = Arc::new(Proxy::default());
+    let far = Arc::new(open_at(&proxy.start(&database.0).await).await);
+    let slow = "
+        CREATE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN NULL; END $$;
+        CREATE CONSTRAINT TRIGGER wait_at_commit AFTER INSERT ON tidegate.event_queue
+            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_at_commit()";
+    database.execute(slow).await;
+    let gate = database.connect().await;
+    gate.execute("SELECT pg_advisory_lock(4711)", &[]).await.unwrap();
+    let published = tokio::spawn({
+        let far = far.clone();
+        async move { publish(&far, vec![event("t")]).await }
+    });
+    let waits = "SELECT count(*) FROM pg_stat_activity
+                 WHERE datname = current_database() AND query = 'COMMIT' AND wait_event_type = 'Lock'";
+    eventually("it is committed", async || gate.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) == 1).await;
+    proxy.hung_up.send_modify(|times| *times += 1);
+    // Looked up, or run again as it must not be.
+    let asked = "SELECT count(*) FILTER (WHERE query LIKE '%pg_xact_status%' AND state = 'idle') > 0
+                     OR count(*) FILTER (WHERE query = 'COMMIT' AND wait_event_type = 'Lock') > 1
+                 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    eventually("it is looked up", async || gate.query_one(asked, &[]).await.unwrap().get(0)).await;
+    gate.execute("SELECT pg_advisory_unlock(4711)", &[]).await.unwrap();
+    let published = published.await.unwrap();
+    let there = gate.query("SELECT id FROM tidegate.event_queue", &[]).await.unwrap();
+    let there: Vec<i64> = there.iter().map(|row| row.get(0)).collect();
+    assert_eq!(there, published.iter().map(|id| id.get()).collect::<Vec<_>>());
+    proxy.let_go.notify_waiters();
     far.close().await;
 }
