@@ -4,12 +4,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::Response;
-
-use crate::service::Service;
-
 /// All bodies together.
 #[derive(Debug)]
 pub(crate) struct Bodies {
@@ -66,15 +60,6 @@ impl Drop for Share {
     fn drop(&mut self) {
         self.release();
     }
-}
-
-/// Gives a request its share and takes it back once there is an answer, or nobody waits for one any more.
-pub(crate) async fn hold(State(service): State<Arc<Service>>, mut request: Request, next: Next) -> Response {
-    let share = Arc::new(Share::new(&service.bodies));
-    request.extensions_mut().insert(Arc::clone(&share));
-    let response = next.run(request).await;
-    share.release();
-    response
 }
 
 #[cfg(test)]

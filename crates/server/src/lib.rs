@@ -7,6 +7,7 @@
 //! [`Server`] is made from [`Options`] and an [`EventQueue`](tidegate::EventQueue), and runs on a listener of the caller
 //! until it is told to stop. Two servers can live in one process.
 
+mod around;
 mod auth;
 mod bodies;
 mod body;

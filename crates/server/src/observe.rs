@@ -3,29 +3,41 @@
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request};
-use axum::middleware::Next;
 use axum::response::Response;
 use http::Method;
 use metrics::{counter, histogram};
-use tracing::Instrument;
+use tracing::Span;
 
-/// Runs a request under a span and counts it.
-pub(crate) async fn observe(request: Request, next: Next) -> Response {
-    let started = Instant::now();
-    // The pattern, not the path: otherwise every id would be a series of its own.
-    let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
-    let method = method_label(request.method());
-    let traceparent = request.headers().get("traceparent").and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let span = tracing::info_span!("request", method, route, traceparent, status = tracing::field::Empty);
-    let response = next.run(request).instrument(span.clone()).await;
-    let status = response.status().as_u16();
-    span.record("status", status);
-    let took = started.elapsed();
-    counter!("tidegate_http_requests_total", "method" => method, "route" => route.clone(), "status" => status.to_string())
-        .increment(1);
-    histogram!("tidegate_http_seconds", "route" => route).record(took.as_secs_f64());
-    span.in_scope(|| tracing::debug!(status, ?took, "answered"));
-    response
+/// A request on its way.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    started: Instant,
+    /// The pattern, not the path: otherwise every id would be a series of its own.
+    pub(crate) route: String,
+    method: &'static str,
+    pub(crate) span: Span,
+}
+
+impl Seen {
+    pub(crate) fn new(request: &Request) -> Self {
+        let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
+        let method = method_label(request.method());
+        let traceparent = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
+        let traceparent = traceparent.unwrap_or_default();
+        let span = tracing::info_span!("request", method, route, traceparent, status = tracing::field::Empty);
+        Self { started: Instant::now(), route, method, span }
+    }
+
+    /// Counts it.
+    pub(crate) fn answered(self, response: &Response) {
+        let (Self { route, method, span, .. }, took) = (&self, self.started.elapsed());
+        let status = response.status().as_u16();
+        span.record("status", status);
+        span.in_scope(|| tracing::debug!(status, ?took, "answered"));
+        counter!("tidegate_http_requests_total", "method" => *method, "route" => route.clone(), "status" => status.to_string())
+            .increment(1);
+        histogram!("tidegate_http_seconds", "route" => self.route).record(took.as_secs_f64());
+    }
 }
 
 /// Callers can make up methods without end: those that HTTP does not know share one label.

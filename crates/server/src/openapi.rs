@@ -9,6 +9,7 @@ use utoipa::openapi::{Content, OpenApi as Document, RefOr, Response, Schema};
 use utoipa::{Modify, OpenApi};
 
 use crate::error::{Code, ErrorBody};
+use crate::router::FOR_MACHINES;
 use crate::routes::{events, health, list, projections, publish, queues, reports, subscribe, workers};
 use crate::unknown::Parameters;
 
@@ -90,6 +91,9 @@ pub fn document() -> String {
 pub(crate) fn parameters() -> Parameters {
     let mut known = HashMap::new();
     for (path, item) in Api::openapi().paths.paths {
+        if FOR_MACHINES.contains(&path.as_str()) {
+            continue;
+        }
         let operations = [
             (Method::GET, item.get),
             (Method::PUT, item.put),

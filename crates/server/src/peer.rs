@@ -124,11 +124,8 @@ impl AsyncRead for PeerStream {
         let stream = &self.peer.0;
         loop {
             ready!(stream.poll_read_ready(cx))?;
-            match stream.try_read(buf.initialize_unfilled()) {
-                Ok(bytes) => {
-                    buf.advance(bytes);
-                    return Poll::Ready(Ok(()));
-                }
+            match stream.try_read_buf(buf) {
+                Ok(_) => return Poll::Ready(Ok(())),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }

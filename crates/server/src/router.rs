@@ -3,32 +3,24 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
-use http::{HeaderValue, header};
-use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::bodies::hold;
+use crate::around::{Around, around};
 use crate::error::{ApiError, Code};
-use crate::observe::observe;
 use crate::routes::{docs, events, health, list, projections, publish, queues, reports, subscribe, workers};
 use crate::service::Service;
-use crate::unknown::refuse_parameters;
 
 /// Everything the server answers.
 pub(crate) fn router(service: &Arc<Service>) -> Router {
-    let parameters = Arc::new(crate::openapi::parameters());
-    let known_only = from_fn_with_state(parameters, refuse_parameters);
+    let around_all = Arc::new(Around::new(service));
     Router::new()
-        .merge(work().merge(management()).route_layer(known_only))
+        .merge(work())
+        .merge(management())
         .merge(operations())
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn_with_state(Arc::clone(service), hold))
-        .layer(from_fn(observe))
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(axum::middleware::map_response(nosniff))
+        .layer(from_fn_with_state(around_all, around))
         .with_state(Arc::clone(service))
 }
 
@@ -68,6 +60,9 @@ fn management() -> Router<Arc<Service>> {
         .route("/projections/{name}/{key}", get(projections::document))
 }
 
+/// What machines ask for: probes and scrapers may add parameters as they like.
+pub(crate) const FOR_MACHINES: [&str; 4] = ["/livez", "/readyz", "/metrics", "/openapi.json"];
+
 fn operations() -> Router<Arc<Service>> {
     Router::new()
         .route("/", get(docs::first_page))
@@ -86,15 +81,4 @@ async fn not_found() -> ApiError {
 
 async fn method_not_allowed() -> ApiError {
     ApiError::new(Code::MethodNotAllowed, "this path does not know this method; /docs shows which it knows")
-}
-
-fn panicked(reason: Box<dyn std::any::Any + Send>) -> Response {
-    let text = reason.downcast_ref::<&str>().copied().or_else(|| reason.downcast_ref::<String>().map(String::as_str));
-    tracing::error!(reason = text.unwrap_or("unknown"), "a handler panicked");
-    ApiError::new(Code::Internal, "the server failed; its log says why").into_response()
-}
-
-async fn nosniff(mut response: Response) -> Response {
-    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    response
 }

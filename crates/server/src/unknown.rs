@@ -2,11 +2,7 @@
 //! one is nearest, so that a slip of the pen never does nothing.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use axum::extract::{MatchedPath, Request, State};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use http::Method;
 
 use crate::error::{ApiError, Result};
@@ -17,7 +13,8 @@ use crate::extract::decode;
 pub(crate) struct Parameters(pub(crate) HashMap<(Method, String), Vec<String>>);
 
 impl Parameters {
-    fn check(&self, method: &Method, route: &str, query: &str) -> Result<()> {
+    /// Refuses a parameter that the operation does not take.
+    pub(crate) fn check(&self, method: &Method, route: &str, query: &str) -> Result<()> {
         let method = if *method == Method::HEAD { &Method::GET } else { method };
         let Some(known) = self.0.get(&(method.clone(), route.to_owned())) else { return Ok(()) };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -28,21 +25,6 @@ impl Parameters {
         }
         Ok(())
     }
-}
-
-/// Refuses requests with a parameter that their operation does not take.
-pub(crate) async fn refuse_parameters(
-    State(parameters): State<Arc<Parameters>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    if let (Some(query), Some(route)) = (request.uri().query(), route)
-        && let Err(error) = parameters.check(request.method(), route, query)
-    {
-        return error.into_response();
-    }
-    next.run(request).await
 }
 
 /// The refusal of a field, if that is what the parser stumbled over. Reads its text: the names are nowhere else, and
