@@ -12,6 +12,12 @@ use crate::work::{EntrySummary, ListQuery, Page};
 const EXAMINED: usize = 10_000;
 /// Entries looked at in one step.
 const STEP: usize = 1_000;
+/// So many numbers of entries, as a power of two, are a stretch. Of ended entries, only the stretches in which a lane or a
+/// worker has some are written down, by upkeep: an index would be written with every end.
+pub(crate) const STRETCH: u32 = 5;
+/// Stretches that the first step of a page looks through, and any step at most.
+const FIRST_STRETCHES: i64 = 16;
+const MOST_STRETCHES: i64 = 1_024;
 /// Entries of one page.
 const MAX_LIMIT: usize = 1_000;
 /// Entries that a page may pass over.
@@ -94,11 +100,11 @@ pub(crate) enum Source {
     Ended(End),
     /// Those of the query's client.
     Client,
-    /// Those of some lanes.
+    /// Those of some lanes; ended ones by their stretches.
     Lanes(Lanes),
     /// Those with any of the query's tags.
     Tags,
-    /// Those of the query's worker.
+    /// Those of the query's worker; ended ones by their stretches.
     Worker,
 }
 
@@ -195,6 +201,17 @@ pub(crate) struct Step {
     pub(crate) limit: i64,
     /// Whether they are looked at, or only passed over.
     pub(crate) read: bool,
+    /// Stretches to look through at most, where there are any.
+    pub(crate) stretches: i64,
+}
+
+/// What a step found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Numbers, youngest first.
+    pub(crate) ids: Vec<i64>,
+    /// Nobody looked below this number. None where nothing is left.
+    pub(crate) down_to: Option<i64>,
 }
 
 /// A page in the making.
@@ -211,6 +228,7 @@ pub(crate) struct Listing<'a> {
     /// Entries that were looked at though no index says that they fit. Those at the rim of a time range do not count: they
     /// are as many as were published within the disorder.
     examined: usize,
+    stretches: i64,
     done: bool,
 }
 
@@ -228,6 +246,7 @@ impl<'a> Listing<'a> {
             passed: 0,
             looked_at: 0,
             examined: 0,
+            stretches: FIRST_STRETCHES,
             done,
         }
     }
@@ -245,12 +264,13 @@ impl<'a> Listing<'a> {
             // Most fit where an index led to them; else ever more are looked at.
             true => ((wanted + to_pass).max(self.looked_at).min(STEP).min(EXAMINED - self.examined), true),
         };
-        Some(Step { before: self.before, limit: limit as i64, read })
+        Some(Step { before: self.before, limit: limit as i64, read, stretches: self.stretches })
     }
 
-    /// Takes in what a step found: numbers, youngest first, and what stands behind those that are to be read.
-    pub(crate) fn add(&mut self, step: Step, ids: &[i64], mut entries: impl FnMut(i64) -> Option<EntrySummary>) {
-        for id in ids {
+    /// Takes in what a step found, and what stands behind those numbers that are to be read.
+    pub(crate) fn add(&mut self, step: Step, found: &Found, mut entries: impl FnMut(i64) -> Option<EntrySummary>) {
+        self.stretches = (step.stretches * 4).min(MOST_STRETCHES);
+        for id in &found.ids {
             if self.page.items.len() == self.query.limit {
                 self.stop_here();
                 return;
@@ -276,9 +296,16 @@ impl<'a> Listing<'a> {
             }
             self.page.items.push(entry);
         }
-        if (ids.len() as i64) < step.limit {
-            self.done = true;
-        } else if self.examined >= EXAMINED && self.filtered || self.page.items.len() == self.query.limit {
+        if (found.ids.len() as i64) < step.limit {
+            match found.down_to.filter(|down_to| *down_to > self.after) {
+                Some(down_to) => self.before = down_to,
+                None => {
+                    self.done = true;
+                    return;
+                }
+            }
+        }
+        if self.examined >= EXAMINED && self.filtered || self.page.items.len() == self.query.limit {
             self.stop_here();
         }
     }

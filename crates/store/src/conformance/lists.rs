@@ -236,6 +236,83 @@ pub(super) async fn pages_are_full_among_others(scene: Scene) {
     }
 }
 
+/// However far apart in the log the entries of a queue, a type or a worker are, the pages are full, each entry comes once and in
+/// order: counted, not counted and half counted, and after some were redriven or forgotten.
+pub(super) async fn pages_are_full_however_far_apart_their_entries_are(scene: Scene) {
+    let store = scene.open().await;
+    let (rare, common) = (of(7, "rare"), of(8, "common"));
+    for queue in [&rare, &common] {
+        store.put_queue(queue, QueueChange::default()).await.unwrap();
+    }
+    let mut own = Vec::new();
+    let round = async |own: &mut Vec<EntryId>, end: End| {
+        let id = publish_one(&store, event("rare").queue(rare.clone())).await;
+        let one = Claim { queue: rare.clone(), worker: "me".into(), ..want(1) };
+        assert_eq!(ids(&store.claim(one).await.unwrap()), [id]);
+        finalize(&store, end_by_id(id, end)).await.unwrap();
+        own.insert(0, id);
+        // Others', of a worker with the same name.
+        let others = publish(&store, (0..150).map(|_| event("common").queue(common.clone())).collect()).await;
+        let all = Claim { queue: common.clone(), worker: "me".into(), ..want(150) };
+        assert_eq!(store.claim(all).await.unwrap().len(), 150);
+        let ends = others.iter().map(|id| end_by_id(*id, End::Completed)).collect();
+        assert!(store.finalize(ends).await.unwrap().iter().all(Result::is_ok));
+    };
+    let check = async |expected: &[EntryId], of_worker: &[EntryId], when: &str| {
+        let client = Some(Tsid::from_i64(7));
+        let everybody = ListQuery { limit: 5, ..ListQuery::default() };
+        let cases = [
+            (ListQuery { queue: Some(rare.clone()), ..everybody.clone() }, expected),
+            (ListQuery { event_type: Some("rare".into()), ..everybody.clone() }, expected),
+            (ListQuery { worker: Some("me".into()), client, ..everybody.clone() }, of_worker),
+            (ListQuery { event_type: Some("rare".into()), worker: Some("me".into()), client, ..everybody }, of_worker),
+        ];
+        for (mut query, expected) in cases {
+            let mut found = Vec::new();
+            loop {
+                let one = page(&store, query.clone()).await;
+                found.extend(ids_of(&one));
+                let left = expected.len() - found.len().min(expected.len());
+                assert!(one.items.len() == 5 || left == 0, "{when}: {query:?}: {} of {left}", one.items.len());
+                let Some(next) = one.next else { break };
+                query.before = Some(next);
+            }
+            assert_eq!(found, expected, "{when}: {query:?}");
+        }
+    };
+    for at in 0..12 {
+        round(&mut own, if at % 4 == 0 { End::Failed } else { End::Completed }).await;
+    }
+    check(&own, &own, "not counted").await;
+    store.maintain().await.unwrap();
+    check(&own, &own, "counted").await;
+    let failed = ListQuery { queue: Some(rare.clone()), ..in_status(Status::Failed) };
+    assert_eq!(ids_of(&page(&store, failed).await), [own[3], own[7], own[11]]);
+    round(&mut own, End::Completed).await;
+    check(&own, &own, "half counted").await;
+    redrive(&store, own[12]).await.unwrap();
+    check(&own, &own[..12], "with one that lives again").await;
+    finalize(&store, end_by_id(own[12], End::Completed)).await.unwrap();
+    check(&own, &own[..12], "with one that ended again").await;
+    store.maintain().await.unwrap();
+    check(&own, &own[..12], "all counted").await;
+    let all = page(&store, ListQuery { worker: Some("me".into()), limit: 1_000, ..ListQuery::default() }).await;
+    assert!(all.items.len() == 1_000 && all.items.is_sorted_by(|a, b| a.id > b.id));
+    scene.advance(100);
+    eventually("old entries are forgotten", || async {
+        store.maintain().await.unwrap();
+        forget(&store, OLD).await.entries == 0 && page(&store, ListQuery::default()).await.total <= 3
+    })
+    .await;
+    let left: Vec<EntryId> = own.iter().copied().filter(|id| [own[4], own[8]].contains(id)).collect();
+    check(&left, &left, "after retention").await;
+    // What ends next makes upkeep forget where entries were.
+    round(&mut own, End::Completed).await;
+    store.maintain().await.unwrap();
+    let left = [&own[..1], &left[..]].concat();
+    check(&left, &left, "after retention, counted").await;
+}
+
 /// Client totals stay exact through redrives and retention.
 pub(super) async fn totals_of_a_client_follow_redrives_and_retention(scene: Scene) {
     let store = scene.open().await;

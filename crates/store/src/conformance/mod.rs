@@ -541,6 +541,7 @@ macro_rules! conformance_cases {
                 other_filters,
                 items_show_what_the_source_shows,
                 pages_are_full_among_others,
+                pages_are_full_however_far_apart_their_entries_are,
                 totals_of_a_client_follow_redrives_and_retention,
                 an_offset_invents_no_total,
                 what_has_just_arrived_is_listed,

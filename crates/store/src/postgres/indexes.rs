@@ -49,20 +49,10 @@ const INDEXES: &[Index] = &[
     // Beside event_queue_fresh: what waits for its moment or its turn, by number.
     index("event_queue", "event_queue_waiting", "(lane, id) WHERE place IN (1, 2)"),
     index("event_log", "event_log_client", "(client_id, status, id) WHERE client_id IS NOT NULL AND superseded <> 1"),
-    index("event_log", "event_log_lane", "(lane, status, id) WHERE superseded <> 1"),
+    // What ended before it was sorted into a lane.
+    index("event_log", "event_log_unsorted", "(lane) WHERE lane < 0 AND superseded <> 1"),
     index("event_log", "event_log_ends", "(status, id) WHERE status > 0 AND superseded <> 1"),
     index("event_log", "event_log_redriven", "(client_id, status, id) WHERE client_id IS NOT NULL AND superseded = 1"),
-    // Workers of two clients may have one name; each row is in one of these.
-    index(
-        "event_log",
-        "event_log_worker",
-        "(worker, status, id) WHERE worker IS NOT NULL AND client_id IS NULL AND superseded <> 1",
-    ),
-    index(
-        "event_log",
-        "event_log_worker_client",
-        "(client_id, worker, status, id) WHERE client_id IS NOT NULL AND worker IS NOT NULL AND superseded <> 1",
-    ),
 ];
 
 /// Tags of before step 11 get the client of their queue, a thousand per commit, so that claims wait for none of them.

@@ -1,7 +1,9 @@
 //! The statements of lists and totals, with the index that serves each. Everything that finds candidates answers numbers of
-//! entries below `$1`, youngest first, at most `$2`; `$3` are the ends wanted and `$4` the live part (`LivePart`). An
-//! index's first column is compared with `= ANY (ARRAY[x])` and all of its columns order the rows: `a = x ORDER BY id` would
+//! entries below `$1`, youngest first, at most `$2`; `$3` are the ends wanted and `$4` the live part (`LivePart`); lists by
+//! stretches (`STRETCH`) look through `$5` of them. An index's first column is compared with `= ANY (ARRAY[x])` and all of its columns order the rows: `a = x ORDER BY id` would
 //! as well fit a walk along the primary key, which hardly ends where few rows have that `a`.
+
+use crate::listing::STRETCH;
 
 /// Statements with the namespace filled in.
 #[derive(Debug)]
@@ -29,10 +31,15 @@ const LIVE: &str = "$4::integer > 0 AND ($4::integer = 1 OR (q.lease_until IS NO
 /// The moment that an event's id holds.
 const MADE: &str = "to_timestamp(((x.event_id >> 22) + 1577836800000) / 1000.0)";
 
+/// Fills in what a list by stretches has in common with others, and what is its own.
+fn by_stretches(text: &str, fits: &str) -> String {
+    text.replace("{near}", NEAR).replace("{ended_by}", ENDED_BY).replace("{fits}", fits)
+}
+
 impl ListSql {
     pub(super) fn new(namespace: &str) -> Self {
         let fill = |text: &str| {
-            text.replace("{of_client}", ENDED_BY)
+            text.replace("{stretch}", &STRETCH.to_string())
                 .replace("{live}", LIVE)
                 .replace("{q_made}", &MADE.replace("x.", "q."))
                 .replace("{g_made}", &MADE.replace("x.", "g."))
@@ -43,11 +50,11 @@ impl ListSql {
             list_all: fill(LIST_ALL),
             list_ended: fill(LIST_ENDED),
             list_client: fill(LIST_CLIENT),
-            list_lanes: fill(LIST_LANES),
+            list_lanes: fill(&by_stretches(LIST_LANES, OF_LANES)),
             list_tags: fill(LIST_TAGS),
             list_tags_client: fill(LIST_TAGS_CLIENT),
-            list_worker: fill(LIST_WORKER),
-            list_worker_client: fill(LIST_WORKER_CLIENT),
+            list_worker: fill(&by_stretches(LIST_WORKER, OF_WORKER)),
+            list_worker_client: fill(&by_stretches(LIST_WORKER_CLIENT, OF_WORKER)),
             lanes_of: fill(LANES_OF),
             last_number: fill(LAST_NUMBER),
             moments: fill(MOMENTS),
@@ -92,34 +99,62 @@ SELECT c.id FROM (
     ) AS e
 ) AS c ORDER BY c.id DESC LIMIT $2::bigint";
 
-/// event_queue_fresh, event_queue_waiting and event_log_lane for each lane; event_queue_arrived for what has none yet.
+/// What a list by stretches answers: the youngest of `found`, each once, as far down as everybody looked, and how far that is.
+/// What ended comes from the stretches that are `near` (event_log's primary key), and from what was not counted yet
+/// (event_log_commits).
+const NEAR: &str = "
+SELECT c.id, h.down_to
+FROM (SELECT CASE WHEN count(*) >= $5::bigint THEN min(n.stretch) << {stretch} END AS down_to FROM near n) AS h
+LEFT JOIN LATERAL (
+    SELECT c.id FROM (
+        SELECT f.id FROM found f
+        UNION ALL
+        SELECT e.id FROM near n
+        CROSS JOIN LATERAL generate_series(
+            n.stretch << {stretch}, least((n.stretch + 1) << {stretch}, $1::bigint) - 1) AS i(id)
+        CROSS JOIN LATERAL (
+            SELECT g.id FROM {ns}.event_log g
+            WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0)
+              AND g.status + 0 = ANY ($3::smallint[]) AND g.superseded + 0 <> 1 AND {fits} OFFSET 0
+        ) AS e
+        UNION ALL
+        SELECT g.id FROM {ns}.event_log g
+        WHERE g.xid >= (SELECT l.xid FROM {ns}.log_counts l) AND cardinality($3::smallint[]) > 0 AND g.id + 0 < $1::bigint
+          AND g.status + 0 = ANY ($3::smallint[]) AND g.superseded + 0 <> 1 AND {fits}
+    ) AS c WHERE c.id >= coalesce(h.down_to, 0) GROUP BY c.id ORDER BY c.id DESC LIMIT $2::bigint
+) AS c ON true ORDER BY c.id DESC";
+
+/// event_queue_fresh and event_queue_waiting for each lane; event_queue_arrived for what has none yet; log_lanes' primary key
+/// for each lane and end.
 const LIST_LANES: &str = "
-SELECT c.id FROM (
-    SELECT e.id FROM unnest($5::integer[]) AS l(lane) CROSS JOIN LATERAL (
+WITH near AS MATERIALIZED (
+    SELECT e.stretch
+    FROM unnest($6::integer[]) AS l(lane) CROSS JOIN unnest($3::smallint[]) AS s(status) CROSS JOIN LATERAL (
+        SELECT x.stretch FROM {ns}.log_lanes x
+        WHERE x.lane = ANY (ARRAY[l.lane]) AND x.status = s.status AND x.stretch <= ($1::bigint - 1) >> {stretch}
+        ORDER BY x.lane DESC, x.status DESC, x.stretch DESC LIMIT $5::bigint
+    ) AS e
+    GROUP BY e.stretch ORDER BY e.stretch DESC LIMIT $5::bigint
+), found AS MATERIALIZED (
+    SELECT e.id FROM unnest($6::integer[]) AS l(lane) CROSS JOIN LATERAL (
         SELECT q.id FROM {ns}.event_queue q
         WHERE q.lane = ANY (ARRAY[l.lane]) AND q.place = 0 AND q.id < $1::bigint AND {live}
         ORDER BY q.lane DESC, q.id DESC LIMIT $2::bigint
     ) AS e
     UNION ALL
-    SELECT e.id FROM unnest($5::integer[]) AS l(lane) CROSS JOIN LATERAL (
+    SELECT e.id FROM unnest($6::integer[]) AS l(lane) CROSS JOIN LATERAL (
         SELECT q.id FROM {ns}.event_queue q
         WHERE q.lane = ANY (ARRAY[l.lane]) AND q.place IN (1, 2) AND q.id < $1::bigint AND {live}
         ORDER BY q.lane DESC, q.id DESC LIMIT $2::bigint
     ) AS e
     UNION ALL
     (SELECT q.id FROM {ns}.event_queue q
-     WHERE q.place = 3 AND q.id < $1::bigint AND {live} AND ($6::bigint IS NULL OR q.client_id = $6::bigint)
-       AND ($7::text IS NULL OR EXISTS (SELECT FROM {ns}.queues n WHERE n.id = q.queue_id AND n.name = $7::text
-                                        AND coalesce(n.client_id, 0) = coalesce($8::bigint, 0)))
-       AND ($9::text IS NULL OR (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_id) = $9::text)
+     WHERE q.place = 3 AND q.id < $1::bigint AND {live} AND ($7::bigint IS NULL OR q.client_id = $7::bigint)
+       AND ($8::text IS NULL OR EXISTS (SELECT FROM {ns}.queues n WHERE n.id = q.queue_id AND n.name = $8::text
+                                        AND coalesce(n.client_id, 0) = coalesce($9::bigint, 0)))
+       AND ($10::text IS NULL OR (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_id) = $10::text)
      ORDER BY q.id DESC LIMIT $2::bigint)
-    UNION ALL
-    SELECT e.id FROM unnest($5::integer[]) AS l(lane) CROSS JOIN unnest($3::smallint[]) AS s(status) CROSS JOIN LATERAL (
-        SELECT g.id FROM {ns}.event_log g
-        WHERE g.lane = ANY (ARRAY[l.lane]) AND g.status = s.status AND g.superseded <> 1 AND g.id < $1::bigint
-        ORDER BY g.lane DESC, g.status DESC, g.id DESC LIMIT $2::bigint
-    ) AS e
-) AS c ORDER BY c.id DESC LIMIT $2::bigint";
+){near}";
 
 /// The primary keys of both tables of tags, for each tag; event_tags_rank for what is held, in each queue. An entry with two
 /// of the tags comes once.
@@ -172,52 +207,41 @@ SELECT c.id FROM (
     ) AS e
 ) AS c GROUP BY c.id ORDER BY c.id DESC LIMIT $2::bigint";
 
-/// The live table's primary key for what is held, event_log_worker for what belongs to no client, and event_log_worker_client
-/// in each client.
+/// The live table's primary key for what is held, and log_workers' for each end.
 const LIST_WORKER: &str = "
-SELECT c.id FROM (
-    (SELECT q.id FROM {ns}.event_queue q
-     WHERE q.id < $1::bigint AND q.lease_until IS NOT NULL AND q.worker = $5::text AND $4::integer IN (1, 3)
-     ORDER BY q.id DESC LIMIT $2::bigint)
-    UNION ALL
-    SELECT e.id FROM unnest($3::smallint[]) AS s(status) CROSS JOIN LATERAL (
-        SELECT g.id FROM {ns}.event_log g
-        WHERE g.worker IS NOT NULL AND g.client_id IS NULL AND g.superseded <> 1
-          AND g.worker = ANY (ARRAY[$5::text]) AND g.status = s.status AND g.id < $1::bigint
-        ORDER BY g.worker DESC, g.status DESC, g.id DESC LIMIT $2::bigint
-    ) AS e
-    UNION ALL
-    SELECT e.id FROM unnest($3::smallint[]) AS s(status)
-    CROSS JOIN (SELECT DISTINCT n.client_id FROM {ns}.queues n WHERE n.client_id IS NOT NULL) AS n
-    CROSS JOIN LATERAL ({of_client}) AS e
-) AS c ORDER BY c.id DESC LIMIT $2::bigint";
+WITH near AS MATERIALIZED ({ended_by}), found AS MATERIALIZED (
+    SELECT q.id FROM {ns}.event_queue q
+    WHERE q.id < $1::bigint AND q.lease_until IS NOT NULL AND q.worker = $6::text AND $4::integer IN (1, 3)
+    ORDER BY q.id DESC LIMIT $2::bigint
+){near}";
 
-/// The same for a client (event_queue_client, event_log_worker_client).
+/// The same for a client (event_queue_client).
 const LIST_WORKER_CLIENT: &str = "
-SELECT c.id FROM (
-    (SELECT q.id FROM {ns}.event_queue q
-     WHERE q.client_id IS NOT NULL AND q.client_id = ANY (ARRAY[$6::bigint]) AND q.id < $1::bigint
-       AND q.lease_until IS NOT NULL AND q.worker = $5::text AND $4::integer IN (1, 3)
-     ORDER BY q.client_id DESC, q.id DESC LIMIT $2::bigint)
-    UNION ALL
-    SELECT e.id FROM unnest($3::smallint[]) AS s(status)
-    CROSS JOIN (SELECT $6::bigint AS client_id) AS n
-    CROSS JOIN LATERAL ({of_client}) AS e
-) AS c ORDER BY c.id DESC LIMIT $2::bigint";
+WITH near AS MATERIALIZED ({ended_by}), found AS MATERIALIZED (
+    SELECT q.id FROM {ns}.event_queue q
+    WHERE q.client_id IS NOT NULL AND q.client_id = ANY (ARRAY[$7::bigint]) AND q.id < $1::bigint
+      AND q.lease_until IS NOT NULL AND q.worker = $6::text AND $4::integer IN (1, 3)
+    ORDER BY q.client_id DESC, q.id DESC LIMIT $2::bigint
+){near}";
 
-/// What a worker ended in the queues of the client `n`, one way (event_log_worker_client).
+/// Where a worker ended something, for a client or, under client 0, for everybody.
 const ENDED_BY: &str = "
-        SELECT g.id FROM {ns}.event_log g
-        WHERE g.client_id IS NOT NULL AND g.worker IS NOT NULL AND g.superseded <> 1
-          AND g.client_id = ANY (ARRAY[n.client_id]) AND g.worker = $5::text AND g.status = s.status AND g.id < $1::bigint
-        ORDER BY g.client_id DESC, g.worker DESC, g.status DESC, g.id DESC LIMIT $2::bigint
-    ";
+    SELECT e.stretch FROM unnest($3::smallint[]) AS s(status) CROSS JOIN LATERAL (
+        SELECT x.stretch FROM {ns}.log_workers x
+        WHERE x.client_id = ANY (ARRAY[coalesce($7::bigint, 0)]) AND x.worker = $6::text AND x.status = s.status
+          AND x.stretch <= ($1::bigint - 1) >> {stretch}
+        ORDER BY x.client_id DESC, x.worker DESC, x.status DESC, x.stretch DESC LIMIT $5::bigint
+    ) AS e
+    GROUP BY e.stretch ORDER BY e.stretch DESC LIMIT $5::bigint";
+
+const OF_LANES: &str = "g.lane + 0 = ANY ($6::integer[])";
+const OF_WORKER: &str = "g.worker = $6::text AND ($7::bigint IS NULL OR g.client_id + 0 = $7::bigint)";
 
 /// The lanes of a client, a queue and a type, as far as each is given, and whether a lane holds other types too (queues and
-/// lanes are small; event_log_lane). What ended before it was sorted in has a lane below zero, whatever its queue.
+/// lanes are small; event_log_unsorted). What ended before it was sorted in has a lane below zero, whatever its queue.
 const LANES_OF: &str = "
 WITH RECURSIVE below(lane) AS (
-    (SELECT g.lane FROM {ns}.event_log g WHERE g.lane < 0 AND g.superseded <> 1 ORDER BY g.lane LIMIT 1)
+    (SELECT g.lane FROM {ns}.event_log g WHERE g.lane > -2147483648 AND g.lane < 0 AND g.superseded <> 1 ORDER BY g.lane LIMIT 1)
     UNION ALL
     SELECT (SELECT g.lane FROM {ns}.event_log g
             WHERE g.lane > b.lane AND g.lane < 0 AND g.superseded <> 1 ORDER BY g.lane LIMIT 1)

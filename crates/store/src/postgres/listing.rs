@@ -16,7 +16,7 @@ use super::errors::Fault;
 use super::row;
 use crate::error::{Error, ErrorKind, Result};
 use crate::listing::{
-    COUNTED_ROWS, Lanes, Listing, LivePart, MAX_LANES, Range, Searches, Source, Step, Total, check, ends_of,
+    COUNTED_ROWS, Found, Lanes, Listing, LivePart, MAX_LANES, Range, Searches, Source, Step, Total, check, ends_of,
     is_counted, needs_lanes, source, too_slow,
 };
 use crate::turns::Kind;
@@ -61,21 +61,21 @@ impl Inner {
         let beyond = |total: Total| !total.capped && query.offset as u64 >= total.rows;
         if !total.is_some_and(beyond) {
             while let Some(step) = listing.step() {
-                let ids = self.candidates(tx, query, &source, step).await?;
-                let mut found: HashMap<i64, EntrySummary> = HashMap::new();
+                let found = self.candidates(tx, query, &source, step).await?;
+                let mut entries: HashMap<i64, EntrySummary> = HashMap::new();
                 if step.read {
-                    for row in tx.query(&self.sql.lists.summaries, &[&ids]).await? {
-                        found.insert(row.get(0), read_summary(&row)?);
+                    for row in tx.query(&self.sql.lists.summaries, &[&found.ids]).await? {
+                        entries.insert(row.get(0), read_summary(&row)?);
                     }
                 }
-                listing.add(step, &ids, |id| found.remove(&id));
+                listing.add(step, &found, |id| entries.remove(&id));
             }
         }
         tx.end_reading().await?;
         Ok(listing.finish(total))
     }
 
-    async fn candidates(&self, tx: &Tx, query: &ListQuery, source: &Source, step: Step) -> Result<Vec<i64>, Fault> {
+    async fn candidates(&self, tx: &Tx, query: &ListQuery, source: &Source, step: Step) -> Result<Found, Fault> {
         let sql = &self.sql.lists;
         let (ends, live) = (ends_of(query.status), LivePart::of(query.status) as i32);
         let client = query.client.map(Tsid::to_i64);
@@ -101,17 +101,14 @@ impl Inner {
                         params.extend([&query.tags as &(dyn ToSql + Sync), client]);
                         &sql.list_tags_client
                     }
-                    (Source::Worker, None) => {
-                        params.push(&query.worker);
-                        &sql.list_worker
-                    }
-                    (Source::Worker, Some(client)) => {
-                        params.extend([&query.worker as &(dyn ToSql + Sync), client]);
-                        &sql.list_worker_client
+                    (Source::Worker, of) => {
+                        params.extend([&step.stretches as &(dyn ToSql + Sync), &query.worker, &client]);
+                        if of.is_some() { &sql.list_worker_client } else { &sql.list_worker }
                     }
                     (Source::Lanes(found), _) => {
                         lanes.extend(found.lanes.iter().filter_map(|lane| i32::try_from(*lane).ok()));
-                        params.extend([&lanes as &(dyn ToSql + Sync), &client, &name, &of, &query.event_type]);
+                        params.extend([&step.stretches as &(dyn ToSql + Sync), &lanes, &client]);
+                        params.extend([&name as &(dyn ToSql + Sync), &of, &query.event_type]);
                         &sql.list_lanes
                     }
                     (Source::Client, Some(client)) => {
@@ -122,7 +119,10 @@ impl Inner {
                 }
             }
         };
-        Ok(tx.query(statement, &params).await?.iter().map(|row| row.get(0)).collect())
+        let rows = tx.query(statement, &params).await?;
+        // Lists by stretches say how far they looked, in every row, and have a row without a number where they found none.
+        let down_to = rows.first().and_then(|row| row.try_get::<_, Option<i64>>(1).ok().flatten());
+        Ok(Found { ids: rows.iter().filter_map(|row| row.get(0)).collect(), down_to })
     }
 
     /// The lanes of what is wanted; none where there are too many to merge.
@@ -223,10 +223,8 @@ impl Inner {
         }
         let rows = tx.query(&sql.count_upto, &[&from]).await?;
         let Some(upto) = rows.first().map(|row| row.get::<_, String>(0)) else { return Ok(()) };
-        for statement in [&sql.count_tags, &sql.count_clients, &sql.count_client_tags] {
-            tx.execute(statement, &[&from, &upto]).await?;
-        }
         tx.execute(&sql.count_log, &[&from, &upto]).await?;
+        tx.execute(&sql.forget_stretches, &[]).await?;
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! The statements of tags, audit, lists, counts and retention, with the index that serves each.
 
 use super::projections_sql::BOUND;
+use crate::listing::STRETCH;
 
 /// Statements with the namespace filled in.
 #[derive(Debug)]
@@ -36,9 +37,7 @@ pub(super) struct WorkSql {
     pub(super) forget_counts: String,
     pub(super) count_upto: String,
     pub(super) count_log: String,
-    pub(super) count_tags: String,
-    pub(super) count_clients: String,
-    pub(super) count_client_tags: String,
+    pub(super) forget_stretches: String,
     pub(super) consumers: String,
     pub(super) held: String,
     pub(super) held_of_client: String,
@@ -77,6 +76,7 @@ impl WorkSql {
     pub(super) fn new(namespace: &str, claim: impl Fn(&str, bool) -> String) -> Self {
         let fill = |text: &str| {
             text.replace("{bound}", BOUND)
+                .replace("{stretch}", &STRETCH.to_string())
                 .replace("{audit_of}", &format!("{AUDIT}, {}", EVENT_OF.replace("{id}", "a.entry_id")))
                 .replace("{audit}", AUDIT)
                 .replace("{event_of}", &EVENT_OF.replace("{id}", "$1"))
@@ -124,9 +124,7 @@ impl WorkSql {
             forget_counts: fill(FORGET_COUNTS),
             count_upto: fill(COUNT_UPTO),
             count_log: fill(COUNT_LOG),
-            count_tags: fill(COUNT_TAGS),
-            count_clients: fill(COUNT_CLIENTS),
-            count_client_tags: fill(COUNT_CLIENT_TAGS),
+            forget_stretches: fill(FORGET_STRETCHES),
             consumers: fill(
                 "SELECT c.worker, n.name, c.seen_at, n.client_id FROM {ns}.consumers c JOIN {ns}.queues n ON n.id = c.queue_id \
                  WHERE $1::bigint IS NULL OR n.client_id = $1::bigint",
@@ -455,45 +453,62 @@ SELECT greatest(
         {bound}),
     least((($1::text)::numeric + 1)::text::xid8, {bound}))::text";
 
-/// Adds the rows of finished transactions to the counts (event_log_commits).
+/// Adds the rows of finished transactions, read once (event_log_commits), to the counts, by tag (events' primary key) and by
+/// client too, and writes down in which stretches lanes and workers have some: a worker under its client and, for lists of
+/// everybody, under client 0.
 const COUNT_LOG: &str = "
+WITH ended AS MATERIALIZED (
+    SELECT g.status, g.client_id, g.lane, g.worker, g.id >> {stretch} AS stretch,
+           CASE WHEN g.flags & 1 <> 0 THEN (SELECT e.tags FROM {ns}.events e WHERE e.id = g.event_id) END AS tags
+    FROM {ns}.event_log g WHERE g.xid >= $1::text::xid8 AND g.xid < $2::text::xid8
+), tagged AS MATERIALIZED (
+    SELECT g.client_id, x.tag, g.status, count(*) AS rows
+    FROM ended g CROSS JOIN LATERAL unnest(string_to_array(g.tags, ',')) AS x(tag)
+    GROUP BY g.client_id, x.tag, g.status
+), of_tags AS (
+    INSERT INTO {ns}.tag_counts AS c (tag, status, rows)
+    SELECT t.tag, t.status, sum(t.rows) FROM tagged t GROUP BY t.tag, t.status
+    ON CONFLICT (tag, status) DO UPDATE SET rows = c.rows + excluded.rows
+), of_clients AS (
+    INSERT INTO {ns}.client_counts AS c (client_id, tag, status, rows)
+    SELECT g.client_id, '', g.status, count(*) FROM ended g WHERE g.client_id IS NOT NULL GROUP BY g.client_id, g.status
+    UNION ALL
+    SELECT t.client_id, t.tag, t.status, t.rows FROM tagged t WHERE t.client_id IS NOT NULL
+    ON CONFLICT (client_id, tag, status) DO UPDATE SET rows = c.rows + excluded.rows
+), of_lanes AS (
+    INSERT INTO {ns}.log_lanes (lane, status, stretch)
+    SELECT g.lane, g.status, g.stretch FROM ended g GROUP BY g.lane, g.status, g.stretch
+    ON CONFLICT DO NOTHING
+), of_workers AS (
+    INSERT INTO {ns}.log_workers (client_id, worker, status, stretch)
+    SELECT x.client_id, g.worker, g.status, g.stretch
+    FROM ended g CROSS JOIN LATERAL (VALUES (0::bigint), (g.client_id)) AS x(client_id)
+    WHERE g.worker IS NOT NULL AND x.client_id IS NOT NULL
+    GROUP BY x.client_id, g.worker, g.status, g.stretch
+    ON CONFLICT DO NOTHING
+)
 UPDATE {ns}.log_counts c
 SET xid = $2::text::xid8,
     counts = ARRAY[c.counts[1] + n.completed, c.counts[2] + n.errors, c.counts[3] + n.failed, c.counts[4] + n.cancelled]
 FROM (
     SELECT count(*) FILTER (WHERE g.status = 0) AS completed, count(*) FILTER (WHERE g.status = 1) AS errors,
            count(*) FILTER (WHERE g.status = 2) AS failed, count(*) FILTER (WHERE g.status = 3) AS cancelled
-    FROM {ns}.event_log g WHERE g.xid >= $1::text::xid8 AND g.xid < $2::text::xid8
+    FROM ended g
 ) AS n";
 
-/// The same by tag (event_log_commits, events' primary key).
-const COUNT_TAGS: &str = "
-INSERT INTO {ns}.tag_counts AS c (tag, status, rows)
-SELECT x.tag, g.status, count(*)
-FROM {ns}.event_log g
-CROSS JOIN LATERAL unnest(string_to_array((SELECT e.tags FROM {ns}.events e WHERE e.id = g.event_id), ',')) AS x(tag)
-WHERE g.xid >= $1::text::xid8 AND g.xid < $2::text::xid8 AND g.flags & 1 <> 0
-GROUP BY x.tag, g.status
-ON CONFLICT (tag, status) DO UPDATE SET rows = c.rows + excluded.rows";
-
-/// The same by client (event_log_commits).
-const COUNT_CLIENTS: &str = "
-INSERT INTO {ns}.client_counts AS c (client_id, tag, status, rows)
-SELECT g.client_id, '', g.status, count(*)
-FROM {ns}.event_log g
-WHERE g.xid >= $1::text::xid8 AND g.xid < $2::text::xid8 AND g.client_id + 0 IS NOT NULL
-GROUP BY g.client_id, g.status
-ON CONFLICT (client_id, tag, status) DO UPDATE SET rows = c.rows + excluded.rows";
-
-/// The same by client and tag (event_log_commits, events' primary key).
-const COUNT_CLIENT_TAGS: &str = "
-INSERT INTO {ns}.client_counts AS c (client_id, tag, status, rows)
-SELECT g.client_id, x.tag, g.status, count(*)
-FROM {ns}.event_log g
-CROSS JOIN LATERAL unnest(string_to_array((SELECT e.tags FROM {ns}.events e WHERE e.id = g.event_id), ',')) AS x(tag)
-WHERE g.xid >= $1::text::xid8 AND g.xid < $2::text::xid8 AND g.flags & 1 <> 0 AND g.client_id + 0 IS NOT NULL
-GROUP BY g.client_id, x.tag, g.status
-ON CONFLICT (client_id, tag, status) DO UPDATE SET rows = c.rows + excluded.rows";
+/// Removes stretches below the oldest that the log still has, some at a time (log_lanes_stretch, log_workers_stretch). Whoever
+/// counts holds the counts, so that none is added meanwhile.
+const FORGET_STRETCHES: &str = "
+WITH oldest AS MATERIALIZED (
+    SELECT coalesce((SELECT g.id FROM {ns}.event_log g WHERE g.id > 0 ORDER BY g.id LIMIT 1) >> {stretch}, 0) AS stretch
+), lanes AS (
+    DELETE FROM {ns}.log_lanes WHERE ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {ns}.log_lanes x WHERE x.stretch < (SELECT o.stretch FROM oldest o)
+        ORDER BY x.stretch LIMIT 10000))
+)
+DELETE FROM {ns}.log_workers WHERE ctid = ANY (ARRAY(
+    SELECT x.ctid FROM {ns}.log_workers x WHERE x.stretch < (SELECT o.stretch FROM oldest o)
+    ORDER BY x.stretch LIMIT 10000))";
 
 /// What workers hold (the live table, whole: the worker list is asked for by people).
 const HELD: &str = "

@@ -14,16 +14,30 @@ CREATE INDEX {ns}_event_queue_client ON {ns}_event_queue (client_id) WHERE clien
 -- Beside event_queue_fresh: what waits for its moment or its turn, by number.
 CREATE INDEX {ns}_event_queue_waiting ON {ns}_event_queue (lane) WHERE place IN (1, 2);
 CREATE INDEX {ns}_event_log_client ON {ns}_event_log (client_id, status, id) WHERE client_id IS NOT NULL AND superseded <> 1;
-CREATE INDEX {ns}_event_log_lane ON {ns}_event_log (lane, status, id) WHERE superseded <> 1;
--- Workers of two clients may have one name; each row is in one of these.
-CREATE INDEX {ns}_event_log_worker ON {ns}_event_log (worker, status, id)
-WHERE worker IS NOT NULL AND client_id IS NULL AND superseded <> 1;
-CREATE INDEX {ns}_event_log_worker_client ON {ns}_event_log (client_id, worker, status, id)
-WHERE client_id IS NOT NULL AND worker IS NOT NULL AND superseded <> 1;
+-- What ended before it was sorted into a lane.
+CREATE INDEX {ns}_event_log_unsorted ON {ns}_event_log (lane) WHERE lane < 0 AND superseded <> 1;
 -- What was redriven is passed over in none of the lists.
 DROP INDEX {ns}_event_log_ends;
 CREATE INDEX {ns}_event_log_ends ON {ns}_event_log (status, id) WHERE status > 0 AND superseded <> 1;
 CREATE INDEX {ns}_event_log_redriven ON {ns}_event_log (client_id, status, id) WHERE client_id IS NOT NULL AND superseded = 1;
+
+-- In which stretches of 32 numbers a lane or a worker has ended entries, by how they ended. Upkeep writes it with the counts,
+-- so that an end pays for no index of these. A worker stands under its client and, for everybody, under client 0.
+CREATE TABLE {ns}_log_lanes (
+    lane    INTEGER NOT NULL,
+    status  INTEGER NOT NULL,
+    stretch INTEGER NOT NULL,
+    PRIMARY KEY (lane, status, stretch)
+) WITHOUT ROWID;
+CREATE INDEX {ns}_log_lanes_stretch ON {ns}_log_lanes (stretch);
+CREATE TABLE {ns}_log_workers (
+    client_id INTEGER NOT NULL,
+    worker    TEXT NOT NULL,
+    status    INTEGER NOT NULL,
+    stretch   INTEGER NOT NULL,
+    PRIMARY KEY (client_id, worker, status, stretch)
+) WITHOUT ROWID;
+CREATE INDEX {ns}_log_workers_stretch ON {ns}_log_workers (stretch);
 
 -- Log rows counted, by client and status (tag '') and by client, tag and status. Everything is counted anew.
 CREATE TABLE {ns}_client_counts (

@@ -1,6 +1,6 @@
 //! Lists of entries and their totals, on SQLite.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rusqlite::types::ToSql;
 use rusqlite::{OptionalExtension, Row};
@@ -13,8 +13,8 @@ use super::unreadable::shown;
 use super::{SqliteStore, tags};
 use crate::error::Result;
 use crate::listing::{
-    COUNTED_ROWS, Lanes, Listing, LivePart, MAX_LANES, Range, Searches, Source, Step, Total, ends_of, is_counted,
-    needs_lanes, source,
+    COUNTED_ROWS, Found, Lanes, Listing, LivePart, MAX_LANES, Range, STRETCH, Searches, Source, Step, Total, ends_of,
+    is_counted, needs_lanes, source,
 };
 use crate::work::{EntrySummary, ListQuery, Page, next_retry_at};
 
@@ -22,6 +22,9 @@ use crate::work::{EntrySummary, ListQuery, Page, next_retry_at};
 const COUNTED: i64 = 20_000;
 /// How many such steps one round of upkeep takes.
 const ROUNDS: usize = 10;
+
+/// Under whom the stretches of all clients' workers stand.
+const EVERYBODY: i64 = 0;
 
 /// Log rows by client, tag and how they ended. No client stands for all, and no tag for any.
 pub(super) type Tally = HashMap<(Option<i64>, String, i16), i64>;
@@ -44,12 +47,12 @@ pub(super) fn list(tx: &Tx<'_>, query: &ListQuery) -> Result<Page> {
         return Ok(listing.finish(total));
     }
     while let Some(step) = listing.step() {
-        let ids = candidates(tx, query, &source, step)?;
-        let mut found = HashMap::new();
-        for id in ids.iter().filter(|_| step.read) {
-            found.extend(summary(tx, *id)?.map(|entry| (*id, entry)));
+        let found = candidates(tx, query, &source, step)?;
+        let mut entries = HashMap::new();
+        for id in found.ids.iter().filter(|_| step.read) {
+            entries.extend(summary(tx, *id)?.map(|entry| (*id, entry)));
         }
-        listing.add(step, &ids, |id| found.remove(&id));
+        listing.add(step, &found, |id| entries.remove(&id));
     }
     Ok(listing.finish(total))
 }
@@ -58,37 +61,94 @@ pub(super) fn list(tx: &Tx<'_>, query: &ListQuery) -> Result<Page> {
 struct Candidates<'a> {
     tx: &'a Tx<'a>,
     step: Step,
-    ids: Vec<i64>,
+    found: Found,
+    /// Stretches in which something ended that may fit.
+    near: Vec<i64>,
 }
 
 impl Candidates<'_> {
     fn gather(&mut self, sql: &str, keys: &[&dyn ToSql]) -> Result<()> {
-        let mut params: Vec<&dyn ToSql> = vec![&self.step.before, &self.step.limit];
+        let ids = self.numbers(sql, self.step.before, self.step.limit, keys)?;
+        self.found.ids.extend(ids);
+        Ok(())
+    }
+
+    fn gather_near(&mut self, sql: &str, keys: &[&dyn ToSql]) -> Result<()> {
+        let stretches = self.numbers(sql, (self.step.before - 1) >> STRETCH, self.step.stretches, keys)?;
+        self.near.extend(stretches);
+        Ok(())
+    }
+
+    fn numbers(&self, sql: &str, from: i64, limit: i64, keys: &[&dyn ToSql]) -> Result<Vec<i64>> {
+        let mut params: Vec<&dyn ToSql> = vec![&from, &limit];
         params.extend(keys);
         let mut statement = self.tx.prepare(sql)?;
         // Bound by position: a statement takes as many of the keys as it names.
         params.truncate(statement.parameter_count());
-        let rows = statement.query_map(&*params, |row| row.get(0))?;
-        for id in rows {
-            self.ids.push(id?);
-        }
-        Ok(())
+        Ok(statement.query_map(&*params, |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// The youngest of all, each once.
-    fn finish(mut self) -> Vec<i64> {
-        self.ids.sort_unstable_by(|a, b| b.cmp(a));
-        self.ids.dedup();
-        self.ids.truncate(usize::try_from(self.step.limit).unwrap_or(0));
-        self.ids
+    /// Looks through the youngest of the near stretches, and through what was not counted yet.
+    fn gather_ended(&mut self, ends: &[i16], fits: impl Fn(&Ended<'_>) -> bool) -> Result<()> {
+        if ends.is_empty() {
+            return Ok(());
+        }
+        let sql = self.tx.sql();
+        let most = usize::try_from(self.step.stretches).unwrap_or(0);
+        self.near.sort_unstable_by(|a, b| b.cmp(a));
+        self.near.dedup();
+        self.near.truncate(most);
+        if self.near.len() == most {
+            self.found.down_to = self.near.last().map(|stretch| stretch << STRETCH);
+        }
+        let mut statement = self.tx.prepare(&sql.list_stretch)?;
+        let mut take = |rows: &mut rusqlite::Rows<'_>| -> Result<()> {
+            while let Some(row) = rows.next()? {
+                let ended = Ended::read(row)?;
+                if ended.number < self.step.before && ends.contains(&ended.status) && fits(&ended) {
+                    self.found.ids.push(ended.number);
+                }
+            }
+            Ok(())
+        };
+        for stretch in &self.near {
+            take(&mut statement.query((stretch << STRETCH, (stretch + 1) << STRETCH))?)?;
+        }
+        take(&mut self.tx.prepare(&sql.list_since)?.query([counted_upto(self.tx)?])?)
+    }
+
+    /// The youngest of all, each once, as far down as everybody looked.
+    fn finish(mut self) -> Found {
+        let (ids, down_to) = (&mut self.found.ids, self.found.down_to.unwrap_or(0));
+        ids.retain(|id| *id >= down_to);
+        ids.sort_unstable_by(|a, b| b.cmp(a));
+        ids.dedup();
+        ids.truncate(usize::try_from(self.step.limit).unwrap_or(0));
+        self.found
     }
 }
 
-fn candidates(tx: &Tx<'_>, query: &ListQuery, source: &Source, step: Step) -> Result<Vec<i64>> {
+/// What lists by stretches look at of an ended entry: its number, or that of its stretch, and what may be asked for.
+struct Ended<'a> {
+    number: i64,
+    status: i16,
+    lane: i64,
+    worker: Option<&'a str>,
+    client: Option<i64>,
+}
+
+impl<'a> Ended<'a> {
+    fn read(row: &'a Row<'_>) -> Result<Self> {
+        let worker = row.get_ref(3)?.as_str_or_null().map_err(rusqlite::Error::from)?;
+        Ok(Self { number: row.get(0)?, status: row.get(1)?, lane: row.get(2)?, worker, client: row.get(4)? })
+    }
+}
+
+fn candidates(tx: &Tx<'_>, query: &ListQuery, source: &Source, step: Step) -> Result<Found> {
     let sql = tx.sql();
     let (ends, live) = (ends_of(query.status), LivePart::of(query.status));
     let (part, client) = (live as i64, query.client.map(Tsid::to_i64));
-    let mut found = Candidates { tx, step, ids: Vec::new() };
+    let mut found = Candidates { tx, step, found: Found::default(), near: Vec::new() };
     let is_live = live != LivePart::None;
     match source {
         Source::All => {
@@ -115,9 +175,10 @@ fn candidates(tx: &Tx<'_>, query: &ListQuery, source: &Source, step: Step) -> Re
                     found.gather(&sql.list_waiting, &[&part, lane])?;
                 }
                 for end in &ends {
-                    found.gather(&sql.list_log_lane, &[end, lane])?;
+                    found.gather_near(&sql.lane_stretches, &[end, lane])?;
                 }
             }
+            found.gather_ended(&ends, |ended| lanes.lanes.contains(&ended.lane))?;
             if is_live {
                 let (name, of) = queue_parts(query);
                 found.gather(&sql.list_arrived, &[&part, &client, &name, &of, &query.event_type])?;
@@ -143,24 +204,15 @@ fn candidates(tx: &Tx<'_>, query: &ListQuery, source: &Source, step: Step) -> Re
                 let sql = if client.is_some() { &sql.list_worker_live_client } else { &sql.list_worker_live };
                 found.gather(sql, &[&part, &query.worker, &client])?;
             }
-            let clients = if client.is_some() { vec![client] } else { clients(tx)? };
             for end in &ends {
-                if client.is_none() {
-                    found.gather(&sql.list_log_worker, &[end, &query.worker])?;
-                }
-                for client in &clients {
-                    found.gather(&sql.list_log_worker_client, &[end, &query.worker, client])?;
-                }
+                found.gather_near(&sql.worker_stretches, &[end, &query.worker, &client.unwrap_or(EVERYBODY)])?;
             }
+            let worker = query.worker.as_deref();
+            let is_his = |ended: &Ended<'_>| ended.worker == worker && (client.is_none() || ended.client == client);
+            found.gather_ended(&ends, is_his)?;
         }
     }
     Ok(found.finish())
-}
-
-/// Everybody who has a queue.
-fn clients(tx: &Tx<'_>) -> Result<Vec<Option<i64>>> {
-    let mut statement = tx.prepare(&tx.sql().clients)?;
-    Ok(statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
 }
 
 /// The name and the client of the queue that is asked for.
@@ -404,6 +456,16 @@ struct Counted {
     tail: Tail,
     before: [i64; 4],
     tally: Tally,
+    stretches: Stretches,
+    /// The log has nothing below this stretch.
+    oldest: i64,
+}
+
+/// In which stretches lanes and workers have entries, by how they ended.
+#[derive(Default)]
+struct Stretches {
+    lanes: HashSet<(i64, i16, i64)>,
+    workers: HashSet<(i64, String, i16, i64)>,
 }
 
 impl SqliteStore {
@@ -432,7 +494,25 @@ fn count(tx: &Tx<'_>) -> Result<Counted> {
         tally.extend(tagged_tail(tx, seq, tail.upto)?);
         tally.extend(client_tail(tx, seq, tail.upto, None)?);
     }
-    Ok(Counted { seq, tail, before, tally })
+    let stretches = stretches(tx, seq, tail.upto)?;
+    let first: i64 = tx.prepare(&tx.sql().first_ended)?.query_row([], |row| row.get(0))?;
+    Ok(Counted { seq, tail, before, tally, stretches, oldest: first >> STRETCH })
+}
+
+fn stretches(tx: &Tx<'_>, seq: i64, upto: i64) -> Result<Stretches> {
+    let mut statement = tx.prepare(&tx.sql().stretches_tail)?;
+    let mut rows = statement.query((seq, upto, STRETCH))?;
+    let mut found = Stretches::default();
+    while let Some(row) = rows.next()? {
+        let Ended { number: stretch, status, lane, worker, client } = Ended::read(row)?;
+        found.lanes.insert((lane, status, stretch));
+        if let Some(worker) = worker {
+            for client in [Some(EVERYBODY), client].into_iter().flatten() {
+                found.workers.insert((client, worker.to_owned(), status, stretch));
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Saves counts, unless somebody else counted meanwhile.
@@ -444,7 +524,24 @@ fn save(tx: &Tx<'_>, counted: &Counted) -> Result<()> {
     let mut counts = before;
     counts.iter_mut().zip(counted.tail.counts).for_each(|(count, more)| *count += more);
     save_counts(tx, seq, counted.tail.upto, counts)?;
+    save_stretches(tx, &counted.stretches)?;
+    let sql = tx.sql();
+    for forget in [&sql.forget_lane_stretches, &sql.forget_worker_stretches] {
+        tx.prepare(forget)?.execute([counted.oldest])?;
+    }
     add_tally(tx, &counted.tally, 1)
+}
+
+fn save_stretches(tx: &Tx<'_>, stretches: &Stretches) -> Result<()> {
+    let sql = tx.sql();
+    let (mut of_lane, mut of_worker) = (tx.prepare(&sql.add_lane_stretch)?, tx.prepare(&sql.add_worker_stretch)?);
+    for place in &stretches.lanes {
+        of_lane.execute(*place)?;
+    }
+    for (client, worker, status, stretch) in &stretches.workers {
+        of_worker.execute((client, worker, status, stretch))?;
+    }
+    Ok(())
 }
 
 fn save_counts(tx: &Tx<'_>, seq: i64, upto: i64, counts: [i64; 4]) -> Result<()> {

@@ -676,9 +676,29 @@ queries! {
                                     AND coalesce(n.client_id, 0) = coalesce(?6, 0))) \
          AND (?7 IS NULL OR (SELECT e.event_type FROM {ns}_events e WHERE e.id = q.event_id) = ?7) \
          ORDER BY q.id DESC LIMIT ?2";
-    /// Index event_log_lane.
-    list_log_lane = "SELECT id FROM {ns}_event_log INDEXED BY {ns}_event_log_lane \
-         WHERE lane = ?4 AND status = ?3 AND superseded <> 1 AND id < ?1 ORDER BY id DESC LIMIT ?2";
+    /// Primary key: the stretches in which a lane has entries that ended one way.
+    lane_stretches = "SELECT stretch FROM {ns}_log_lanes WHERE lane = ?4 AND status = ?3 AND stretch <= ?1 \
+         ORDER BY stretch DESC LIMIT ?2";
+    /// Primary key: those of a worker.
+    worker_stretches = "SELECT stretch FROM {ns}_log_workers WHERE client_id = ?5 AND worker = ?4 AND status = ?3 AND stretch <= ?1 \
+         ORDER BY stretch DESC LIMIT ?2";
+    /// Index event_log_key: what ended in a stretch.
+    list_stretch = "SELECT id, status, lane, worker, client_id FROM {ns}_event_log INDEXED BY {ns}_event_log_key \
+         WHERE id >= ?1 AND id < ?2 AND superseded <> 1";
+    /// Primary key: what ended since the counts stop.
+    list_since = "SELECT id, status, lane, worker, client_id FROM {ns}_event_log WHERE seq > ?1 AND superseded <> 1";
+    /// Primary keys.
+    add_lane_stretch = "INSERT OR IGNORE INTO {ns}_log_lanes (lane, status, stretch) VALUES (?1, ?2, ?3)";
+    add_worker_stretch = "INSERT OR IGNORE INTO {ns}_log_workers (client_id, worker, status, stretch) VALUES (?1, ?2, ?3, ?4)";
+    /// Indexes log_lanes_stretch and log_workers_stretch, some at a time.
+    forget_lane_stretches = "DELETE FROM {ns}_log_lanes WHERE (lane, status, stretch) IN (\
+         SELECT lane, status, stretch FROM {ns}_log_lanes WHERE stretch < ?1 LIMIT 1000)";
+    forget_worker_stretches = "DELETE FROM {ns}_log_workers WHERE (client_id, worker, status, stretch) IN (\
+         SELECT client_id, worker, status, stretch FROM {ns}_log_workers WHERE stretch < ?1 LIMIT 1000)";
+    /// Index event_log_key, its beginning.
+    first_ended = "SELECT coalesce(min(id), 0) FROM {ns}_event_log";
+    /// Primary key, from where the counts stop.
+    stretches_tail = "SELECT id >> ?3, status, lane, worker, client_id FROM {ns}_event_log WHERE seq > ?1 AND seq <= ?2";
     /// Primary key.
     list_tag = "SELECT entry_id FROM {ns}_event_tags WHERE tag = ?4 AND entry_id < ?1 AND (?3 = 1 OR state <> 3) \
          ORDER BY entry_id DESC LIMIT ?2";
@@ -702,14 +722,6 @@ queries! {
     list_worker_live_client = "SELECT id FROM {ns}_event_queue INDEXED BY {ns}_event_queue_client \
          WHERE client_id = ?5 AND id < ?1 AND lease_until IS NOT NULL AND worker = ?4 AND ?3 IN (1, 3) \
          ORDER BY id DESC LIMIT ?2";
-    /// Index event_log_worker.
-    list_log_worker = "SELECT id FROM {ns}_event_log INDEXED BY {ns}_event_log_worker \
-         WHERE worker = ?4 AND status = ?3 AND client_id IS NULL AND superseded <> 1 AND id < ?1 ORDER BY id DESC LIMIT ?2";
-    /// Index event_log_worker_client.
-    list_log_worker_client = "SELECT id FROM {ns}_event_log INDEXED BY {ns}_event_log_worker_client \
-         WHERE client_id = ?5 AND worker = ?4 AND status = ?3 AND superseded <> 1 AND id < ?1 ORDER BY id DESC LIMIT ?2";
-    /// The queues, whole, or those of a client.
-    clients = "SELECT DISTINCT client_id FROM {ns}_queues WHERE client_id IS NOT NULL";
     /// The queues, whole, and index lanes_key: the lanes of a client, a queue and a type, as far as each is given, and whether
     /// a lane holds other types too.
     lanes_of = "SELECT l.id, ?4 IS NOT NULL AND CASE WHEN l.state = 0 THEN l.event_type ELSE l.was_type END IS NULL \
@@ -718,9 +730,9 @@ queries! {
          AND (?2 IS NULL OR n.name = ?2 AND coalesce(n.client_id, 0) = coalesce(?3, 0)) \
          AND (?4 IS NULL OR CASE WHEN l.state = 0 THEN l.event_type ELSE l.was_type END IS NULL \
               OR CASE WHEN l.state = 0 THEN l.event_type ELSE l.was_type END = ?4) LIMIT ?5";
-    /// Index event_log_lane: lanes below zero, from one to the next. What ended before it was sorted in has such a one,
+    /// Index event_log_unsorted: lanes below zero, from one to the next. What ended before it was sorted in has such a one,
     /// whatever its queue.
-    next_lane_below = "SELECT min(lane) FROM {ns}_event_log INDEXED BY {ns}_event_log_lane \
+    next_lane_below = "SELECT min(lane) FROM {ns}_event_log INDEXED BY {ns}_event_log_unsorted \
          WHERE lane > ?1 AND lane < 0 AND superseded <> 1";
     /// The ends of the primary key and of event_log_key.
     last_number = "SELECT max(coalesce((SELECT max(id) FROM {ns}_event_queue), 0), \
@@ -815,7 +827,6 @@ mod tests {
             "list_tag_held",
             "client_tail",
             "lanes_of",
-            "clients",
             "moment_from",
             "all_consumers",
             "all_held",

@@ -189,7 +189,7 @@ async fn tags(client: &Client) -> (i64, i64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migrated_and_fresh_schemas_have_the_same_indexes() {
     let fresh = fresh_indexes().await;
-    assert!(fresh.iter().any(|index| index.contains("event_log_worker_client")), "{fresh:#?}");
+    assert!(fresh.iter().any(|index| index.contains("event_log_redriven")), "{fresh:#?}");
     let database = of_before().await;
     database.open().await.close().await;
     let client = database.connect().await;
@@ -206,7 +206,7 @@ async fn migrated_and_fresh_schemas_have_the_same_indexes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_migration_that_was_killed_goes_on_where_it_stopped() {
     let fresh = fresh_indexes().await;
-    for stop in ["deduplication_by_bytes", "event_tags_client", "event_log_0_lane", "event_log_worker"] {
+    for stop in ["deduplication_by_bytes", "event_tags_client", "event_log_0_unsorted", "event_log_redriven"] {
         let database = of_before().await;
         let gate = Gate::closed(&database, stop).await;
         let opening = opening(&database);
@@ -233,11 +233,11 @@ async fn an_index_that_a_broken_build_left_is_built_again() {
     database.open().await.close().await;
     let (client, holder) = (database.connect().await, database.connect().await);
     let whole = indexes(&client, ".*").await;
-    client.batch_execute("DROP INDEX tidegate.event_queue_waiting, tidegate.event_log_lane").await.unwrap();
+    client.batch_execute("DROP INDEX tidegate.event_queue_waiting, tidegate.event_log_unsorted").await.unwrap();
     let held = "BEGIN; UPDATE tidegate.event_queue SET token = token; UPDATE tidegate.event_log SET token = token";
     holder.batch_execute(held).await.unwrap();
     break_off(&client, "event_queue_waiting ON tidegate.event_queue (lane, id) WHERE place IN (1, 2)").await;
-    break_off(&client, "event_log_0_lane ON tidegate.event_log_0 (lane, status, id) WHERE superseded <> 1").await;
+    break_off(&client, "event_log_0_unsorted ON tidegate.event_log_0 (lane) WHERE lane < 0 AND superseded <> 1").await;
     holder.batch_execute("COMMIT").await.unwrap();
     let broken = "SELECT count(*) FROM pg_index WHERE NOT indisvalid";
     assert_eq!(client.query_one(broken, &[]).await.unwrap().get::<_, i64>(0), 2);
@@ -249,7 +249,7 @@ async fn an_index_that_a_broken_build_left_is_built_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_processes_one_builds_and_the_other_waits_without_a_transaction() {
     let database = of_before().await;
-    let gate = Gate::closed(&database, "event_log_0_lane").await;
+    let gate = Gate::closed(&database, "event_log_0_unsorted").await;
     let (one, other) = (opening(&database), opening(&database));
     gate.reached().await;
     let waiter = "SELECT xact_start IS NULL AND backend_xmin IS NULL FROM pg_stat_activity
@@ -272,7 +272,7 @@ async fn of_two_processes_one_builds_and_the_other_waits_without_a_transaction()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_not_migrate_is_told_that_indexes_are_still_built() {
     let database = of_before().await;
-    let gate = Gate::closed(&database, "event_log_0_lane").await;
+    let gate = Gate::closed(&database, "event_log_0_unsorted").await;
     let opening = opening(&database);
     gate.reached().await;
     let mut options = PostgresOptions::default();
@@ -280,7 +280,7 @@ async fn who_may_not_migrate_is_told_that_indexes_are_still_built() {
     let refused = PostgresStore::open(&database.0, options.clone()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Schema);
     let said = refused.to_string();
-    assert!(said.contains("`tidegate migrate`") && said.contains("event_log_lane"), "{said}");
+    assert!(said.contains("`tidegate migrate`") && said.contains("event_log_unsorted"), "{said}");
     gate.open().await;
     opening.await.unwrap().unwrap().close().await;
     PostgresStore::open(&database.0, options).await.unwrap().close().await;
@@ -289,7 +289,7 @@ async fn who_may_not_migrate_is_told_that_indexes_are_still_built() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_build_may_take_longer_than_a_statement_of_the_role() {
     let database = of_before().await;
-    let gate = Gate::closed(&database, "event_log_0_lane").await;
+    let gate = Gate::closed(&database, "event_log_0_unsorted").await;
     let url = format!("{}?options=-c%20statement_timeout%3D1000", database.0);
     let opening = tokio::spawn(async move { PostgresStore::open(&url, PostgresOptions::default()).await });
     eventually("the build takes longer", async || gate.waiting(Duration::from_millis(1200)).await.is_some()).await;
