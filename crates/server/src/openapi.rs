@@ -1,7 +1,5 @@
 //! The OpenAPI document, generated from the handlers. The committed copy is checked against it by a test.
 
-use std::collections::HashMap;
-
 use http::Method;
 use utoipa::openapi::path::ParameterIn;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -89,7 +87,7 @@ pub fn document() -> String {
 
 /// The parameters that each operation takes in its query.
 pub(crate) fn parameters() -> Parameters {
-    let mut known = HashMap::new();
+    let mut known = Parameters::default();
     for (path, item) in Api::openapi().paths.paths {
         if FOR_MACHINES.contains(&path.as_str()) {
             continue;
@@ -105,8 +103,8 @@ pub(crate) fn parameters() -> Parameters {
             let Some(operation) = operation else { continue };
             let all = operation.parameters.unwrap_or_default().into_iter();
             let names = all.filter(|one| one.parameter_in == ParameterIn::Query).map(|one| one.name).collect();
-            known.insert((method, path.clone()), names);
+            known.0.entry(path.clone()).or_default().push((method, names));
         }
     }
-    Parameters(known)
+    known
 }

@@ -8,15 +8,16 @@ use http::Method;
 use crate::error::{ApiError, Result};
 use crate::extract::decode;
 
-/// The parameters that each operation takes in its query, by method and route, as the OpenAPI document has them.
-#[derive(Debug)]
-pub(crate) struct Parameters(pub(crate) HashMap<(Method, String), Vec<String>>);
+/// The parameters that each operation takes in its query, by route and method, as the OpenAPI document has them.
+#[derive(Debug, Default)]
+pub(crate) struct Parameters(pub(crate) HashMap<String, Vec<(Method, Vec<String>)>>);
 
 impl Parameters {
     /// Refuses a parameter that the operation does not take.
     pub(crate) fn check(&self, method: &Method, route: &str, query: &str) -> Result<()> {
         let method = if *method == Method::HEAD { &Method::GET } else { method };
-        let Some(known) = self.0.get(&(method.clone(), route.to_owned())) else { return Ok(()) };
+        let operation = self.0.get(route).and_then(|all| all.iter().find(|(known, _)| known == method));
+        let Some((_, known)) = operation else { return Ok(()) };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let name = decode(pair.split_once('=').map_or(pair, |(name, _)| name))?;
             if !known.contains(&name) {
