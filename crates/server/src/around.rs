@@ -60,3 +60,35 @@ fn panicked(reason: Box<dyn Any + Send>) -> Response {
     tracing::error!(reason = text.unwrap_or("unknown"), "a handler panicked");
     ApiError::new(Code::Internal, "the server failed; its log says why").into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::middleware::from_fn_with_state;
+    use axum::routing::get;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_becomes_an_answer_and_every_answer_is_taken_as_it_says() {
+        let bodies = Arc::new(Bodies::new(1_000));
+        let held = Arc::new(Around { parameters: Parameters::default(), bodies: Arc::clone(&bodies) });
+        let room = Arc::clone(&bodies);
+        let fail = async move |request: Request| {
+            let share = request.extensions().get::<Arc<Share>>().expect("a share");
+            if share.take(1_000, room.most()) {
+                panic!("by design");
+            }
+            http::StatusCode::OK
+        };
+        let router = Router::new().route("/panic", get(fail)).layer(from_fn_with_state(held, around));
+        for (path, status) in [("/panic", 500), ("/panic", 500), ("/nothing", 404)] {
+            let request = Request::builder().uri(path).body(Body::empty()).expect("a request");
+            let answer = router.clone().oneshot(request).await.expect("an answer");
+            assert_eq!(answer.status(), status, "what the first took of the memory was given back");
+            assert_eq!(answer.headers()[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
+        }
+    }
+}

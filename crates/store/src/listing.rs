@@ -296,17 +296,19 @@ impl<'a> Listing<'a> {
             }
             self.page.items.push(entry);
         }
-        if (found.ids.len() as i64) < step.limit {
-            match found.down_to.filter(|down_to| *down_to > self.after) {
-                Some(down_to) => self.before = down_to,
-                None => {
-                    self.done = true;
-                    return;
+        let looked_enough = self.examined >= EXAMINED && self.filtered;
+        let exhausted = (found.ids.len() as i64) < step.limit;
+        match found.down_to.filter(|down_to| exhausted && *down_to > self.after) {
+            // Whether anything is left, even after a full page, the next step says.
+            Some(down_to) => {
+                self.before = down_to;
+                if looked_enough {
+                    self.stop_here();
                 }
             }
-        }
-        if self.examined >= EXAMINED && self.filtered || self.page.items.len() == self.query.limit {
-            self.stop_here();
+            None if exhausted => self.done = true,
+            None if looked_enough || self.page.items.len() == self.query.limit => self.stop_here(),
+            None => {}
         }
     }
 

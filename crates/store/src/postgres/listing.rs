@@ -224,7 +224,6 @@ impl Inner {
         let rows = tx.query(&sql.count_upto, &[&from]).await?;
         let Some(upto) = rows.first().map(|row| row.get::<_, String>(0)) else { return Ok(()) };
         tx.execute(&sql.count_log, &[&from, &upto]).await?;
-        tx.execute(&sql.forget_stretches, &[]).await?;
         Ok(())
     }
 }

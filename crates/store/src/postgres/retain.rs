@@ -101,6 +101,7 @@ impl Inner {
         if !gone.ids.is_empty() {
             let (events, statuses, clients) = &gone.tagged;
             tx.execute(&sql.forget_entries, &[&gone.ids, &gone.events, events, statuses, clients]).await?;
+            tx.execute(&sql.forget_stretches, &[&gone.ids]).await?;
             let [completed, errors, failed, cancelled] = gone.counts;
             tx.execute(&sql.uncount, &[&completed, &errors, &failed, &cancelled]).await?;
             if !gone.clients.is_empty() {

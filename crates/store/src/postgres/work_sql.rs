@@ -496,20 +496,6 @@ FROM (
     FROM ended g
 ) AS n";
 
-/// Removes stretches below the oldest that the log still has, some at a time (log_lanes_stretch, log_workers_stretch). Whoever
-/// counts holds the counts, so that none is added meanwhile.
-const FORGET_STRETCHES: &str = "
-WITH oldest AS MATERIALIZED (
-    SELECT coalesce((SELECT g.id FROM {ns}.event_log g WHERE g.id > 0 ORDER BY g.id LIMIT 1) >> {stretch}, 0) AS stretch
-), lanes AS (
-    DELETE FROM {ns}.log_lanes WHERE ctid = ANY (ARRAY(
-        SELECT x.ctid FROM {ns}.log_lanes x WHERE x.stretch < (SELECT o.stretch FROM oldest o)
-        ORDER BY x.stretch LIMIT 10000))
-)
-DELETE FROM {ns}.log_workers WHERE ctid = ANY (ARRAY(
-    SELECT x.ctid FROM {ns}.log_workers x WHERE x.stretch < (SELECT o.stretch FROM oldest o)
-    ORDER BY x.stretch LIMIT 10000))";
-
 /// What workers hold (the live table, whole: the worker list is asked for by people).
 const HELD: &str = "
 SELECT q.worker, n.name, coalesce(q.updated_at, q.processing_started_at, q.lease_until), q.id, n.client_id
@@ -605,6 +591,36 @@ DELETE FROM {ns}.event_log g USING rows r WHERE g.ctid = r.place AND g.tableoid 
 const UNCOUNT: &str = "
 UPDATE {ns}.log_counts c
 SET counts = ARRAY[c.counts[1] - $1::bigint, c.counts[2] - $2::bigint, c.counts[3] - $3::bigint, c.counts[4] - $4::bigint]";
+
+/// Takes off the stretches of removed entries what is no longer in them (log_lanes_stretch, log_workers_stretch, event_log's
+/// primary key). Whoever counts waits, so that nothing is added meanwhile.
+const FORGET_STRETCHES: &str = "
+WITH touched AS MATERIALIZED (
+    SELECT DISTINCT i.id >> {stretch} AS stretch FROM unnest($1::bigint[]) AS i(id)
+), kept AS MATERIALIZED (
+    SELECT t.stretch, g.lane, g.status, g.worker, coalesce(g.client_id, 0) AS client_id
+    FROM touched t
+    CROSS JOIN LATERAL generate_series(t.stretch << {stretch}, ((t.stretch + 1) << {stretch}) - 1) AS i(id)
+    CROSS JOIN LATERAL (
+        SELECT g.lane, g.status, g.worker, g.client_id FROM {ns}.event_log g
+        WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0) OFFSET 0
+    ) AS g
+), lanes AS MATERIALIZED (
+    SELECT x.place FROM touched t CROSS JOIN LATERAL (
+        SELECT x.ctid AS place, x.lane, x.status FROM {ns}.log_lanes x WHERE x.stretch = t.stretch OFFSET 0
+    ) AS x
+    WHERE ROW(t.stretch, x.lane, x.status)::text <> ALL (ARRAY(SELECT ROW(k.stretch, k.lane, k.status)::text FROM kept k))
+), workers AS MATERIALIZED (
+    SELECT x.place FROM touched t CROSS JOIN LATERAL (
+        SELECT x.ctid AS place, x.client_id, x.worker, x.status FROM {ns}.log_workers x WHERE x.stretch = t.stretch OFFSET 0
+    ) AS x
+    WHERE ROW(t.stretch, x.client_id, x.worker, x.status)::text <> ALL (ARRAY(
+        SELECT ROW(k.stretch, c.client_id, k.worker, k.status)::text
+        FROM kept k CROSS JOIN LATERAL (VALUES (0::bigint), (k.client_id)) AS c(client_id)))
+), of_lanes AS (
+    DELETE FROM {ns}.log_lanes x USING lanes f WHERE x.ctid = f.place
+)
+DELETE FROM {ns}.log_workers x USING workers f WHERE x.ctid = f.place";
 
 /// The same by client (client_counts' primary key).
 const UNCOUNT_CLIENTS: &str = "

@@ -178,7 +178,8 @@ fn candidates(tx: &Tx<'_>, query: &ListQuery, source: &Source, step: Step) -> Re
                     found.gather_near(&sql.lane_stretches, &[end, lane])?;
                 }
             }
-            found.gather_ended(&ends, |ended| lanes.lanes.contains(&ended.lane))?;
+            let wanted: HashSet<i64> = lanes.lanes.iter().copied().collect();
+            found.gather_ended(&ends, |ended| wanted.contains(&ended.lane))?;
             if is_live {
                 let (name, of) = queue_parts(query);
                 found.gather(&sql.list_arrived, &[&part, &client, &name, &of, &query.event_type])?;
@@ -457,8 +458,6 @@ struct Counted {
     before: [i64; 4],
     tally: Tally,
     stretches: Stretches,
-    /// The log has nothing below this stretch.
-    oldest: i64,
 }
 
 /// In which stretches lanes and workers have entries, by how they ended.
@@ -466,6 +465,23 @@ struct Counted {
 struct Stretches {
     lanes: HashSet<(i64, i16, i64)>,
     workers: HashSet<(i64, String, i16, i64)>,
+}
+
+impl Stretches {
+    /// Of these log rows.
+    fn read(rows: &mut rusqlite::Rows<'_>) -> Result<Self> {
+        let mut found = Self::default();
+        while let Some(row) = rows.next()? {
+            let Ended { number: stretch, status, lane, worker, client } = Ended::read(row)?;
+            found.lanes.insert((lane, status, stretch));
+            if let Some(worker) = worker {
+                for client in [Some(EVERYBODY), client].into_iter().flatten() {
+                    found.workers.insert((client, worker.to_owned(), status, stretch));
+                }
+            }
+        }
+        Ok(found)
+    }
 }
 
 impl SqliteStore {
@@ -494,25 +510,8 @@ fn count(tx: &Tx<'_>) -> Result<Counted> {
         tally.extend(tagged_tail(tx, seq, tail.upto)?);
         tally.extend(client_tail(tx, seq, tail.upto, None)?);
     }
-    let stretches = stretches(tx, seq, tail.upto)?;
-    let first: i64 = tx.prepare(&tx.sql().first_ended)?.query_row([], |row| row.get(0))?;
-    Ok(Counted { seq, tail, before, tally, stretches, oldest: first >> STRETCH })
-}
-
-fn stretches(tx: &Tx<'_>, seq: i64, upto: i64) -> Result<Stretches> {
-    let mut statement = tx.prepare(&tx.sql().stretches_tail)?;
-    let mut rows = statement.query((seq, upto, STRETCH))?;
-    let mut found = Stretches::default();
-    while let Some(row) = rows.next()? {
-        let Ended { number: stretch, status, lane, worker, client } = Ended::read(row)?;
-        found.lanes.insert((lane, status, stretch));
-        if let Some(worker) = worker {
-            for client in [Some(EVERYBODY), client].into_iter().flatten() {
-                found.workers.insert((client, worker.to_owned(), status, stretch));
-            }
-        }
-    }
-    Ok(found)
+    let stretches = Stretches::read(&mut tx.prepare(&tx.sql().stretches_tail)?.query((seq, tail.upto, STRETCH))?)?;
+    Ok(Counted { seq, tail, before, tally, stretches })
 }
 
 /// Saves counts, unless somebody else counted meanwhile.
@@ -525,10 +524,6 @@ fn save(tx: &Tx<'_>, counted: &Counted) -> Result<()> {
     counts.iter_mut().zip(counted.tail.counts).for_each(|(count, more)| *count += more);
     save_counts(tx, seq, counted.tail.upto, counts)?;
     save_stretches(tx, &counted.stretches)?;
-    let sql = tx.sql();
-    for forget in [&sql.forget_lane_stretches, &sql.forget_worker_stretches] {
-        tx.prepare(forget)?.execute([counted.oldest])?;
-    }
     add_tally(tx, &counted.tally, 1)
 }
 
@@ -547,6 +542,31 @@ fn save_stretches(tx: &Tx<'_>, stretches: &Stretches) -> Result<()> {
 fn save_counts(tx: &Tx<'_>, seq: i64, upto: i64, counts: [i64; 4]) -> Result<()> {
     let text = serde_json::Value::from(counts.to_vec()).to_string();
     tx.prepare(&tx.sql().save_log_counts)?.execute((seq, upto, text))?;
+    Ok(())
+}
+
+/// Takes off the stretches of removed entries what is no longer in them.
+pub(super) fn forget_stretches(tx: &Tx<'_>, removed: &[i64]) -> Result<()> {
+    let sql = tx.sql();
+    let touched: HashSet<i64> = removed.iter().map(|id| id >> STRETCH).collect();
+    for stretch in touched {
+        let range = (stretch << STRETCH, (stretch + 1) << STRETCH, STRETCH);
+        let left = Stretches::read(&mut tx.prepare(&sql.left_in_stretch)?.query(range)?)?;
+        let lanes = tx
+            .prepare(&sql.lanes_in_stretch)?
+            .query_map([stretch], |row| Ok((row.get(0)?, row.get(1)?, stretch)))?
+            .collect::<rusqlite::Result<Vec<(i64, i16, i64)>>>()?;
+        for gone in lanes.into_iter().filter(|place| !left.lanes.contains(place)) {
+            tx.prepare(&sql.forget_lane_stretch)?.execute(gone)?;
+        }
+        let workers = tx
+            .prepare(&sql.workers_in_stretch)?
+            .query_map([stretch], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, stretch)))?
+            .collect::<rusqlite::Result<Vec<(i64, String, i16, i64)>>>()?;
+        for gone in workers.into_iter().filter(|place| !left.workers.contains(place)) {
+            tx.prepare(&sql.forget_worker_stretch)?.execute(gone)?;
+        }
+    }
     Ok(())
 }
 

@@ -690,13 +690,15 @@ queries! {
     /// Primary keys.
     add_lane_stretch = "INSERT OR IGNORE INTO {ns}_log_lanes (lane, status, stretch) VALUES (?1, ?2, ?3)";
     add_worker_stretch = "INSERT OR IGNORE INTO {ns}_log_workers (client_id, worker, status, stretch) VALUES (?1, ?2, ?3, ?4)";
-    /// Indexes log_lanes_stretch and log_workers_stretch, some at a time.
-    forget_lane_stretches = "DELETE FROM {ns}_log_lanes WHERE (lane, status, stretch) IN (\
-         SELECT lane, status, stretch FROM {ns}_log_lanes WHERE stretch < ?1 LIMIT 1000)";
-    forget_worker_stretches = "DELETE FROM {ns}_log_workers WHERE (client_id, worker, status, stretch) IN (\
-         SELECT client_id, worker, status, stretch FROM {ns}_log_workers WHERE stretch < ?1 LIMIT 1000)";
-    /// Index event_log_key, its beginning.
-    first_ended = "SELECT coalesce(min(id), 0) FROM {ns}_event_log";
+    /// Indexes log_lanes_stretch and log_workers_stretch.
+    lanes_in_stretch = "SELECT lane, status FROM {ns}_log_lanes WHERE stretch = ?1";
+    workers_in_stretch = "SELECT client_id, worker, status FROM {ns}_log_workers WHERE stretch = ?1";
+    /// Primary keys.
+    forget_lane_stretch = "DELETE FROM {ns}_log_lanes WHERE lane = ?1 AND status = ?2 AND stretch = ?3";
+    forget_worker_stretch = "DELETE FROM {ns}_log_workers WHERE client_id = ?1 AND worker = ?2 AND status = ?3 AND stretch = ?4";
+    /// Index event_log_key: everything that is left of a stretch.
+    left_in_stretch = "SELECT id >> ?3, status, lane, worker, client_id FROM {ns}_event_log INDEXED BY {ns}_event_log_key \
+         WHERE id >= ?1 AND id < ?2";
     /// Primary key, from where the counts stop.
     stretches_tail = "SELECT id >> ?3, status, lane, worker, client_id FROM {ns}_event_log WHERE seq > ?1 AND seq <= ?2";
     /// Primary key.

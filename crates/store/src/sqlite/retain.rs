@@ -157,14 +157,15 @@ fn forget(tx: &mut Tx<'_>, retention: &Retention, ids: &[i64]) -> Result<u64> {
             forget_one(tx, &old, &statuses, &mut gone)?;
         }
     }
+    listing::forget_stretches(tx, &gone.ids)?;
     let removed: Vec<(i16, i64)> = gone.rows.into_iter().collect();
     listing::uncount(tx, &removed, &gone.tally)?;
-    Ok(gone.entries)
+    Ok(gone.ids.len() as u64)
 }
 
 #[derive(Default)]
 struct Gone {
-    entries: u64,
+    ids: Vec<i64>,
     rows: HashMap<i16, i64>,
     tally: listing::Tally,
 }
@@ -190,6 +191,6 @@ fn forget_one(tx: &Tx<'_>, old: &Old, statuses: &[i16], gone: &mut Gone) -> Resu
     }
     tx.prepare(&sql.forget_log)?.execute([old.id])?;
     tx.prepare(&sql.delete_fact)?.execute([old.event_id])?;
-    gone.entries += 1;
+    gone.ids.push(old.id);
     Ok(())
 }

@@ -510,3 +510,26 @@ async fn no_statement_is_compiled_again_for_other_values() {
     }
     assert_eq!(compiled_again(&store).await, []);
 }
+
+/// Where entries of a lane or a worker are is forgotten with the entries, though older ones stay.
+#[tokio::test]
+async fn retention_forgets_where_entries_were() {
+    let scene = Scene::new();
+    let store = scene.open().await;
+    let stretches = || {
+        let count = |table: &str| scene.count(&format!("SELECT count(*) FROM tidegate_{table}"));
+        (count("log_lanes"), count("log_workers"))
+    };
+    store.publish((0..320).map(|_| event()).collect()).await.unwrap();
+    let claimed = store.claim(want(320)).await.unwrap();
+    let mut ends: Vec<Finalize> = claimed.iter().map(done).collect();
+    ends[0].end = End::Failed;
+    assert!(store.finalize(ends).await.unwrap().iter().all(Result::is_ok));
+    store.maintain().await.unwrap();
+    assert_eq!(stretches(), (12, 12));
+    let old = crate::Retention { audit: None, log: Some(Duration::ZERO), dead_letters: None, batch: 100, from: None };
+    while store.work().unwrap().retain(old).await.unwrap().entries > 0 {}
+    assert_eq!(scene.count("SELECT count(*) FROM tidegate_event_log"), 1);
+    assert_eq!(stretches(), (1, 1));
+    store.close().await;
+}

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::End;
 use tidegate_store::postgres::PostgresStore;
-use tidegate_store::{ErrorKind, ListQuery, Page, Result, Store};
+use tidegate_store::{ErrorKind, Finalize, ListQuery, Page, Result, Retention, Store};
 use tokio_postgres::Client;
 
 use crate::scene::*;
@@ -67,5 +68,33 @@ async fn lists_that_are_stuck_end_and_hold_up_nobody() {
     eventually("nothing is left running", async || running(&watcher).await == 0).await;
     holder.batch_execute("ROLLBACK").await.unwrap();
     assert_eq!(ask(&store).await.unwrap().unwrap().total, 21);
+    store.close().await;
+}
+
+/// Where entries of a lane or a worker are is forgotten with the entries, though older ones stay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retention_forgets_where_entries_were() {
+    let database = Database::new().await;
+    let store = database.open().await;
+    let client = database.connect().await;
+    let stretches = async || {
+        let sql = "SELECT (SELECT count(*) FROM tidegate.log_lanes), (SELECT count(*) FROM tidegate.log_workers)";
+        let row = client.query_one(sql, &[]).await.unwrap();
+        (row.get::<_, i64>(0), row.get::<_, i64>(1))
+    };
+    publish(&store, (0..320).map(|_| event("t")).collect()).await;
+    let claimed = claim(&store, 320).await;
+    let failed = Finalize { end: End::Failed, ..end(&claimed[0]) };
+    store.finalize(vec![failed]).await.unwrap().remove(0).unwrap();
+    complete(&store, &claimed[1..]).await;
+    eventually("they are counted", async || {
+        store.maintain().await.unwrap();
+        stretches().await == (12, 12)
+    })
+    .await;
+    let old = Retention { audit: None, log: Some(Duration::ZERO), dead_letters: None, batch: 100, from: None };
+    eventually("they are forgotten", async || store.work().unwrap().retain(old).await.unwrap().entries == 0).await;
+    assert_eq!(client.query_one("SELECT count(*) FROM tidegate.event_log", &[]).await.unwrap().get::<_, i64>(0), 1);
+    assert_eq!(stretches().await, (1, 1));
     store.close().await;
 }
