@@ -410,6 +410,7 @@ impl Consumer {
         loop {
             // A claim that is under way at the end may finish, but a store that does not answer must not prolong the
             // wait: what it claims too late is released.
+            let looked = Instant::now();
             let last = deadline.max(tokio::time::Instant::now()) + LAST_CLAIM;
             let Ok(polled) = tokio::time::timeout_at(last, self.poll_many(count)).await else {
                 return Err(Error::new(ErrorKind::Unavailable, "the database did not answer within the wait"));
@@ -424,10 +425,10 @@ impl Consumer {
             }
             let Some(stand) = Stand::begin(self.lane(), count) else {
                 // The bell outlives this call, so an error cannot happen; it would only mean another look.
-                let _ = tokio::time::timeout_at(self.alarm(deadline, interval), rung.changed()).await;
+                let _ = tokio::time::timeout_at(self.alarm(looked, deadline, interval), rung.changed()).await;
                 continue;
             };
-            if let Some(events) = self.standing(stand, &mut rung, deadline, interval).await {
+            if let Some(events) = self.standing(stand, &mut rung, (looked, deadline, interval)).await {
                 return events;
             }
         }
@@ -438,11 +439,10 @@ impl Consumer {
         &self,
         mut stand: Stand<'_>,
         rung: &mut watch::Receiver<u64>,
-        deadline: tokio::time::Instant,
-        interval: Duration,
+        (mut looked, deadline, interval): (Instant, tokio::time::Instant, Duration),
     ) -> Option<Result<Vec<QueuedEvent>>> {
         loop {
-            if let Some(events) = stand.wait(self.alarm(deadline, interval), rung).await {
+            if let Some(events) = stand.wait(self.alarm(looked, deadline, interval), rung).await {
                 return Some(events);
             }
             if stand.is_over() {
@@ -451,13 +451,14 @@ impl Consumer {
             if tokio::time::Instant::now() >= deadline {
                 return Some(stand.withdraw().await.unwrap_or_else(|| Ok(Vec::new())));
             }
+            looked = Instant::now();
             stand.look();
         }
     }
 
     /// When to look again without being roused.
-    fn alarm(&self, deadline: tokio::time::Instant, interval: Duration) -> tokio::time::Instant {
+    fn alarm(&self, looked: Instant, deadline: tokio::time::Instant, interval: Duration) -> tokio::time::Instant {
         let alarm = deadline.min(distant(interval));
-        self.lane().bell.next_moment().map_or(alarm, |moment| alarm.min(moment.into()))
+        self.lane().bell.next_moment(looked).map_or(alarm, |moment| alarm.min(moment.into()))
     }
 }

@@ -5,6 +5,7 @@
 //! time: waiters look by themselves after the poll interval.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,8 @@ use tokio::sync::{broadcast, watch};
 
 /// Moments remembered per queue at most; later ones are left to the poll interval.
 const MAX_MOMENTS: usize = 4_096;
+/// A moment is kept for this long after it passed, for those who looked just before it and have not reckoned their alarm yet.
+const KEPT: Duration = Duration::from_secs(1);
 /// Moments are rounded up to this, so that a burst of equal delays is one.
 const GRAIN: Duration = Duration::from_millis(2);
 
@@ -110,7 +113,7 @@ impl Bell {
 
     fn remember(&self, at: Instant) {
         let mut moments = self.moments.lock().unwrap_or_else(PoisonError::into_inner);
-        let sooner = moments.first().is_none_or(|first| at < *first);
+        let sooner = moments.range(Instant::now()..).next().is_none_or(|first| at < *first);
         if moments.len() < MAX_MOMENTS {
             moments.insert(at);
         }
@@ -125,14 +128,13 @@ impl Bell {
         self.rung.subscribe()
     }
 
-    /// The next known moment at which something becomes due; those that passed are forgotten.
-    pub(crate) fn next_moment(&self) -> Option<Instant> {
+    /// The first known moment at which something becomes due after the last look at the store, which may have passed by now.
+    pub(crate) fn next_moment(&self, looked: Instant) -> Option<Instant> {
         let mut moments = self.moments.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        while moments.first().is_some_and(|at| *at <= now) {
+        while moments.first().is_some_and(|at| *at + KEPT < looked) {
             moments.pop_first();
         }
-        moments.first().copied()
+        moments.range((Bound::Excluded(looked), Bound::Unbounded)).next().copied()
     }
 }
 
@@ -216,7 +218,7 @@ mod tests {
             bells.ring_after(&queue(), Duration::from_secs(600));
         }
         bells.ring_after(&queue(), Duration::from_secs(60));
-        let wait = bell.next_moment().unwrap() - Instant::now();
+        let wait = bell.next_moment(Instant::now()).unwrap() - Instant::now();
         assert!(wait > Duration::from_secs(55) && wait < Duration::from_secs(61), "{wait:?}");
         assert!(bell.moments.lock().unwrap().len() < 60);
     }
@@ -226,7 +228,26 @@ mod tests {
         let bells = Bells::new();
         let (one, other) = (bells.of(&queue()), bells.of(&QueueName::new("other").unwrap()));
         bells.ring_all_after(Duration::from_secs(60));
-        assert!(one.next_moment().is_some() && other.next_moment().is_some());
+        let now = Instant::now();
+        assert!(one.next_moment(now).is_some() && other.next_moment(now).is_some());
+    }
+
+    #[test]
+    fn a_moment_that_passed_since_the_look_is_not_forgotten() {
+        let bells = Bells::new();
+        let bell = bells.of(&queue());
+        let looked = Instant::now();
+        bells.ring_after(&queue(), Duration::from_millis(1));
+        let moment = bell.next_moment(looked).unwrap();
+        while Instant::now() <= moment {}
+        assert_eq!(bell.next_moment(looked), Some(moment), "who looked before it looks again at once");
+        assert_eq!(bell.next_moment(Instant::now()), None, "who looked after it need not");
+        assert_eq!(bell.next_moment(looked), Some(moment));
+        let heard = bell.listen();
+        bells.ring_after(&queue(), Duration::from_secs(60));
+        assert!(heard.has_changed().unwrap(), "it is the next one now");
+        assert!(bell.next_moment(Instant::now() + KEPT * 2).is_some());
+        assert_eq!(bell.moments.lock().unwrap().len(), 1, "the old one is gone");
     }
 
     #[test]

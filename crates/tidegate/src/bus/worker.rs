@@ -100,7 +100,7 @@ impl BusWorker {
             }
             let free = self.concurrency.saturating_sub(running.len());
             // Heard from before the look on, so that nothing falls between.
-            let mut rung = bell.listen();
+            let (mut rung, looked) = (bell.listen(), Instant::now());
             let claimed = self.consumer.poll_many(free).await;
             let wait = match claimed.and_then(|events| self.begin(events, keeper, running, &stopped)) {
                 Ok(0) => self.idle_wait,
@@ -115,7 +115,7 @@ impl BusWorker {
                 }
             };
             let mut alarm = distant(wait);
-            if let Some(moment) = bell.next_moment() {
+            if let Some(moment) = bell.next_moment(looked) {
                 alarm = alarm.min(moment.into());
             }
             tokio::select! {
