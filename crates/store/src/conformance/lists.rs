@@ -282,6 +282,12 @@ pub(super) async fn pages_are_full_however_far_apart_their_entries_are(scene: Sc
             let all = page(&store, query.clone()).await;
             let told = (ids_of(&all), all.next, all.total, all.total_capped);
             assert_eq!(told, (expected.to_vec(), None, expected.len() as u64, false), "{when}: {query:?}");
+            // About as many are left as the first step looks through stretches: full, and nothing says yet that it is all.
+            for left in 15..=16.min(expected.len().saturating_sub(1)) {
+                let (before, rest) = (expected[expected.len() - left - 1], &expected[expected.len() - left..]);
+                let last = page(&store, ListQuery { before: Some(before), limit: left, ..query.clone() }).await;
+                assert_eq!((ids_of(&last), last.next), (rest.to_vec(), None), "{when}: {query:?}");
+            }
             let some = page(&store, ListQuery { offset: 3, limit: 20, ..query }).await;
             assert_eq!(ids_of(&some), expected.iter().skip(3).take(20).copied().collect::<Vec<_>>(), "{when}");
         }
