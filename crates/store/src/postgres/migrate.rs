@@ -131,7 +131,10 @@ async fn steps(client: &mut Client, options: &PostgresOptions) -> Result<i32, Fa
 async fn standing(client: &impl GenericClient, options: &PostgresOptions) -> Result<i32, Fault> {
     let (store, ns) = (&options.store, &options.schema());
     let meta = format!("{ns}.meta");
-    let exists: bool = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&meta]).await?.get(0);
+    // Not by to_regclass, which believes what this connection once knew of the name, also that it was free.
+    let exists = "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = $1 AND c.relname = 'meta'";
+    let exists = client.query_opt(exists, &[&store.namespace]).await?.is_some();
     let (version, oldest) = if exists {
         let row = client
             .query_one(&format!("SELECT schema_version, oldest_compatible, id_offset, id_step FROM {meta}"), &[])

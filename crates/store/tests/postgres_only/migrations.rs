@@ -50,6 +50,31 @@ async fn a_migration_that_waits_for_a_lock_holds_up_publishers_only_for_a_moment
     store.close().await;
 }
 
+/// A backend keeps what it once knew of names until it next locks a table, also that a name was free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_that_waits_while_another_makes_the_schema_finds_it_made() {
+    let database = Database::new().await;
+    let first = database.open().await;
+    let id = publish(&first, vec![event("t")]).await[0];
+    first.close().await;
+    database.execute("ALTER SCHEMA tidegate RENAME TO hidden").await;
+    let other = database.connect().await;
+    other
+        .batch_execute("BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('tidegate:tidegate', 4711))")
+        .await
+        .unwrap();
+    let url = database.0.clone();
+    let opening = tokio::spawn(async move { open_at(&url).await });
+    let watcher = database.connect().await;
+    let waits = "SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+        WHERE NOT l.granted AND l.locktype = 'advisory' AND d.datname = current_database())";
+    eventually("the start waits", async || watcher.query_one(waits, &[]).await.unwrap().get(0)).await;
+    other.batch_execute("ALTER SCHEMA hidden RENAME TO tidegate; COMMIT").await.unwrap();
+    let store = opening.await.unwrap();
+    assert_eq!(ids(&store.claim(want(9)).await.unwrap()), [id]);
+    store.close().await;
+}
+
 /// Indexes over text that is not ordered by its bytes.
 async fn by_other_collations(client: &Client) -> Vec<String> {
     let query = "SELECT c.relname::text FROM pg_index x JOIN pg_class c ON c.oid = x.indexrelid
