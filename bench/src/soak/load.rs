@@ -13,6 +13,8 @@ const WORKERS: usize = 4;
 const BATCH: usize = 50;
 /// How often events are published: a few at a time, as applications do.
 const TICK: Duration = Duration::from_millis(50);
+/// It begins with a rush, so that connections, caches and the allocator have the size of a bad minute from the start.
+const RUSH: (u32, Duration) = (5, Duration::from_secs(30));
 const REDRIVE_EVERY: Duration = Duration::from_secs(5);
 const RETAIN_EVERY: Duration = Duration::from_secs(5);
 /// One of so many is tried again; one of so many ends badly, and is redriven.
@@ -92,7 +94,8 @@ impl Load {
         let mut number = 0_u64;
         while !self.stopped() {
             ticks.tick().await;
-            due += f64::from(self.rate) * TICK.as_secs_f64();
+            let times = if self.begun.elapsed() < RUSH.1 { RUSH.0 } else { 1 };
+            due += f64::from(self.rate * times) * TICK.as_secs_f64();
             let now = self.begun.elapsed().as_micros();
             let count = due as usize;
             due -= count as f64;

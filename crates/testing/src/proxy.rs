@@ -203,8 +203,10 @@ mod tests {
 
     use super::*;
 
-    fn say(stream: &mut TcpStream, word: &[u8]) -> io::Result<Vec<u8>> {
-        stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn say(stream: &mut TcpStream, word: &[u8], patience: Duration) -> io::Result<Vec<u8>> {
+        stream.set_read_timeout(Some(patience))?;
         stream.write_all(word)?;
         let mut heard = vec![0; word.len()];
         stream.read_exact(&mut heard).map(|()| heard)
@@ -225,19 +227,19 @@ mod tests {
     fn bytes_pass_wait_and_are_cut_off() {
         let proxy = Proxy::start(echo()).unwrap();
         let mut stream = TcpStream::connect(("127.0.0.1", proxy.port)).unwrap();
-        assert_eq!(say(&mut stream, b"one").unwrap(), b"one");
+        assert_eq!(say(&mut stream, b"one", PATIENCE).unwrap(), b"one");
         proxy.go_silent();
-        assert!(say(&mut stream, b"two").is_err(), "nothing passes");
+        assert!(say(&mut stream, b"two", Duration::from_millis(200)).is_err(), "nothing passes");
         proxy.pass();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut late = [0; 3];
         stream.read_exact(&mut late).unwrap();
         assert_eq!(&late, b"two", "it comes late");
         proxy.cut();
-        assert!(say(&mut stream, b"three").is_err());
+        assert!(say(&mut stream, b"three", Duration::from_millis(200)).is_err());
         proxy.lead_to(echo());
         proxy.pass();
         let mut stream = TcpStream::connect(("127.0.0.1", proxy.port)).unwrap();
-        assert_eq!(say(&mut stream, b"four").unwrap(), b"four");
+        assert_eq!(say(&mut stream, b"four", PATIENCE).unwrap(), b"four");
     }
 }

@@ -131,8 +131,7 @@ impl Inner {
     }
 
     pub(super) async fn event_of(&self, id: EntryId) -> Result<Option<Tsid>> {
-        let reader = self.database.reader_patiently().await?;
-        let rows = reader.query(&self.sql.work.event_of, &[&id.get()]).await.map_err(Fault::into_error)?;
+        let rows = self.database.read_patiently(&self.sql.work.event_of, &[&id.get()]).await?;
         Ok(rows.first().and_then(|row| row.get::<_, Option<i64>>(0)).map(Tsid::from_i64))
     }
 

@@ -512,6 +512,18 @@ impl Database {
         self.patiently(|| self.reader()).await
     }
 
+    /// Reads by one statement, and once more over another connection where one was lost or a migration changed the answer.
+    pub(super) async fn read_patiently(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
+        let deadline = Instant::now() + self.retry_for;
+        loop {
+            let reader = self.reader_patiently().await?;
+            match reader.query(sql, params).await {
+                Err(Fault::Lost(_)) if Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(10)).await,
+                read => return read.map_err(Fault::into_error),
+            }
+        }
+    }
+
     /// A transaction for a list; waits while the database is being restarted.
     pub(super) async fn list_reader_patiently(&self, limit: Duration) -> Result<Tx> {
         self.patiently(|| self.list_reader(limit)).await

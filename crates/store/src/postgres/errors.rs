@@ -186,6 +186,12 @@ pub(super) fn classify(error: tokio_postgres::Error) -> Fault {
             Error::new(ErrorKind::Busy, format!("the transaction collided: {said}")).with_source(error),
         );
     }
+    if code == SqlState::CHECK_VIOLATION {
+        // The row was on its way into a default partition when the partition it belongs to was attached.
+        return Fault::Again(
+            Error::new(ErrorKind::Busy, format!("a partition was made meanwhile: {said}")).with_source(error),
+        );
+    }
     if code == SqlState::FEATURE_NOT_SUPPORTED && said.contains("cached plan") {
         // A migration changed what a statement of this connection answers: a new connection prepares it anew.
         return Fault::Lost(

@@ -67,8 +67,7 @@ impl Inner {
 
     async fn handled(&self, ids: Vec<EntryId>) -> Result<Vec<HandlerHistory>> {
         let numbers: Vec<i64> = ids.iter().map(|id| id.get()).collect();
-        let reader = self.database.reader_patiently().await?;
-        let rows = reader.query(&self.sql.handled, &[&numbers]).await.map_err(Fault::into_error)?;
+        let rows = self.database.read_patiently(&self.sql.handled, &[&numbers]).await?;
         let mut known = histories(&rows);
         Ok(numbers.iter().map(|id| known.remove(id).unwrap_or_default()).collect())
     }

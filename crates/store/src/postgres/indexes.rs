@@ -171,7 +171,7 @@ impl<'a> Builder<'a> {
             let Index { table, name, on, fill } = index;
             tracing::info!(index = name, table, "building an index while others write");
             if let Some(fill) = fill {
-                self.client.batch_execute(&fill.replace("{ns}", &self.ns)).await?;
+                self.fill(&fill.replace("{ns}", &self.ns)).await?;
             }
             let kind = "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass($1)";
             let partitioned = self.client.query_opt(kind, &[&format!("{}.{table}", self.ns)]).await?;
@@ -195,6 +195,17 @@ impl<'a> Builder<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Goes on where it was when others were in the way.
+    async fn fill(&self, sql: &str) -> Result<(), Fault> {
+        let patience = Patience::new();
+        loop {
+            match self.client.batch_execute(sql).await {
+                Ok(()) => return Ok(()),
+                Err(error) => patience.bear(error.into()).await?,
+            }
+        }
     }
 
     /// Whether an index is whole; none if there is none.

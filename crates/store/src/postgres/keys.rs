@@ -22,8 +22,7 @@ impl KeyStore for PostgresStore {
 
     async fn keys(&self) -> Result<Vec<KeyView>> {
         self.detached(|inner| async move {
-            let reader = inner.database.reader_patiently().await?;
-            let rows = reader.query(&inner.sql.work.keys, &[]).await.map_err(Fault::into_error)?;
+            let rows = inner.database.read_patiently(&inner.sql.work.keys, &[]).await?;
             rows.iter().map(read).collect()
         })
         .await
@@ -42,8 +41,7 @@ impl KeyStore for PostgresStore {
 
     async fn keys_by_hash(&self, hashes: Vec<Vec<u8>>) -> Result<Vec<Option<KeyView>>> {
         self.detached(|inner| async move {
-            let reader = inner.database.reader_patiently().await?;
-            let rows = reader.query(&inner.sql.work.keys_by_hash, &[&hashes]).await.map_err(Fault::into_error)?;
+            let rows = inner.database.read_patiently(&inner.sql.work.keys_by_hash, &[&hashes]).await?;
             let found: Vec<(&[u8], KeyView)> =
                 rows.iter().map(|row| Ok((row.get(HASH), read(row)?))).collect::<Result<_>>()?;
             let view = |hash: &Vec<u8>| found.iter().find(|(of, _)| of == hash).map(|(_, view)| view.clone());

@@ -35,8 +35,10 @@ pub(super) const LOCK_PATIENCE: &str = "250ms";
 /// How long a migration tries to get its locks.
 const TRY_FOR: Duration = Duration::from_secs(60);
 
-/// A build takes as long as it takes, whatever the role or the database allows others.
-const UNHURRIED: &str = "SELECT set_config(name, '0', false) FROM pg_settings
+/// A build takes as long as it takes, whatever the role or the database allows others. But a session that is silent between
+/// two statements belongs to a machine that is gone, and its turn must not last until the network tells.
+const UNHURRIED: &str = "SELECT set_config(name, CASE name WHEN 'idle_session_timeout' THEN '10s' ELSE '0' END, false)
+    FROM pg_settings
     WHERE name IN ('statement_timeout', 'transaction_timeout', 'lock_timeout', 'idle_session_timeout')";
 
 /// Bears with locks that are not granted, for a while.

@@ -291,8 +291,7 @@ impl Inner {
         }
         let look = self.looks.fetch_add(1, Ordering::SeqCst) + 1;
         let known = self.catalog().await?;
-        let reader = self.database.reader_patiently().await?;
-        let rows = reader.query(&self.sql.catalog, &[&known.version, &known.stamp]).await.map_err(Fault::into_error)?;
+        let rows = self.database.read_patiently(&self.sql.catalog, &[&known.version, &known.stamp]).await?;
         if let Some(read) = known.read(&rows).map_err(Fault::into_error)? {
             *self.catalog.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(read);
         }

@@ -15,6 +15,8 @@ use crate::store::{Batch, Consumer, QueueChange, Upkeep};
 const LOG_PARTITION_IDS: i64 = 20_000_000;
 /// How often partitions to come are looked after.
 const PARTITIONS_EVERY: Duration = Duration::from_secs(600);
+/// How soon again, where somebody was in the way.
+const PARTITIONS_AGAIN: Duration = Duration::from_secs(5);
 
 impl Inner {
     pub(super) async fn maintain(&self) -> Result<Upkeep> {
@@ -155,9 +157,16 @@ impl Inner {
         due
     }
 
+    /// Has partitions looked after again before rows of their range come.
+    fn partitions_soon(&self) {
+        let soon = std::time::Instant::now().checked_sub(PARTITIONS_EVERY.saturating_sub(PARTITIONS_AGAIN));
+        *self.partitions_at.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = soon;
+    }
+
     /// Makes the partitions of this and the next two months (facts), and of the id ranges to come (log). A new table is
-    /// filled in beside and attached under a short lock timeout, so that writers are never held up; failing that, rows
-    /// go to the default partition, which is allowed.
+    /// attached under short limits, for while the database looks through the default partition for rows that belong to it,
+    /// nobody reads or writes that one; failing that, rows go to the default partition, which is allowed. Once that has
+    /// rows of a range, there is no partition for the range any more.
     pub(super) async fn add_partitions(&self) -> Result<()> {
         let reader = self.database.reader().await.map_err(Fault::into_error)?;
         let next = format!("SELECT last_value FROM {}.entry_id", self.options.schema());
@@ -183,6 +192,9 @@ impl Inner {
             if let Err(fault) = made {
                 let error = fault.into_error();
                 tracing::warn!(%error, partition = partition.name, "a partition could not be made now");
+                if error.kind() == ErrorKind::Busy {
+                    self.partitions_soon();
+                }
             }
         }
         Ok(())
@@ -203,8 +215,12 @@ impl Partition {
         let Self { parent, name, from, to } = self;
         format!(
             "SET LOCAL lock_timeout = '50ms';
+             SET LOCAL statement_timeout = '250ms';
              DO $$ BEGIN
                IF to_regclass('{ns}.{name}') IS NULL THEN
+                 IF EXISTS (SELECT FROM {ns}.{parent}_default WHERE id >= {from} AND id < {to}) THEN
+                   RAISE EXCEPTION 'the default partition holds rows of its range' USING ERRCODE = 'object_in_use';
+                 END IF;
                  CREATE TABLE {ns}.{name} (LIKE {ns}.{parent} INCLUDING ALL);
                  ALTER TABLE {ns}.{parent} ATTACH PARTITION {ns}.{name} FOR VALUES FROM ({from}) TO ({to});
                END IF;

@@ -471,9 +471,7 @@ impl Inner {
 
     async fn queues_of(&self, ids: &[EntryId]) -> Result<Vec<Option<QueueName>>> {
         let numbers: Vec<i64> = ids.iter().map(|id| id.get()).collect();
-        let reader = self.database.reader_patiently().await?;
-        let rows = reader.query(&self.sql.work.queues_of, &[&numbers]).await.map_err(Fault::into_error)?;
-        drop(reader);
+        let rows = self.database.read_patiently(&self.sql.work.queues_of, &[&numbers]).await?;
         let found: HashMap<i64, i32> =
             rows.iter().filter_map(|row| Some((row.get(0), row.get::<_, Option<i32>>(1)?))).collect();
         let mut catalog = self.catalog().await?;
@@ -533,9 +531,8 @@ impl Inner {
 
     async fn claimable(&self, queue: &QueueName, tags: &[String]) -> Result<Vec<String>> {
         let queue_id = self.queue(queue).await?.id;
-        let reader = self.database.reader_patiently().await?;
         let params: [&(dyn ToSql + Sync); 4] = [&self.now(), &queue_id, &tags, &QueueState::Paused.code()];
-        let rows = reader.query(&self.sql.work.claimable, &params).await.map_err(Fault::into_error)?;
+        let rows = self.database.read_patiently(&self.sql.work.claimable, &params).await?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 

@@ -109,8 +109,12 @@ fn read_only(path: &Path) -> Error {
 fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Ready> {
     let time = Time::new(options.store.clock.clone());
     let sql = Sql::new(&options.store.namespace);
+    let mut opened = Place::default();
     let conn = patiently(options.store.lock_timeout, || {
         let conn = connect(&path, keeping, &options, writer::CACHE_KIB)?;
+        if keeping == Keeping::File {
+            opened = Place::of(&path)?;
+        }
         migrate::migrate(&conn, &options.store, time.now())?;
         if conn.is_readonly(rusqlite::MAIN_DB)? {
             return Err(read_only(&path));
@@ -135,7 +139,10 @@ fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Re
         Keeping::File => {
             let copier =
                 patiently(options.store.lock_timeout, || connect(&path, keeping, &options, reader::CACHE_KIB))?;
-            (Place::of(&path)?, Some(copier))
+            let place = Place::of(&path)?;
+            // All that is open must be of the file that the writer has.
+            opened.check()?;
+            (place, Some(copier))
         }
         Keeping::Memory => (Place::default(), None),
     };

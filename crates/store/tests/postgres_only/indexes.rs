@@ -219,12 +219,16 @@ async fn a_migration_that_was_killed_goes_on_where_it_stopped() {
     }
 }
 
-/// Builds an index and stops before it is done.
-async fn break_off(client: &Client, index: &str) {
+/// Builds an index and stops before it is done, as it waits for somebody else's transaction.
+async fn break_off(database: &Database, index: &str) {
+    let (builder, watcher) = (database.connect().await, database.connect().await);
+    let pid: i32 = builder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
     let build = format!("CREATE INDEX CONCURRENTLY {index}");
-    client.batch_execute("SET statement_timeout = '50ms'").await.unwrap();
-    client.batch_execute(&build).await.expect_err("somebody else's transaction is open");
-    client.batch_execute("SET statement_timeout = 0").await.unwrap();
+    let building = tokio::spawn(async move { builder.batch_execute(&build).await });
+    let waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)";
+    eventually("the build waits", async || watcher.query_one(waits, &[&pid]).await.unwrap().get(0)).await;
+    watcher.execute("SELECT pg_cancel_backend($1)", &[&pid]).await.unwrap();
+    building.await.unwrap().expect_err("it was broken off");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -236,8 +240,9 @@ async fn an_index_that_a_broken_build_left_is_built_again() {
     client.batch_execute("DROP INDEX tidegate.event_queue_waiting, tidegate.event_log_unsorted").await.unwrap();
     let held = "BEGIN; UPDATE tidegate.event_queue SET token = token; UPDATE tidegate.event_log SET token = token";
     holder.batch_execute(held).await.unwrap();
-    break_off(&client, "event_queue_waiting ON tidegate.event_queue (lane, id) WHERE place IN (1, 2)").await;
-    break_off(&client, "event_log_0_unsorted ON tidegate.event_log_0 (lane) WHERE lane < 0 AND superseded <> 1").await;
+    break_off(&database, "event_queue_waiting ON tidegate.event_queue (lane, id) WHERE place IN (1, 2)").await;
+    break_off(&database, "event_log_0_unsorted ON tidegate.event_log_0 (lane) WHERE lane < 0 AND superseded <> 1")
+        .await;
     holder.batch_execute("COMMIT").await.unwrap();
     let broken = "SELECT count(*) FROM pg_index WHERE NOT indisvalid";
     assert_eq!(client.query_one(broken, &[]).await.unwrap().get::<_, i64>(0), 2);

@@ -9,4 +9,5 @@ mod isolation;
 mod lists;
 mod lost_answers;
 mod migrations;
+mod partitions;
 mod scene;

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tidegate_store::Store;
+use tidegate_store::postgres::{PostgresOptions, PostgresStore};
 use tokio_postgres::Client;
 
 use crate::scene::*;
@@ -75,6 +76,28 @@ async fn a_start_that_waits_while_another_makes_the_schema_finds_it_made() {
     store.close().await;
 }
 
+/// A machine that vanished says nothing any more, and the network tells only after hours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_whose_machine_is_gone_gives_its_turn_to_the_next() {
+    let database = of_before().await;
+    let port = database.0.parse::<tokio_postgres::Config>().unwrap().get_ports()[0];
+    let line = tidegate_testing::Proxy::start(port).unwrap();
+    let reader = database.connect().await;
+    reader.batch_execute("BEGIN; SELECT FROM tidegate.event_queue LIMIT 1").await.unwrap();
+    let url = line.url(&database.0);
+    let gone = tokio::spawn(async move { PostgresStore::open(&url, PostgresOptions::default()).await });
+    let turn = "SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+        WHERE l.granted AND l.locktype = 'advisory' AND d.datname = current_database())";
+    let watcher = database.connect().await;
+    eventually("it has the turn", async || watcher.query_one(turn, &[]).await.unwrap().get(0)).await;
+    line.go_silent();
+    reader.batch_execute("COMMIT").await.unwrap();
+    let store = tokio::time::timeout(Duration::from_secs(100), database.open()).await.expect("its turn comes");
+    publish(&store, vec![event("t")]).await;
+    gone.abort();
+    store.close().await;
+}
+
 /// Indexes over text that is not ordered by its bytes.
 async fn by_other_collations(client: &Client) -> Vec<String> {
     let query = "SELECT c.relname::text FROM pg_index x JOIN pg_class c ON c.oid = x.indexrelid
@@ -117,9 +140,11 @@ async fn statements_that_were_prepared_before_a_change_of_the_schema_go_on() {
     let grouped = || vec![event("t").group("g")];
     publish(&store, grouped()).await;
     complete(&store, &claim(&store, 1).await).await;
+    store.maintain().await.unwrap();
     let change = "DROP VIEW tidegate.entries;
         ALTER TABLE tidegate.event_queue ALTER COLUMN group_key TYPE text COLLATE \"POSIX\";
-        ALTER TABLE tidegate.queues ALTER COLUMN name TYPE text COLLATE \"POSIX\"";
+        ALTER TABLE tidegate.queues ALTER COLUMN name TYPE text COLLATE \"POSIX\";
+        UPDATE tidegate.meta SET generation = generation + 1";
     database.execute(change).await;
     publish(&store, grouped()).await;
     let claimed = claim(&store, 1).await;

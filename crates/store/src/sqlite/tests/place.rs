@@ -52,6 +52,25 @@ async fn nothing_is_written_once_the_file_was_deleted_or_replaced() {
     store.close().await;
 }
 
+/// A start may wait for long between opening its first connection and its last.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_replaced_while_it_is_opened_is_refused() {
+    let scene = Scene::new();
+    let foreign = scene.connect();
+    foreign.execute_batch("PRAGMA journal_mode = wal; BEGIN IMMEDIATE; CREATE TABLE mine (x)").unwrap();
+    let opening = {
+        let path = scene.path();
+        tokio::spawn(async move { SqliteStore::open(path, SqliteOptions::default()).await })
+    };
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!opening.is_finished());
+    std::fs::rename(scene.path(), scene.folder.path().join("elsewhere")).unwrap();
+    std::fs::write(scene.path(), "").unwrap();
+    foreign.execute_batch("ROLLBACK").unwrap();
+    let error = opening.await.unwrap().unwrap_err();
+    assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("was replaced"), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_write_ahead_log_is_cut_back_once_a_long_reader_is_gone() {
     let scene = Scene::new();
