@@ -64,6 +64,15 @@ impl Dump {
         dump
     }
 
+    /// Whether everything that has ended is counted: on Postgres that waits for transactions of other databases.
+    pub(super) fn is_counted(&self) -> bool {
+        let counted = &self.0["log_counts"][0];
+        // On Postgres what is below a transaction id is counted, on SQLite what is up to a number.
+        let (column, beyond) = if counted.contains_key("xid") { ("xid", 0) } else { ("seq", 1) };
+        let upto = number(&counted[column]) + beyond;
+        self.0["event_log"].iter().all(|row| number(&row[column]) < upto)
+    }
+
     /// The rows of some parties, as text: whatever names one of their clients, queues, lanes, entries or events, or names
     /// nothing of the kind and carries one of their markers.
     pub(super) fn of_parties(&self, parties: &[Party]) -> BTreeSet<String> {
@@ -89,6 +98,10 @@ impl Dump {
         let rows = self.0.get(table).unwrap_or_else(|| panic!("there is no table {table}"));
         rows.iter().filter_map(move |row| Some((row, row[column].as_i64()?)))
     }
+}
+
+fn number(value: &Value) -> i64 {
+    value.as_i64().or_else(|| value.as_str()?.parse().ok()).unwrap()
 }
 
 fn value(value: rusqlite::types::ValueRef<'_>) -> Value {

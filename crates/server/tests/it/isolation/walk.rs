@@ -84,15 +84,28 @@ async fn settled(world: &World) -> BTreeSet<String> {
     let started = Instant::now();
     let mut before = Dump::of(&world.scene).await.of_parties(&world.others);
     loop {
-        // Announcements and sorting in come with upkeep, about once a second.
-        tokio::time::sleep(Duration::from_millis(1_500)).await;
-        let now = Dump::of(&world.scene).await.of_parties(&world.others);
-        if now == before {
+        // Announcements, sorting in and counting come with upkeep: with the round that begins after the one that runs.
+        for _ in 0..2 {
+            upkept(world).await;
+        }
+        let now = Dump::of(&world.scene).await;
+        let is_counted = now.is_counted();
+        let now = now.of_parties(&world.others);
+        if now == before && is_counted {
             assert!(now.len() > 100, "the others have hardly anything: {now:#?}");
             return now;
         }
         assert!(started.elapsed() < PATIENCE, "the others' rows do not come to rest");
         before = now;
+    }
+}
+
+/// Waits until a round of upkeep has ended.
+async fn upkept(world: &World) {
+    let asked = Instant::now();
+    while world.scene.queue.health().await.last_upkeep.is_none_or(|ago| ago >= asked.elapsed()) {
+        assert!(asked.elapsed() < PATIENCE, "upkeep does not come");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
