@@ -24,7 +24,7 @@ impl Event for Wanted {
 /// A queue whose transactions may stand still for a moment only.
 async fn impatient(place: &Place) -> EventQueue {
     let queue = place
-        .open_with(|builder| builder.with(|options| options.transaction_patience = Duration::from_millis(50)))
+        .open_with(|builder| builder.with(|options| options.transaction_patience = Duration::from_millis(500)))
         .await;
     queue.in_transaction(|tx| Box::pin(tx.execute("CREATE TABLE own (n INTEGER PRIMARY KEY)", &[]))).await.unwrap();
     queue

@@ -18,6 +18,7 @@ use crate::support::{eventually, soon};
 
 /// Long enough that a busy machine does not miss the last tenth of it.
 const LEASE: Duration = Duration::from_secs(4);
+/// For a lease that shall run out.
 const SHORT: Duration = Duration::from_millis(600);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -300,7 +301,7 @@ on_each_database! {
         let (sight, go) = (Sight::default(), Arc::new(Semaphore::new(0)));
         let (block, blocked) = std::sync::mpsc::channel::<()>();
         let blocked = Arc::new(Mutex::new(blocked));
-        let manager = builder(&queue).lease(SHORT).on("h", {
+        let manager = builder(&queue).lease(LEASE).on("h", {
             let (sight, go) = (sight.clone(), Arc::clone(&go));
             move |event: Delivered<Job>| {
                 let (inside, go, blocked) = (sight.enter(), Arc::clone(&go), Arc::clone(&blocked));
@@ -323,8 +324,7 @@ on_each_database! {
         for number in (0..10).filter(others) {
             eventually("a neighbour ends", || async { end_of(&queue, ids[number]).await == Some(End::Completed) }).await;
         }
-        is_kept(&queue, ids[3], 3 * SHORT).await;
-        is_kept(&queue, ids[5], SHORT).await;
+        tokio::join!(is_kept(&queue, ids[3], LEASE), is_kept(&queue, ids[5], LEASE));
         go.add_permits(1);
         eventually("one that waits goes on", || async { end_of(&queue, ids[5]).await == Some(End::Completed) }).await;
         block.send(()).unwrap();
@@ -341,7 +341,7 @@ on_each_database! {
         let queue = place.open().await;
         let (store, stalled) = Hindered::open(&queue, |builder| builder).await;
         let (sight, go) = (Sight::default(), Arc::new(Semaphore::new(0)));
-        let manager = builder(&stalled).lease(SHORT).grace(Duration::MAX).on("h", {
+        let manager = builder(&stalled).lease(LEASE).grace(Duration::MAX).on("h", {
             let (sight, go) = (sight.clone(), Arc::clone(&go));
             move |event: Delivered<Job>| {
                 let (inside, go) = (sight.enter(), Arc::clone(&go));
@@ -357,12 +357,10 @@ on_each_database! {
         let running = run(&manager);
         eventually("both start", || async { sight.started() == 2 }).await;
         manager.shutdown();
-        is_kept(&queue, slow, 3 * SHORT).await;
-        is_kept(&queue, quick, SHORT).await;
+        tokio::join!(is_kept(&queue, slow, LEASE / 2), is_kept(&queue, quick, LEASE / 2));
         go.add_permits(1);
         eventually("the handler comes back", || async { sight.stopped().len() == 2 }).await;
-        is_kept(&queue, slow, 3 * SHORT).await;
-        is_kept(&queue, quick, SHORT).await;
+        tokio::join!(is_kept(&queue, slow, LEASE), is_kept(&queue, quick, LEASE));
         finalize.add_permits(10);
         soon("the loop ends", running).await.unwrap().unwrap();
         for id in [slow, quick] {
@@ -407,16 +405,16 @@ on_each_database! {
 
     async fn the_bus_keeps_the_lease_of_a_long_handler(place) {
         let queue = place.open().await;
-        let bus = EventBus::new(queue.clone()).unwrap().abandoned_after(SHORT).unwrap();
+        let bus = EventBus::new(queue.clone()).unwrap().abandoned_after(LEASE).unwrap();
         let (sight, go) = (Sight::default(), Arc::new(Semaphore::new(0)));
         let worker = bus.worker(bus_router(&sight, &go)).unwrap();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let running = tokio::spawn(async move { worker.grace(Duration::MAX).run(async { let _ = stopped.await; }).await });
         let id = publish(&queue, 1).await;
         eventually("it starts", || async { sight.started() == 1 }).await;
-        is_kept(&queue, id, 3 * SHORT).await;
+        is_kept(&queue, id, LEASE).await;
         stop.send(()).unwrap();
-        is_kept(&queue, id, 2 * SHORT).await;
+        is_kept(&queue, id, LEASE / 2).await;
         go.add_permits(1);
         soon("the loop ends", running).await.unwrap();
         assert_eq!(end_of(&queue, id).await, Some(End::Completed));

@@ -208,7 +208,7 @@ on_each_database! {
         totals.wait_for(after, crate::support::PATIENCE).await.unwrap();
         assert_eq!(totals.get("ann").await.unwrap(), Some(Total { orders: 3, amount: 2 }));
         assert_eq!(totals.status().await.unwrap().failure, None);
-        assert!(queue.health().await.is_good());
+        eventually("good health", || async { queue.health().await.is_good() }).await;
         running.stop().await;
 
         mended.store(false, Ordering::SeqCst);
@@ -226,30 +226,36 @@ on_each_database! {
 
     async fn one_of_two_reads_and_the_other_takes_over(place) {
         let (one, two) = (place.open().await, place.open().await);
+        // Long enough that one late heartbeat does not lose it.
+        let lease = Duration::from_secs(3);
         let open = async |queue: &EventQueue| {
-            let base = base(1).reader_lease(Duration::from_millis(300)).poll_interval(Duration::from_millis(20));
+            let base = base(1).reader_lease(lease).poll_interval(Duration::from_millis(20));
             let fold = |count: Option<u64>, _: tidegate::LoggedEvent<Placed>| Some(count.unwrap_or(0) + 1);
             base.documents::<u64>().on("order.placed", |_| "all".to_owned(), fold).open(queue).await.unwrap()
         };
         let (first, second) = (open(&one).await, open(&two).await);
         let running = (run(&first), run(&second));
-        let reader = async || first.status().await.unwrap().reader.map(|(name, _)| name);
+        let reader = async || first.status().await.unwrap().reader;
         eventually("somebody reads", || async { reader().await.is_some() }).await;
-        let at_first = reader().await.unwrap();
+        let (at_first, leased_until) = reader().await.unwrap();
         for _ in 0..20 {
             let entry = logged(&one, placed("a", 1)).await;
             second.wait_for(entry, crate::support::PATIENCE).await.unwrap();
         }
-        assert_eq!(reader().await.as_deref(), Some(at_first.as_str()), "one of them all the time");
+        eventually("its lease is kept for longer than it lasts", || async {
+            let (name, until) = reader().await.expect("somebody reads");
+            assert_eq!(name, at_first, "one of them all the time");
+            until.duration_since(leased_until) > lease.try_into().unwrap()
+        }).await;
         running.0.stop().await;
         running.1.stop().await;
         assert_eq!(second.get("all").await.unwrap(), Some(20));
 
         let log = one.store().projections().unwrap();
-        let dead = log.take_reader(first.id(), "dead", Duration::from_millis(300)).await.unwrap().unwrap();
+        let dead = log.take_reader(first.id(), "dead", lease).await.unwrap().unwrap();
         let running = run(&second);
         let entry = logged(&one, placed("a", 1)).await;
-        let early = second.wait_for(entry, Duration::from_millis(30)).await;
+        let early = second.wait_for(entry, lease / 6).await;
         assert_eq!(early.unwrap_err().kind(), ErrorKind::Busy, "the dead reader's lease holds");
         second.wait_for(entry, crate::support::PATIENCE).await.unwrap();
         let late = log.keep_reader(first.id(), dead.token, Duration::from_secs(1)).await;
