@@ -183,8 +183,8 @@ impl Faults {
         faults
     }
 
-    /// For faults that have events refused, which nobody publishes again: they come in the first half of a run, and a run
-    /// that is over sooner than that had as many as it had.
+    /// For faults that have events refused, most of which nobody publishes again: they come in the first half of a run, and
+    /// a run that is over sooner than that had as many as it had.
     pub(crate) fn early(count: u32, rng: StdRng) -> Self {
         let mut faults = Self::spread(count, rng);
         faults.stages.iter_mut().for_each(|stage| *stage /= 2.0);

@@ -1,7 +1,7 @@
 //! Heartbeats that do not get through for a while: whoever cannot keep a lease stops before somebody else starts. That
 //! no two run at once is measured inside the handlers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,6 +20,8 @@ const LEASE: Duration = Duration::from_millis(1_500);
 const NODES: usize = 3;
 const CONCURRENCY: usize = 30;
 const LOOK: Duration = Duration::from_millis(20);
+/// Further outages where none of them came at a moment at which somebody was stopped.
+const MORE_OUTAGES: u32 = 5;
 
 /// An event that says how long it takes.
 #[derive(Debug, Deserialize)]
@@ -43,26 +45,44 @@ pub(crate) fn run(settings: Settings) -> Verdict {
     Ok(format!("SQLite: {}; Postgres: {}", said[0], said[1]))
 }
 
+/// One who is inside a handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Holder {
+    node: usize,
+    token: i64,
+}
+
 /// Who is inside a handler right now, by entry.
 #[derive(Debug, Default)]
 struct Inside {
-    holders: Mutex<HashMap<i64, Vec<i64>>>,
+    holders: Mutex<HashMap<i64, Vec<Holder>>>,
     wrong: Mutex<Vec<String>>,
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
 impl Inside {
-    fn enter(self: &Arc<Self>, entry: i64, token: i64) -> Stay {
+    fn enter(self: &Arc<Self>, entry: i64, holder: Holder) -> Stay {
         self.begun.fetch_add(1, Ordering::Relaxed);
         let mut all = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
         let holders = all.entry(entry).or_default();
         if !holders.is_empty() {
-            let detail = format!("entry {entry} is handled under token {token} while {holders:?} still run");
+            let detail = format!("entry {entry} is handled by {holder:?} while {holders:?} still run");
             self.wrong.lock().unwrap_or_else(PoisonError::into_inner).push(detail);
         }
-        holders.push(token);
-        Stay { inside: Arc::clone(self), entry, token }
+        holders.push(holder);
+        Stay { inside: Arc::clone(self), entry, holder }
+    }
+
+    /// The nodes that run something.
+    fn busy(&self) -> BTreeSet<usize> {
+        let all = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        all.values().flatten().map(|holder| holder.node).collect()
+    }
+
+    /// How many runs were stopped, once nothing runs any more.
+    fn stopped(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed) - self.ended.load(Ordering::Relaxed)
     }
 }
 
@@ -70,20 +90,20 @@ impl Inside {
 struct Stay {
     inside: Arc<Inside>,
     entry: i64,
-    token: i64,
+    holder: Holder,
 }
 
 impl Drop for Stay {
     fn drop(&mut self) {
         let mut all = self.inside.holders.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(holders) = all.get_mut(&self.entry) {
-            holders.retain(|token| *token != self.token);
+            holders.retain(|holder| *holder != self.holder);
         }
     }
 }
 
-async fn handle(inside: Arc<Inside>, task: Delivered<Slow>) -> Handled {
-    let stay = inside.enter(task.id().get(), task.entry().token.0);
+async fn handle(inside: Arc<Inside>, node: usize, task: Delivered<Slow>) -> Handled {
+    let stay = inside.enter(task.id().get(), Holder { node, token: task.entry().token.0 });
     tokio::time::sleep(Duration::from_millis(task.0)).await;
     inside.ended.fetch_add(1, Ordering::Relaxed);
     drop(stay);
@@ -108,15 +128,35 @@ async fn publish(queue: &EventQueue, events: u64, rng: &mut StdRng) -> Result<()
     Ok(())
 }
 
+/// How many of the events are published before an outage.
+fn share(events: u64, faults: u32, number: u32) -> u64 {
+    let (faults, number) = (u64::from(faults.max(1)), u64::from(number));
+    events / faults + u64::from(number < events % faults)
+}
+
+/// Publishes fresh work and lets some of it begin: an outage while nobody runs anything would show nothing.
+async fn employ(queue: &EventQueue, inside: &Inside, events: u64, rng: &mut StdRng) -> Result<(), Failure> {
+    tokio::time::sleep(LEASE * rng.random_range(2..6) / 10).await;
+    let before = inside.begun.load(Ordering::Relaxed);
+    publish(queue, events, rng).await?;
+    let deadline = Instant::now() + LEASE;
+    while inside.begun.load(Ordering::Relaxed) == before && Instant::now() < deadline {
+        tokio::time::sleep(LOOK).await;
+    }
+    tokio::time::sleep(LEASE * rng.random_range(1..4) / 10).await;
+    Ok(())
+}
+
 /// Handles until told to stop.
 fn node(
+    number: usize,
     queue: &EventQueue,
     inside: &Arc<Inside>,
     stop: tokio::sync::watch::Receiver<bool>,
 ) -> Result<impl Future<Output = Result<(), Failure>> + use<>, Failure> {
     let seen = Arc::clone(inside);
     let manager = EventManager::builder(queue)
-        .on("slow", move |task: Delivered<Slow>| handle(Arc::clone(&seen), task))
+        .on("slow", move |task: Delivered<Slow>| handle(Arc::clone(&seen), number, task))
         .concurrency(CONCURRENCY)
         .retry(RetryPolicy::fixed(Duration::from_millis(50)))
         .build()?;
@@ -139,28 +179,28 @@ async fn on_postgres(arena: &Arena, port: u16, settings: Settings) -> Verdict {
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let inside = Arc::new(Inside::default());
     let direct = open(&arena.address).await?;
-    publish(&direct, settings.events.unwrap_or(2_000), &mut rng).await?;
     let mut proxies = Vec::new();
     let mut nodes = tokio::task::JoinSet::new();
-    for _ in 0..NODES {
+    for number in 0..NODES {
         let proxy = Proxy::start(port)?;
         let queue = open(&proxy.url(&arena.address)).await?;
-        nodes.spawn(node(&queue, &inside, stopped.clone())?);
+        nodes.spawn(node(number, &queue, &inside, stopped.clone())?);
         proxies.push(proxy);
     }
-    let faults = settings.kills.unwrap_or(20);
-    for _ in 0..faults {
-        tokio::time::sleep(LEASE * rng.random_range(3..10) / 10).await;
-        let proxy = &proxies[rng.random_range(0..NODES)];
-        if rng.random() {
-            proxy.go_silent()
-        } else {
-            proxy.cut()
-        }
-        tokio::time::sleep(outage(&mut rng)).await;
-        proxy.pass();
+    let (events, faults) = (settings.events.unwrap_or(2_000), settings.kills.unwrap_or(20));
+    for number in 0..faults {
+        employ(&direct, &inside, share(events, faults, number), &mut rng).await?;
+        strike(&proxies, &inside, &mut rng).await;
     }
     drained(&direct, settings).await?;
+    let mut more = 0;
+    // What was running may all have ended before its lease did.
+    while inside.stopped() == 0 && more < MORE_OUTAGES {
+        more += 1;
+        employ(&direct, &inside, share(events, faults, 0), &mut rng).await?;
+        strike(&proxies, &inside, &mut rng).await;
+        drained(&direct, settings).await?;
+    }
     stop.send_replace(true);
     while let Some(ended) = nodes.join_next().await {
         ended??;
@@ -168,7 +208,21 @@ async fn on_postgres(arena: &Arena, port: u16, settings: Settings) -> Verdict {
     direct.close().await;
     // The last of them let go of their connections when they stopped; nothing is sent through them any more.
     drop(proxies);
-    conclude(arena, &inside, faults).await
+    conclude(arena, &inside, faults + more).await
+}
+
+/// Takes the line away for a while from a node that runs something: nobody else can be stopped.
+async fn strike(proxies: &[Proxy], inside: &Inside, rng: &mut StdRng) {
+    let busy: Vec<usize> = inside.busy().into_iter().collect();
+    let node = if busy.is_empty() { rng.random_range(0..NODES) } else { busy[rng.random_range(0..busy.len())] };
+    let proxy = &proxies[node];
+    if rng.random() {
+        proxy.go_silent()
+    } else {
+        proxy.cut()
+    }
+    tokio::time::sleep(outage(rng)).await;
+    proxy.pass();
 }
 
 /// One process has the file; somebody else locks it, so that no heartbeat is written.
@@ -177,12 +231,11 @@ async fn on_sqlite(arena: &Arena, settings: Settings) -> Verdict {
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let inside = Arc::new(Inside::default());
     let queue = open(&arena.address).await?;
-    publish(&queue, settings.events.unwrap_or(2_000), &mut rng).await?;
-    let node = tokio::spawn(node(&queue, &inside, stopped)?);
+    let node = tokio::spawn(node(0, &queue, &inside, stopped)?);
     let path = sqlite_path(&arena.address).ok_or("not a file")?.to_path_buf();
-    let faults = settings.kills.unwrap_or(20);
-    for _ in 0..faults {
-        tokio::time::sleep(LEASE * rng.random_range(3..10) / 10).await;
+    let (events, faults) = (settings.events.unwrap_or(2_000), settings.kills.unwrap_or(20));
+    for number in 0..faults {
+        employ(&queue, &inside, share(events, faults, number), &mut rng).await?;
         let (path, length) = (path.clone(), outage(&mut rng));
         tokio::task::spawn_blocking(move || lock(&path, length)).await??;
     }
@@ -227,8 +280,7 @@ async fn conclude(arena: &Arena, inside: &Inside, faults: u32) -> Verdict {
     if !wrong.is_empty() {
         return Err(format!("{} times two at once:\n{}", wrong.len(), wrong[..wrong.len().min(5)].join("\n")).into());
     }
-    let (begun, ended) = (inside.begun.load(Ordering::Relaxed), inside.ended.load(Ordering::Relaxed));
-    let stopped = begun - ended;
+    let (begun, stopped) = (inside.begun.load(Ordering::Relaxed), inside.stopped());
     if stopped == 0 && sqlite_path(&arena.address).is_none() {
         return Err(format!("none of {begun} runs was stopped, so nothing was shown").into());
     }
@@ -242,12 +294,30 @@ mod tests {
     #[test]
     fn two_at_once_are_seen_and_one_after_the_other_are_not() {
         let inside = Arc::new(Inside::default());
-        drop(inside.enter(7, 1));
-        let second = inside.enter(7, 2);
-        let _other = inside.enter(8, 1);
+        let under = |token| Holder { node: 0, token };
+        drop(inside.enter(7, under(1)));
+        let second = inside.enter(7, under(2));
+        let _other = inside.enter(8, under(1));
         assert!(inside.wrong.lock().unwrap().is_empty());
-        let _third = inside.enter(7, 3);
+        let _third = inside.enter(7, under(3));
         drop(second);
         assert_eq!(inside.wrong.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn those_who_run_something_are_known() {
+        let inside = Arc::new(Inside::default());
+        let first = inside.enter(7, Holder { node: 0, token: 1 });
+        let _second = inside.enter(8, Holder { node: 2, token: 1 });
+        assert_eq!(inside.busy(), BTreeSet::from([0, 2]));
+        drop(first);
+        assert_eq!(inside.busy(), BTreeSet::from([2]));
+    }
+
+    #[test]
+    fn all_events_are_shared_out() {
+        for (events, faults) in [(100, 2), (2_000, 20), (7, 3), (2, 5)] {
+            assert_eq!((0..faults).map(|number| share(events, faults, number)).sum::<u64>(), events);
+        }
     }
 }

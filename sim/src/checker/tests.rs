@@ -166,6 +166,22 @@ fn a_denied_event_that_is_there_is_seen() {
 }
 
 #[test]
+fn a_denied_event_that_another_try_finds_there_is_seen() {
+    let denied = || Some(Outcome::Denied { error: "busy".into() });
+    let answered = |answer| Some(Outcome::Published { answers: vec![answer] });
+    let mut found = Story::default();
+    found.offer(1, "k1", None, true, denied()).live(1, 0, 0);
+    found.offer(2, "k1", None, true, answered(Answer::Duplicate { id: 1 })).breaks(Invariant::DeniedIsNotThere);
+    found.offer(3, "k1", None, true, unknown()).holds();
+
+    let mut new = Story::default();
+    new.offer(1, "k1", None, true, denied()).offer(2, "k1", None, true, answered(Answer::Created { id: 1 }));
+    new.live(1, 0, 0).holds();
+    new.live(2, 0, 0).state.live[1].key = "k1".into();
+    new.breaks(Invariant::NothingTwice);
+}
+
+#[test]
 fn an_event_of_nobody_is_seen() {
     Story::default().live(1, 0, 0).breaks(Invariant::NothingTwice);
 }

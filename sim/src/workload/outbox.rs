@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rusqlite::ErrorCode;
+use rusqlite::{ErrorCode, OptionalExtension};
 use tidegate::NewEvent;
 use tokio_postgres::{Client, NoTls};
 
@@ -14,6 +14,8 @@ use crate::history::{Answer, Intent, Outcome};
 const NEWEST: &str = "SELECT max(id) FROM tidegate_event_queue";
 const BY_KEY: &str = "SELECT entry_id FROM tidegate_deduplication WHERE client_id = 0 AND kind = 0 AND key = ?1
                       AND scope = (SELECT id FROM tidegate_queues WHERE name = 'default')";
+const IS_KNOWN: &str = "SELECT FROM tidegate.deduplication WHERE client_id = 0 AND kind = 0 AND key = $1
+                        AND scope = (SELECT id FROM tidegate.queues WHERE name = 'default')";
 
 /// A connection that is the application's own, opened when it is needed.
 #[derive(Debug)]
@@ -67,6 +69,11 @@ fn on_file(connection: &mut Option<rusqlite::Connection>, path: &str, events: &[
         let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let mut answers = Vec::new();
         for event in events {
+            // The view does not say which events were there already.
+            let known = match &event.deduplication {
+                Some(once) => tx.query_row(BY_KEY, [&once.key], |row| row.get(0)).optional()?,
+                None => None,
+            };
             tx.execute(
                 "INSERT INTO tidegate_publish (event_type, payload, priority, delay_ms, message_group, deduplication_id,
                                                max_attempts)
@@ -81,10 +88,10 @@ fn on_file(connection: &mut Option<rusqlite::Connection>, path: &str, events: &[
                     event.max_attempts,
                 ],
             )?;
-            // Nobody else writes meanwhile: a new entry has the highest number. A repeat is known by its key.
-            answers.push(match &event.deduplication {
+            // Nobody else writes meanwhile: a new entry has the highest number.
+            answers.push(match known {
                 None => Answer::Created { id: tx.query_row(NEWEST, [], |row| row.get(0))? },
-                Some(once) => Answer::Duplicate { id: tx.query_row(BY_KEY, [&once.key], |row| row.get(0))? },
+                Some(id) => Answer::Duplicate { id },
             });
         }
         if commit {
@@ -159,7 +166,7 @@ async fn try_postgres(
     let mut answers = Vec::new();
     if by_hand {
         for event in &events {
-            answers.push(Answer::Created { id: call_function(&tx, event).await? });
+            answers.push(call_function(&tx, event).await?);
         }
     } else {
         match life.queue.publish_many_in(&mut tx, events).await {
@@ -185,9 +192,17 @@ async fn try_postgres(
     Ok(Outcome::Published { answers })
 }
 
-async fn call_function(tx: &tokio_postgres::Transaction<'_>, event: &NewEvent) -> Result<i64, tokio_postgres::Error> {
+async fn call_function(
+    tx: &tokio_postgres::Transaction<'_>,
+    event: &NewEvent,
+) -> Result<Answer, tokio_postgres::Error> {
     let delay = delay(event).map(|delay| delay.as_secs_f64());
     let key = event.deduplication.as_ref().map(|deduplication| &deduplication.key);
+    // The function does not say which events were there already.
+    let known = match key {
+        Some(key) => tx.query_opt(IS_KNOWN, &[key]).await?.is_some(),
+        None => false,
+    };
     let max_attempts = i32::try_from(event.max_attempts).unwrap_or(i32::MAX);
     let row = tx
         .query_one(
@@ -196,7 +211,8 @@ async fn call_function(tx: &tokio_postgres::Transaction<'_>, event: &NewEvent) -
             &[&event.event_type, &event.payload.as_ref(), &event.priority, &delay, &event.group, &key, &max_attempts],
         )
         .await?;
-    Ok(row.get(0))
+    let id = row.get(0);
+    Ok(if known { Answer::Duplicate { id } } else { Answer::Created { id } })
 }
 
 fn delay(event: &NewEvent) -> Option<Duration> {

@@ -1,4 +1,4 @@
-//! Which events a process publishes, and which are left after a kill. Pure.
+//! Which events a process publishes, which are left after a kill, and which are offered again. Pure.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(super) struct Planned {
 pub(super) struct Plan {
     job: Job,
     next: u64,
-    /// Deduplicated events whose outcome is unknown: publishing them again must not double them.
+    /// Deduplicated events that are not known to be there: publishing them again must not double them.
     again: Vec<u64>,
 }
 
@@ -54,9 +54,7 @@ impl Plan {
         for op in past {
             let Intent::Publish { offers, .. } = &op.intent else { continue };
             for (index, offer) in offers.iter().enumerate() {
-                let Some(number) = offer.key.rsplit_once('#').and_then(|(_, number)| number.parse::<u64>().ok()) else {
-                    continue;
-                };
+                let Some(number) = number(offer) else { continue };
                 next = next.max(number + 1);
                 let there = matches!(&op.outcome, Some(Outcome::Published { answers })
                     if matches!(answers.get(index), Some(Answer::Created { .. } | Answer::Duplicate { .. })));
@@ -82,13 +80,36 @@ impl Plan {
         self.next = self.next.max(end);
         taken
     }
+
+    /// Has those events offered again whose publish was denied or may have failed. Only deduplicated ones: of the others a
+    /// second offer would be a second event.
+    pub(super) fn put_back(&mut self, offers: &[Offer], outcome: &Outcome) {
+        let open = offers.iter().enumerate().filter(|(index, offer)| offer.once && is_open(outcome, *index));
+        self.again.extend(open.filter_map(|(_, offer)| number(offer)));
+    }
+}
+
+/// The number of an event of the plan.
+fn number(offer: &Offer) -> Option<u64> {
+    offer.key.rsplit_once('#').and_then(|(_, number)| number.parse().ok())
+}
+
+/// Whether one of the events of a publish may come to be by another try.
+fn is_open(outcome: &Outcome, index: usize) -> bool {
+    match outcome {
+        Outcome::Denied { .. } | Outcome::Unknown { .. } => true,
+        Outcome::Published { answers } => {
+            matches!(answers.get(index), None | Some(Answer::Denied { .. } | Answer::Unknown { .. }))
+        }
+        _ => false,
+    }
 }
 
 /// The `number`-th event of a process: the same whenever it is asked for.
 fn event(job: &Job, number: u64) -> Planned {
     let mut rng = StdRng::seed_from_u64(mix(&[job.seed, hash(&job.process), number]));
     let key = format!("{}#{number}", job.process);
-    // Where a number of events must be reached, all are tried again after a kill, so that none of it is missing.
+    // Where a number of events must be reached, all can be tried again after a kill or a denial, so that none is missing.
     let once = rng.random_ratio(1, 8) || job.handlers.is_some() || job.grouped;
     let group = (job.groups > 0 && (job.grouped || rng.random_ratio(1, 5)))
         .then(|| format!("g{}", rng.random_range(0..job.groups)));
@@ -168,6 +189,35 @@ mod tests {
         let next = plan.take(1000);
         assert_eq!(next.last().map(|planned| planned.offer.key.as_str()), Some("w1#99"));
         assert!(plan.take(1).is_empty());
+    }
+
+    #[test]
+    fn what_was_denied_or_is_unknown_is_offered_again_where_that_doubles_nothing() {
+        let mut plan = Plan::resume(&job(), &[]);
+        let all: Vec<Offer> = plan.take(1000).into_iter().map(|planned| planned.offer).collect();
+        let (once, plain): (Vec<Offer>, Vec<Offer>) = all.into_iter().partition(|offer| offer.once);
+        let denied = || Outcome::Denied { error: "busy".into() };
+        let refused = Outcome::Refused { error: "invalid".into() };
+        for outcome in [refused, Outcome::RolledBack] {
+            plan.put_back(&once, &outcome);
+        }
+        plan.put_back(&plain, &denied());
+        assert!(plan.take(1).is_empty());
+
+        plan.put_back(&once[..1], &denied());
+        assert_eq!(plan.take(5)[0].offer, once[0]);
+        plan.put_back(&once[..1], &Outcome::Unknown { error: "lost".into() });
+        assert_eq!(plan.take(5)[0].offer, once[0]);
+        let answers = vec![
+            Answer::Created { id: 1 },
+            Answer::Denied { error: "busy".into() },
+            Answer::Unknown { error: "lost".into() },
+        ];
+        plan.put_back(&once[..3], &Outcome::Published { answers });
+        let mut again: Vec<Offer> = (0..2).flat_map(|_| plan.take(5)).map(|planned| planned.offer).collect();
+        again.sort_by_key(number);
+        assert_eq!(again, once[1..3]);
+        assert!(plan.take(1).is_empty(), "nothing is left");
     }
 
     #[test]

@@ -28,28 +28,30 @@ pub(super) async fn run(life: Arc<Life>, plan: Plan) -> Result<(), Failure> {
 async fn publisher(life: Arc<Life>, plan: Arc<Mutex<Plan>>, number: u64) -> Result<(), Failure> {
     let mut rng = life.choices(1_000 + number);
     let mut outbox = outbox::Outbox::new(&life.job.address);
-    let take = |most| plan.lock().map_err(|_| "another publisher panicked").map(|mut plan| plan.take(most));
+    let plan = || plan.lock().map_err(|_| "another publisher panicked");
     for round in 0_u64.. {
         if life.stopped() {
             break;
         }
         let way = if life.job.grouped && rng.random() { 95 } else { rng.random_range(0..100) };
-        let planned = take(if way < 70 {
+        let planned = plan()?.take(if way < 70 {
             1
         } else if way < 90 {
             rng.random_range(2..50)
         } else {
             2
-        })?;
+        });
         if planned.is_empty() {
             break;
         }
+        let offers: Vec<Offer> = planned.iter().map(|planned| planned.offer.clone()).collect();
         let outcome = match way {
             0..70 => one(&life, planned).await?,
             70..90 => many(&life, planned).await?,
             _ => outbox::publish(&life, &mut outbox, planned, rng.random(), true).await?,
         };
         life.back_off(&outcome).await;
+        plan()?.put_back(&offers, &outcome);
         if way >= 97 {
             let key = format!("{}/rolled-back/{}/{number}/{round}", life.job.process, life.incarnation);
             let extra = vec![plan::extra(key, "sim.order", 20)];
