@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use tidegate_core::QueueName;
 use tidegate_store::Store;
 use tidegate_store::postgres::{PostgresOptions, PostgresStore};
 use tokio_postgres::Client;
@@ -140,7 +141,9 @@ async fn statements_that_were_prepared_before_a_change_of_the_schema_go_on() {
     let grouped = || vec![event("t").group("g")];
     publish(&store, grouped()).await;
     complete(&store, &claim(&store, 1).await).await;
-    store.maintain().await.unwrap();
+    // An unknown queue is looked for in the catalogue.
+    let nowhere = event("t").queue(QueueName::new("nowhere").unwrap());
+    assert!(store.publish(vec![nowhere]).await.unwrap()[0].is_err());
     let change = "DROP VIEW tidegate.entries;
         ALTER TABLE tidegate.event_queue ALTER COLUMN group_key TYPE text COLLATE \"POSIX\";
         ALTER TABLE tidegate.queues ALTER COLUMN name TYPE text COLLATE \"POSIX\";
