@@ -110,12 +110,11 @@ LEFT JOIN LATERAL (
         SELECT f.id FROM found f
         UNION ALL
         SELECT e.id FROM near n
-        CROSS JOIN LATERAL generate_series(
-            n.stretch << {stretch}, least((n.stretch + 1) << {stretch}, $1::bigint) - 1) AS i(id)
         CROSS JOIN LATERAL (
             SELECT g.id FROM {ns}.event_log g
-            WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0)
-              AND g.status + 0 = ANY ($3::smallint[]) AND g.superseded + 0 <> 1 AND {fits} OFFSET 0
+            WHERE g.id >= n.stretch << {stretch} AND g.id < least((n.stretch + 1) << {stretch}, $1::bigint)
+              AND g.status + 0 = ANY ($3::smallint[]) AND g.superseded + 0 <> 1 AND {fits}
+            ORDER BY g.id DESC, g.generation DESC OFFSET 0
         ) AS e
         UNION ALL
         SELECT g.id FROM {ns}.event_log g
