@@ -1,5 +1,5 @@
 //! Clocks that are set back and forward. On SQLite time goes on for the process. A Postgres server whose clock is set
-//! back holds back what was due or leased by then until its clock is there again; nothing is lost either way.
+//! back holds back what was due by then until its clock is there again, while leases move with it; nothing is lost either way.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

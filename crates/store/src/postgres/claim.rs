@@ -1,14 +1,13 @@
 //! Claiming. The statement is flat: its cost follows what it takes. Around it: the marks, entries whose attempts are used
 //! up, and the second look when the first found too little.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use futures_util::FutureExt;
 use futures_util::future::join;
-use tidegate_core::event::DEFAULT_PAYLOAD_LIMIT;
 use tidegate_core::{End, EntryId, LeaseToken, QueueState, RetryPolicy, Timestamp, Tsid};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -200,10 +199,7 @@ impl Inner {
 
     fn accept_claim(&self, catalog: &Catalog, prelude: Prelude) -> Result<(), Fault> {
         accept_catalog(catalog, prelude)?;
-        if self.now().is_none() && !prelude.heartbeat_young {
-            return Err(Fault::StaleHeartbeat);
-        }
-        Ok(())
+        self.accept_clock(prelude)
     }
 
     async fn take(
@@ -326,40 +322,39 @@ impl Inner {
     async fn facts_of(&self, tx: &Tx, rows: &[&Row]) -> Result<HashMap<i64, Fact>, Fault> {
         let mut ids: Vec<i64> = rows.iter().map(|row| row.get(1)).collect();
         ids.sort_unstable();
-        let most = self.options.store.payload_limit.0.max(DEFAULT_PAYLOAD_LIMIT);
-        let bounded = ids.len().saturating_mul(most) > MAX_CLAIM_BYTES && ids.len() > 1;
+        let share = if ids.len() > 1 { MAX_BYTES / ids.len() as i64 } else { i64::MAX };
         let entries = rows.iter().map(|row| row.get::<_, i64>(0));
         let (lowest, highest) = entries.fold((i64::MAX, 0), |(low, high), id| (low.min(id), high.max(id)));
-        if (highest - lowest) / self.options.store.ids.step < ids.len() as i64
-            && let Some(facts) = self.facts_between(tx, &ids, bounded).await?
-        {
-            return Ok(facts);
-        }
-        let params: [&(dyn ToSql + Sync); 2] = [&ids, &MAX_BYTES];
-        let (sql, params) = match bounded {
-            false => (&self.sql.facts, &params[..1]),
-            true => (&self.sql.facts_bounded, &params[..]),
+        let mut facts = match (highest - lowest) / self.options.store.ids.step < ids.len() as i64 {
+            true => self.facts_between(tx, &ids, share).await?,
+            false => Vec::new(),
         };
-        let (drawn, facts) = join(tx.draw_xid(), tx.query(sql, params)).await;
-        let ((), facts) = both(drawn, facts)?;
-        read_facts(&facts)
+        if facts.len() < ids.len() {
+            let found: HashSet<i64> = facts.iter().map(event_id).collect();
+            let rest: Vec<i64> = ids.iter().copied().filter(|id| !found.contains(id)).collect();
+            facts.extend(facts_and_xid(tx, &self.sql.facts, &[&rest, &share]).await?);
+        }
+        if facts.iter().all(has_payload) {
+            return Ok(facts.iter().map(read_fact).collect());
+        }
+        // One has more than its share: whether they fit together is another question.
+        let facts = tx.query(&self.sql.facts_bounded, &[&ids, &MAX_BYTES]).await?;
+        let fits = facts.iter().filter(|row| has_payload(row)).count();
+        if fits < facts.len() {
+            return Err(Fault::Oversized(fits));
+        }
+        Ok(facts.iter().map(read_fact).collect())
     }
 
-    /// Entries without a gap have events without a gap, but for what clocks did: one walk along the primary key finds
-    /// them. `None` when others' events stood between.
-    async fn facts_between(&self, tx: &Tx, ids: &[i64], bounded: bool) -> Result<Option<HashMap<i64, Fact>>, Fault> {
-        let (Some(first), Some(last)) = (ids.first(), ids.last()) else { return Ok(None) };
-        let limit = ids.len() as i64;
-        let params: [&(dyn ToSql + Sync); 4] = [first, last, &limit, &MAX_BYTES];
-        let (sql, params) = match bounded {
-            false => (&self.sql.facts_between, &params[..3]),
-            true => (&self.sql.facts_between_bounded, &params[..]),
-        };
-        let (drawn, rows) = join(tx.draw_xid(), tx.query(sql, params)).await;
-        let ((), rows) = both(drawn, rows)?;
-        let ours = rows.len() == ids.len()
-            && rows.iter().zip(ids).all(|(row, id)| row.get::<_, i64>(row::FACT_COLUMNS) == *id);
-        if ours { read_facts(&rows).map(Some) } else { Ok(None) }
+    /// Entries without a gap have events without a gap, but for what publishers at the same time and clocks did: one walk
+    /// along the primary key finds them, or most of them. Others' events in between are passed over, as many as ours at
+    /// most.
+    async fn facts_between(&self, tx: &Tx, ids: &[i64], share: i64) -> Result<Vec<Row>, Fault> {
+        let (Some(first), Some(last)) = (ids.first(), ids.last()) else { return Ok(Vec::new()) };
+        let limit = ids.len() as i64 * 2;
+        let mut rows = facts_and_xid(tx, &self.sql.facts_between, &[first, last, &limit, &share]).await?;
+        rows.retain(|row| ids.binary_search(&event_id(row)).is_ok());
+        Ok(rows)
     }
 
     /// Moves marks up and probes below them, off the caller's path.
@@ -392,10 +387,17 @@ impl Inner {
         }
         let marks = self.marks.of(lanes.iter().copied(), began, self.now());
         let now = self.database_time().await?;
-        let passing = (advance == Advance::PastLeases).then_some(now);
+        let look = match advance {
+            Advance::ToFirst => FirstRow::Any,
+            Advance::PastLeases => FirstRow::Unleased { now, tell_leases: true },
+        };
         let seen = Instant::now();
+        let first = self.first_rows(&lanes, (&marks, &vec![Mark::TOP; lanes.len()]), look).await?;
+        if advance == Advance::PastLeases {
+            self.marks.passed(seen, Instant::now());
+        }
         let from: HashMap<i32, Mark> = lanes.iter().copied().zip(marks.iter().copied()).collect();
-        for (lane, first) in self.first_rows(&lanes, &marks, passing).await? {
+        for (lane, first) in first {
             let from = from.get(&lane).copied().unwrap_or(Mark::BOTTOM);
             self.marks.seen(lane, from, first, advance, (now, seen));
         }
@@ -405,13 +407,13 @@ impl Inner {
     /// Looks whether something can be claimed below the marks.
     pub(super) async fn probe_below(&self) -> Result<(), Fault> {
         let began = Instant::now();
-        let lanes = self.marks.raised(began);
+        let (lanes, marks): (Vec<i32>, Vec<Mark>) = self.marks.raised(began).into_iter().unzip();
         if lanes.is_empty() {
             return Ok(());
         }
-        let bottom = vec![Mark::BOTTOM; lanes.len()];
         let now = self.database_time().await?;
-        let rows = self.first_rows(&lanes, &bottom, Some(now)).await?;
+        let look = FirstRow::Unleased { now, tell_leases: false };
+        let rows = self.first_rows(&lanes, (&vec![Mark::BOTTOM; lanes.len()], &marks), look).await?;
         for (lane, first) in rows {
             self.marks.found_below(lane, first.id, first.due);
         }
@@ -419,16 +421,21 @@ impl Inner {
         Ok(())
     }
 
-    /// The first rows of lanes from their marks on; at a given moment, only those that are under no lease.
+    /// The first rows of lanes from their marks on, and below others.
     async fn first_rows(
         &self,
         lanes: &[i32],
-        marks: &[Mark],
-        passing: Option<Timestamp>,
+        (from, below): (&[Mark], &[Mark]),
+        look: FirstRow,
     ) -> Result<Vec<(i32, First)>, Fault> {
-        let ids: Vec<i64> = marks.iter().map(|mark| mark.id).collect();
-        let dues: Vec<Timestamp> = marks.iter().map(|mark| mark.due).collect();
-        let params: [&(dyn ToSql + Sync); 4] = [&lanes, &ids, &dues, &passing];
+        let split =
+            |marks: &[Mark]| -> (Vec<i64>, Vec<Timestamp>) { marks.iter().map(|mark| (mark.id, mark.due)).unzip() };
+        let ((ids, dues), (ids_below, dues_below)) = (split(from), split(below));
+        let (passing, leases) = match look {
+            FirstRow::Any => (None, false),
+            FirstRow::Unleased { now, tell_leases } => (Some(now), tell_leases),
+        };
+        let params: [&(dyn ToSql + Sync); 7] = [&lanes, &ids, &dues, &passing, &leases, &ids_below, &dues_below];
         let rows = self.database.reader().await?.query(&self.sql.first_rows, &params).await?;
         let first = |row: &Row| First {
             id: row.get(1),
@@ -448,6 +455,15 @@ impl Inner {
             .await?;
         Ok(rows.first().map_or(Timestamp::UNIX_EPOCH, |row| row.get(0)))
     }
+}
+
+/// Which row of a lane is its first.
+#[derive(Debug, Clone, Copy)]
+enum FirstRow {
+    /// Under a lease or not.
+    Any,
+    /// The first that is under no lease at a moment, perhaps with what is to be known of the leases before it.
+    Unleased { now: Timestamp, tell_leases: bool },
 }
 
 /// Where a claim looks: in its lanes, or, where it names tags, by those.
@@ -521,17 +537,23 @@ fn read_claimed(row: &Row, fact: Fact, queue_retry: Option<Arc<RetryPolicy>>) ->
     })
 }
 
-/// Reads facts. Where some came without their payload, only the others fit into one claim.
-fn read_facts(rows: &[Row]) -> Result<HashMap<i64, Fact>, Fault> {
-    let fits = rows.iter().filter(|row| row.get::<_, Option<&[u8]>>(row::PAYLOAD).is_some()).count();
-    if fits < rows.len() {
-        return Err(Fault::Oversized(fits));
-    }
-    Ok(rows.iter().map(read_fact).collect())
+/// Reads facts, and draws the transaction's id beside it.
+async fn facts_and_xid(tx: &Tx, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Fault> {
+    let (drawn, facts) = join(tx.draw_xid(), tx.query(sql, params)).await;
+    let ((), facts) = both(drawn, facts)?;
+    Ok(facts)
+}
+
+fn event_id(row: &Row) -> i64 {
+    row.get(row::FACT_COLUMNS)
+}
+
+fn has_payload(row: &Row) -> bool {
+    row.get::<_, Option<&[u8]>>(row::PAYLOAD).is_some()
 }
 
 fn read_fact(row: &Row) -> (i64, Fact) {
-    (row.get(row::FACT_COLUMNS), row::fact(row, 0))
+    (event_id(row), row::fact(row, 0))
 }
 
 fn exhausted_as(row: &Row) -> Result<End, Fault> {

@@ -295,7 +295,8 @@ impl Tx {
 pub(super) struct Prelude {
     /// The catalogue's stamp.
     pub(super) stamp: i64,
-    pub(super) heartbeat_young: bool,
+    /// Whether the heartbeat is neither old nor ahead of the clock.
+    pub(super) heartbeat_near: bool,
 }
 
 /// The database: a pool, and the rules of trying again.
@@ -334,8 +335,9 @@ impl Database {
         let ns = &options.schema();
         let prelude = |xid: &str| {
             format!(
-                "SELECT {xid}::text, m.catalogue_stamp, h.at > clock_timestamp() - $1::bigint * interval '1 millisecond' \
-                 FROM {ns}.meta m CROSS JOIN {ns}.heartbeat h"
+                "SELECT {xid}::text, m.catalogue_stamp, h.at BETWEEN clock_timestamp() - i.outage AND clock_timestamp() + i.outage \
+                 FROM {ns}.meta m CROSS JOIN {ns}.heartbeat h \
+                 CROSS JOIN (SELECT $1::bigint * interval '1 millisecond' AS outage) AS i"
             )
         };
         let connections = options.max_connections;
@@ -444,7 +446,7 @@ impl Database {
         if let Some(xid) = row.get(0) {
             tx.set_xid(xid);
         }
-        Ok(Some(Prelude { stamp: row.get(1), heartbeat_young: row.get(2) }))
+        Ok(Some(Prelude { stamp: row.get(1), heartbeat_near: row.get(2) }))
     }
 
     /// Waits until the transaction is over, then looks whether it happened. The transaction id alone does not tell: a
@@ -512,7 +514,7 @@ impl Database {
         self.patiently(|| self.reader()).await
     }
 
-    /// Reads by one statement, and once more over another connection where one was lost or a migration changed the answer.
+    /// Reads by one statement, over another connection where one was lost or a migration changed the answer, for a while.
     pub(super) async fn read_patiently(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
         let deadline = Instant::now() + self.retry_for;
         loop {

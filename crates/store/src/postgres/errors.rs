@@ -16,7 +16,7 @@ pub(super) enum Fault {
     Again(Error),
     /// The cached configuration is older than the database's.
     StaleCatalog,
-    /// The store's heartbeat is old: it was down, and leases must be moved before any is taken over.
+    /// The store's heartbeat is old, or ahead of the clock: leases must be moved before any is taken over or written.
     StaleHeartbeat,
     /// A claim leased more bytes than it may hand out; only so many entries fitted.
     Oversized(usize),

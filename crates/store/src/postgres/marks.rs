@@ -15,6 +15,8 @@ const TRAIL: Duration = Duration::from_millis(100);
 const ADVANCE_EVERY: Duration = Duration::from_millis(50);
 /// How often they are moved up past rows under a lease, which have to be read for it.
 const PASS_EVERY: Duration = Duration::from_millis(250);
+/// Looking past leases takes at most one part in this many of the time: where they end soon it is in vain.
+const PASS_DUTY: u32 = 100;
 /// How often a probe looks from the bottom.
 const PROBE_EVERY: Duration = Duration::from_millis(250);
 /// Looking from the bottom takes at most one part in this many of the time.
@@ -47,6 +49,8 @@ pub(super) struct Mark {
 }
 
 impl Mark {
+    /// Behind everything.
+    pub(super) const TOP: Self = Self { id: i64::MAX, due: Timestamp::MAX, until: Timestamp::MAX };
     /// Before everything.
     pub(super) const BOTTOM: Self = Self { id: 0, due: Timestamp::UNIX_EPOCH, until: Timestamp::MAX };
 }
@@ -79,7 +83,7 @@ pub(super) struct Marks(Mutex<State>);
 struct State {
     lanes: HashMap<i32, LaneMarks>,
     advanced: Option<Instant>,
-    passed: Option<Instant>,
+    passed: Option<Look>,
     looked: Option<Look>,
     /// A claim that stepped from lane to lane and took too long.
     stepped: Option<Look>,
@@ -108,9 +112,9 @@ struct Look {
 }
 
 impl Look {
-    /// Whether it is long enough ago for another one.
-    fn is_over(self, at: Instant) -> bool {
-        at.saturating_duration_since(self.ended) >= self.took * DUTY
+    /// Whether it is long enough ago for another one that may take one part in this many of the time.
+    fn is_over(self, at: Instant, duty: u32) -> bool {
+        at.saturating_duration_since(self.ended) >= self.took * duty
     }
 }
 
@@ -160,16 +164,21 @@ impl Marks {
     /// Whether it is time to look where the first rows are, and which ones count.
     pub(super) fn should_advance(&self, at: Instant) -> Option<Advance> {
         let mut state = self.lock();
-        let due = |last: Option<Instant>, every| last.is_none_or(|last| at.saturating_duration_since(last) >= every);
-        if !due(state.advanced, ADVANCE_EVERY) {
+        let since = |last: Instant| at.saturating_duration_since(last);
+        if state.advanced.is_some_and(|advanced| since(advanced) < ADVANCE_EVERY) {
             return None;
         }
         state.advanced = Some(at);
-        if !due(state.passed, PASS_EVERY) {
+        if state.passed.is_some_and(|look| since(look.ended) < PASS_EVERY || !look.is_over(at, PASS_DUTY)) {
             return Some(Advance::ToFirst);
         }
-        state.passed = Some(at);
+        state.passed = Some(Look { ended: at, took: Duration::ZERO });
         Some(Advance::PastLeases)
+    }
+
+    /// Notes what a look past leases cost.
+    pub(super) fn passed(&self, began: Instant, ended: Instant) {
+        self.lock().passed = Some(Look { ended, took: ended.duration_since(began) });
     }
 
     /// Takes in where a lane's first rows were seen, scanning from a mark, at a moment of the database and of ours. If the
@@ -235,8 +244,8 @@ impl Marks {
         }
     }
 
-    /// The lanes that have a raised mark, as many as one probe looks at: those first that were not probed for longest.
-    pub(super) fn raised(&self, at: Instant) -> Vec<i32> {
+    /// The lanes that have a raised mark, with it, as many as one probe looks at: those first that were not probed for longest.
+    pub(super) fn raised(&self, at: Instant) -> Vec<(i32, Mark)> {
         let mut state = self.lock();
         let raised = state.lanes.iter().filter(|(_, marks)| marks.is_raised());
         let mut lanes: Vec<(Option<Instant>, i32)> = raised.map(|(lane, marks)| (marks.probed, *lane)).collect();
@@ -244,18 +253,18 @@ impl Marks {
             lanes.select_nth_unstable(PROBE_AT_ONCE);
             lanes.truncate(PROBE_AT_ONCE);
         }
-        for (_, lane) in &lanes {
-            if let Some(marks) = state.lanes.get_mut(lane) {
-                marks.probed = Some(at);
-            }
-        }
-        lanes.into_iter().map(|(_, lane)| lane).collect()
+        let mark = |(_, lane)| {
+            let marks = state.lanes.get_mut(&lane)?;
+            marks.probed = Some(at);
+            Some((lane, marks.now))
+        };
+        lanes.into_iter().filter_map(mark).collect()
     }
 
     /// Whether a claim may step from one lane that holds something to the next, or has to look at each: between two lanes
     /// there may be very many rows that are gone and cannot be removed yet.
     pub(super) fn may_step(&self, at: Instant) -> bool {
-        self.lock().stepped.is_none_or(|look| look.is_over(at))
+        self.lock().stepped.is_none_or(|look| look.is_over(at, DUTY))
     }
 
     /// Notes how long a claim took that stepped over so many lanes.
@@ -277,7 +286,7 @@ impl State {
     }
 
     fn may_look(&self, at: Instant) -> bool {
-        self.looked.is_none_or(|look| look.took < CHEAP || look.is_over(at))
+        self.looked.is_none_or(|look| look.took < CHEAP || look.is_over(at, DUTY))
     }
 }
 
@@ -405,7 +414,7 @@ mod tests {
         while probed.len() < 5_000 {
             let lanes = marks.raised(start);
             assert!(lanes.len() <= PROBE_AT_ONCE);
-            probed.extend(lanes);
+            probed.extend(lanes.into_iter().map(|(lane, _)| lane));
         }
         probed.sort_unstable();
         probed.dedup();

@@ -246,7 +246,7 @@ impl Inner {
             tx.query(&self.sql.publish, &columns.params()).await?
         };
         if let Some(row) = rows.first() {
-            tx.set_prelude(row.get(3), Prelude { stamp: row.get(4), heartbeat_young: true });
+            tx.set_prelude(row.get(3), Prelude { stamp: row.get(4), heartbeat_near: true });
         }
         read_published(&rows)
     }

@@ -23,6 +23,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Extend, Finalize, Finalized, Requeue, RequeueAt};
 use crate::work::ByHand;
 
+/// How often a heartbeat that does not fit the clock is written before work that waits for it gives up.
+const MAX_BEATS: u32 = 3;
+
 /// Answers, and the queues that got work.
 type Settled<T> = (Batch<T>, Vec<i32>);
 
@@ -90,6 +93,33 @@ impl Inner {
         work: &Work<'a, Settled<T>>,
     ) -> Result<Batch<T>> {
         self.settle_confirmed(count, work, &|_, _| async { Ok(false) }.boxed()).await
+    }
+
+    /// The same for work that writes ends of leases: not by a clock that the heartbeat does not know.
+    pub(super) async fn settle_leases<'a, T: Send + Sync + 'a>(
+        &'a self,
+        count: usize,
+        work: &Work<'a, Settled<T>>,
+    ) -> Result<Batch<T>> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let mut tries = 0;
+        loop {
+            let accept = |prelude| self.accept_clock(prelude);
+            let done = self.database.transact(Begin::Write, &accept, work, &|_, _| async { Ok(false) }.boxed()).await;
+            match done {
+                Ok((answers, queues)) => {
+                    self.announce(queues);
+                    return Ok(answers);
+                }
+                Err(Fault::StaleHeartbeat) if tries < MAX_BEATS => {
+                    tries += 1;
+                    self.beat().await?;
+                }
+                Err(fault) => return Err(fault.into_error()),
+            }
+        }
     }
 
     /// The same for work that would take its own effect for somebody else's: after a lost answer it is looked for first.
@@ -169,7 +199,7 @@ impl Inner {
     }
 
     pub(super) async fn extend(&self, items: Vec<Extend>) -> Result<Batch<Timestamp>> {
-        self.settle(items.len(), &|tx| async { self.extend_items(tx, &items).await }.boxed()).await
+        self.settle_leases(items.len(), &|tx| async { self.extend_items(tx, &items).await }.boxed()).await
     }
 
     pub(super) async fn extend_items(&self, tx: Arc<Tx>, items: &[Extend]) -> Result<Settled<Timestamp>, Fault> {

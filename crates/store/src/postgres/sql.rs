@@ -38,9 +38,8 @@ pub(super) struct Sql {
     pub(super) claim_of_many: String,
     pub(super) claim_of_one: String,
     pub(super) facts: String,
-    pub(super) facts_bounded: String,
     pub(super) facts_between: String,
-    pub(super) facts_between_bounded: String,
+    pub(super) facts_bounded: String,
     pub(super) first_rows: String,
     pub(super) finalize: String,
     pub(super) finalize_run: String,
@@ -78,6 +77,7 @@ pub(super) struct Sql {
     pub(super) beat: String,
     pub(super) probe: String,
     pub(super) shift_leases: String,
+    pub(super) shift_leases_back: String,
     pub(super) expire_keys: String,
     pub(super) elect: String,
     pub(super) resign: String,
@@ -90,27 +90,26 @@ pub(super) struct Sql {
 pub(super) const FACT: &str = "e.client_id, e.event_type, e.payload, e.content_type, e.source, e.subject, e.time, e.external_id, \
     e.correlation_id, e.causation_id, e.attributes, e.created_at, e.title, e.description, e.tags, e.retry";
 
-/// The columns of a fact, without the payload where it and those before it have more than so many bytes; the first always
-/// has its own.
-fn fact_within(bytes: &str) -> String {
-    let payload =
-        format!("CASE WHEN e.bytes <= {bytes}::bigint OR e.bytes = octet_length(e.payload) THEN e.payload END");
-    FACT.replace("e.payload", &payload)
+/// The columns of a fact, without a payload that has more than so many bytes: its length is known without reading it.
+fn fact_up_to(bytes: &str) -> String {
+    FACT.replace("e.payload", &format!("CASE WHEN octet_length(e.payload) <= {bytes}::bigint THEN e.payload END"))
 }
 
-/// Facts by id, with payloads up to a bound (events' primary key). The length of a payload is known without reading it.
+/// Facts by id (events' primary key).
+const FACTS: &str = "SELECT {fact}, e.id FROM {ns}.events e WHERE e.id = ANY ($1::bigint[])";
+
+/// The same by a walk along the key.
+const FACTS_BETWEEN: &str =
+    "SELECT {fact}, e.id FROM {ns}.events e WHERE e.id >= $1 AND e.id <= $2 ORDER BY e.id LIMIT $3";
+
+/// Facts by id, without the payload where it and those before it have more than so many bytes; the first always has its own
+/// (events' primary key). A window has to keep every row, so this is asked only where payloads are large.
 const FACTS_BOUNDED: &str = "
 SELECT {fact}, e.id FROM (
     SELECT f.*, sum(octet_length(f.payload)) OVER (ORDER BY f.id) AS bytes
     FROM {ns}.events f WHERE f.id = ANY ($1::bigint[])
 ) AS e";
-
-/// The same for a walk along the key.
-const FACTS_BETWEEN_BOUNDED: &str = "
-SELECT {fact}, e.id FROM (
-    SELECT f.*, sum(octet_length(f.payload)) OVER (ORDER BY f.id) AS bytes
-    FROM {ns}.events f WHERE f.id >= $1 AND f.id <= $2 ORDER BY f.id LIMIT $3
-) AS e ORDER BY e.id";
+const PAYLOAD_WITHIN: &str = "CASE WHEN e.bytes <= $2::bigint OR e.bytes = octet_length(e.payload) THEN e.payload END";
 
 /// Fills in the facts of entries (`q` live, `g` ended) that may be missing: their type is then their lane's, and their moment
 /// the one that the event's id holds.
@@ -166,12 +165,9 @@ impl Sql {
             promote: fill(PROMOTE),
             claim_of_many: fill(&lease(&format!("{EACH}{TAKE_OF_LANES}{LEASE_TAKEN}"), "$8", "$9")),
             claim_of_one: fill(&lease(CLAIM_OF_ONE, "$6", "$7")),
-            facts: fill("SELECT {fact}, e.id FROM {ns}.events e WHERE e.id = ANY ($1::bigint[])"),
-            facts_between: fill(
-                "SELECT {fact}, e.id FROM {ns}.events e WHERE e.id >= $1 AND e.id <= $2 ORDER BY e.id LIMIT $3",
-            ),
-            facts_bounded: fill(&FACTS_BOUNDED.replace("{fact}", &fact_within("$2"))),
-            facts_between_bounded: fill(&FACTS_BETWEEN_BOUNDED.replace("{fact}", &fact_within("$4"))),
+            facts: fill(&FACTS.replace("{fact}", &fact_up_to("$2"))),
+            facts_between: fill(&FACTS_BETWEEN.replace("{fact}", &fact_up_to("$4"))),
+            facts_bounded: fill(&FACTS_BOUNDED.replace("{fact}", &FACT.replace("e.payload", PAYLOAD_WITHIN))),
             first_rows: fill(FIRST_ROWS),
             finalize: fill(FINALIZE),
             finalize_run: fill(FINALIZE_RUN),
@@ -210,6 +206,7 @@ impl Sql {
             // Touches no row, but is refused where nothing can be written.
             probe: fill("UPDATE {ns}.heartbeat SET at = at WHERE false"),
             shift_leases: fill(SHIFT_LEASES),
+            shift_leases_back: fill(SHIFT_LEASES_BACK),
             expire_keys: fill(EXPIRE_KEYS),
             elect: fill(ELECT),
             resign: fill("DELETE FROM {ns}.maintenance WHERE holder = $1::text"),
@@ -592,32 +589,34 @@ const LEASE: &str = "
 const LEASED: &str = "q.id, q.event_id, q.generation, q.attempts, q.max_attempts, q.token, q.processing_started_at, \
     q.lease_until, q.last_error, q.group_key, q.lane, q.exhausted_as, q.flags";
 
-/// The first row of each lane and path at or above a mark that is under no lease at a moment ($4), where one is given, else
-/// claimable or not; and of the leases that were passed the last entry and the first end (event_queue_fresh,
-/// event_queue_timed).
+/// The first row of each lane and path at or above a mark, and below another, that is under no lease at a moment ($4), where one is given, else
+/// claimable or not; and, where it is asked for ($5), of the leases that were passed the last entry and the first end
+/// (event_queue_fresh, event_queue_timed). Rows that are gone are read by every part, so none is run in vain.
 const FIRST_ROWS: &str = "
 SELECT l.lane, f.id, t.due_at, h.last, least(h.until, u.until)
-FROM unnest($1::integer[], $2::bigint[], $3::timestamptz[]) AS l(lane, mark, due_mark)
+FROM unnest($1::integer[], $2::bigint[], $3::timestamptz[], $6::bigint[], $7::timestamptz[])
+    AS l(lane, mark, due_mark, below, due_below)
 LEFT JOIN LATERAL (
     SELECT q.id FROM {ns}.event_queue q
-    WHERE (q.lane, q.id) >= (l.lane, l.mark) AND q.lane <= l.lane AND q.place = 0
+    WHERE (q.lane, q.id) >= (l.lane, l.mark) AND (q.lane, q.id) < (l.lane, l.below) AND q.place = 0
       AND (q.lease_until IS NULL OR q.lease_until <= coalesce($4::timestamptz, 'infinity'))
     ORDER BY q.lane, q.id LIMIT 1
 ) AS f ON true
 LEFT JOIN LATERAL (
     SELECT q.due_at FROM {ns}.event_queue q
-    WHERE q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark
+    WHERE q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark AND q.due_at < l.due_below
       AND (q.lease_until IS NULL OR q.lease_until <= coalesce($4::timestamptz, 'infinity'))
     ORDER BY q.due_at, q.id LIMIT 1
 ) AS t ON true
 CROSS JOIN LATERAL (
     SELECT max(q.id) AS last, min(q.lease_until) AS until FROM {ns}.event_queue q
-    WHERE q.place = 0 AND (q.lane, q.id) >= (l.lane, l.mark)
+    WHERE $5::boolean AND q.place = 0 AND (q.lane, q.id) >= (l.lane, l.mark)
       AND (q.lane, q.id) < (l.lane, coalesce(f.id, 9223372036854775807)) AND q.lease_until > $4::timestamptz
 ) AS h
 CROSS JOIN LATERAL (
     SELECT min(q.lease_until) AS until FROM {ns}.event_queue q
-    WHERE q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark AND q.due_at <= coalesce(t.due_at, 'infinity')
+    WHERE $5::boolean AND q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark
+      AND q.due_at <= coalesce(t.due_at, 'infinity')
       AND q.lease_until > $4::timestamptz
 ) AS u";
 
@@ -981,8 +980,17 @@ RETURNING q.id, q.flags";
 
 /// After an outage: moves leases that were still held when the store was last known to work.
 const SHIFT_LEASES: &str = "
-UPDATE {ns}.event_queue SET lease_until = lease_until + ($1::timestamptz - $2::timestamptz)
+UPDATE {ns}.event_queue
+SET lease_until = lease_until + ($1::timestamptz - $2::timestamptz), updated_at = $1::timestamptz
 WHERE lease_until > $2::timestamptz";
+
+/// After the clock went back: moves leases with it that were written while it was ahead, which their moment says. One that
+/// was written before ends in time as it is.
+const SHIFT_LEASES_BACK: &str = "
+UPDATE {ns}.event_queue
+SET lease_until = lease_until - ($2::timestamptz - $1::timestamptz), updated_at = $1::timestamptz
+WHERE lease_until IS NOT NULL AND updated_at > clock_timestamp()
+RETURNING id, flags";
 
 /// Forgets expired keys in small steps (deduplication_expiry).
 const EXPIRE_KEYS: &str = "

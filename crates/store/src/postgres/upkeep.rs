@@ -6,8 +6,9 @@ use futures_util::FutureExt;
 use tidegate_core::{QueueConfig, QueueName, QueueState, Timestamp, Tsid, id::TSID_EPOCH_MS};
 
 use super::Inner;
-use super::connection::{Begin, Tx};
+use super::connection::{Begin, Prelude, Tx};
 use super::errors::Fault;
+use super::tags::tagged;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, Consumer, QueueChange, Upkeep};
 
@@ -17,6 +18,14 @@ const LOG_PARTITION_IDS: i64 = 20_000_000;
 const PARTITIONS_EVERY: Duration = Duration::from_secs(600);
 /// How soon again, where somebody was in the way.
 const PARTITIONS_AGAIN: Duration = Duration::from_secs(5);
+
+/// How a heartbeat found the one before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beat {
+    InTime,
+    AfterOutage(Duration),
+    ClockWentBack(Duration),
+}
 
 impl Inner {
     pub(super) async fn maintain(&self) -> Result<Upkeep> {
@@ -32,8 +41,14 @@ impl Inner {
         Ok(Upkeep { promoted: promoted + groups_mended, keys_expired, outage, groups_mended })
     }
 
-    /// Writes the heartbeat. When it was old, leases that were held at its last beat are moved by the gap first. On a clock
-    /// that tests move nothing was ever down.
+    /// Refuses to write or to take over a lease while the heartbeat does not fit the clock. On a clock that tests move nothing
+    /// was ever down.
+    pub(super) fn accept_clock(&self, prelude: Prelude) -> Result<(), Fault> {
+        if self.now().is_none() && !prelude.heartbeat_near { Err(Fault::StaleHeartbeat) } else { Ok(()) }
+    }
+
+    /// Writes the heartbeat. Where it does not fit the clock, leases are moved first: by the gap, if they were held at the
+    /// last beat and that is long ago; back with the clock, if they were written while it was ahead.
     pub(super) async fn beat(&self) -> Result<Option<Duration>> {
         if self.now().is_some() {
             return Ok(None);
@@ -44,36 +59,50 @@ impl Inner {
                 async { Ok(true) }.boxed()
             })
             .await;
-        let outage = beaten.map_err(Fault::into_error)?;
-        if let Some(outage) = outage {
-            tracing::warn!(?outage, "the store had been down or blocked: leases were moved by that time");
+        match beaten.map_err(Fault::into_error)? {
+            Beat::InTime => Ok(None),
+            Beat::AfterOutage(outage) => {
+                tracing::warn!(?outage, "the store had been down or blocked: leases were moved by that time");
+                Ok(Some(outage))
+            }
+            Beat::ClockWentBack(by) => {
+                tracing::warn!(?by, "the database's clock went back: leases were moved with it");
+                Ok(None)
+            }
         }
-        Ok(outage)
     }
 
-    async fn beat_in(&self, tx: &Tx) -> Result<Option<Duration>, Fault> {
+    async fn beat_in(&self, tx: &Tx) -> Result<Beat, Fault> {
         let often = Duration::from_millis(800).min(self.options.store.outage_after / 4);
         let mut found = None;
         // Locked only once it is clear that it is to be written: many nodes look, one writes.
         for look in [&self.sql.heartbeat, &self.sql.lock_heartbeat] {
             let rows = tx.query(look, &[]).await?;
-            let Some(row) = rows.first() else { return Ok(None) };
+            let Some(row) = rows.first() else { return Ok(Beat::InTime) };
             let (last, now): (Timestamp, Timestamp) = (row.get(0), row.get(1));
-            let gap = Duration::try_from(now.duration_since(last)).unwrap_or_default();
+            let gap = now.duration_since(last).unsigned_abs();
             if gap < often && now >= last {
-                return Ok(None);
+                return Ok(Beat::InTime);
             }
             found = Some((last, now, gap));
         }
-        let Some((last, now, gap)) = found else { return Ok(None) };
+        let Some((last, now, gap)) = found else { return Ok(Beat::InTime) };
         tx.draw_xid().await?;
-        let outage = gap > self.options.store.outage_after;
-        if outage {
-            tx.query(&self.sql.shift_leases, &[&now, &last]).await?;
-            tx.query(&self.sql.work.shift_tag_leases, &[&now, &last]).await?;
-        }
+        let beat = match gap > self.options.store.outage_after {
+            false => Beat::InTime,
+            true if now >= last => {
+                tx.query(&self.sql.shift_leases, &[&now, &last]).await?;
+                tx.query(&self.sql.work.shift_tag_leases, &[&now, &last]).await?;
+                Beat::AfterOutage(gap)
+            }
+            true => {
+                let moved = tx.query(&self.sql.shift_leases_back, &[&now, &last]).await?;
+                self.follow_tags(tx, &tagged(&moved, 0, 1)).await?;
+                Beat::ClockWentBack(gap)
+            }
+        };
         tx.query(&self.sql.beat, &[]).await?;
-        Ok(outage.then_some(gap))
+        Ok(beat)
     }
 
     /// Merges the change into what stands, under the queue's row lock: two changes at once both count. A change that

@@ -423,7 +423,7 @@ impl Inner {
 
     async fn heartbeat(&self, items: Vec<Heartbeat>) -> Result<Batch<Held>> {
         let items = &items;
-        self.settle(items.len(), &|tx| async move { self.beat_items(tx, items).await }.boxed()).await
+        self.settle_leases(items.len(), &|tx| async move { self.beat_items(tx, items).await }.boxed()).await
     }
 
     async fn beat_items(&self, tx: Arc<Tx>, items: &[Heartbeat]) -> Result<(Batch<Held>, Vec<i32>), Fault> {

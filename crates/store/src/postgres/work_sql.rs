@@ -453,17 +453,22 @@ SELECT greatest(
         {bound}),
     least((($1::text)::numeric + 1)::text::xid8, {bound}))::text";
 
-/// Adds the rows of finished transactions, read once (event_log_commits), to the counts, by tag (events' primary key) and by
-/// client too, and writes down in which stretches lanes and workers have some: a worker under its client and, for lists of
+/// Adds the rows of finished transactions, read once (event_log_commits) and put together at once, since neighbours mostly
+/// ended alike, to the counts, by tag (events' primary key) and by client too, and writes down in which stretches lanes and workers have some: a worker under its client and, for lists of
 /// everybody, under client 0.
 const COUNT_LOG: &str = "
 WITH ended AS MATERIALIZED (
-    SELECT g.status, g.client_id, g.lane, g.worker, g.id >> {stretch} AS stretch,
-           CASE WHEN g.flags & 1 <> 0 THEN (SELECT e.tags FROM {ns}.events e WHERE e.id = g.event_id) END AS tags
-    FROM {ns}.event_log g WHERE g.xid >= $1::text::xid8 AND g.xid < $2::text::xid8
+    SELECT g.status, g.client_id, g.lane, g.worker, g.stretch, g.tags, count(*) AS rows
+    FROM (
+        SELECT g.status, g.client_id, g.lane, g.worker, g.id >> {stretch} AS stretch,
+               CASE WHEN g.flags & 1 <> 0 THEN (SELECT e.tags FROM {ns}.events e WHERE e.id = g.event_id) END AS tags
+        FROM {ns}.event_log g WHERE g.xid >= $1::text::xid8 AND g.xid < $2::text::xid8
+    ) AS g
+    GROUP BY g.status, g.client_id, g.lane, g.worker, g.stretch, g.tags
 ), tagged AS MATERIALIZED (
-    SELECT g.client_id, x.tag, g.status, count(*) AS rows
+    SELECT g.client_id, x.tag, g.status, sum(g.rows) AS rows
     FROM ended g CROSS JOIN LATERAL unnest(string_to_array(g.tags, ',')) AS x(tag)
+    WHERE g.tags IS NOT NULL
     GROUP BY g.client_id, x.tag, g.status
 ), of_tags AS (
     INSERT INTO {ns}.tag_counts AS c (tag, status, rows)
@@ -471,7 +476,7 @@ WITH ended AS MATERIALIZED (
     ON CONFLICT (tag, status) DO UPDATE SET rows = c.rows + excluded.rows
 ), of_clients AS (
     INSERT INTO {ns}.client_counts AS c (client_id, tag, status, rows)
-    SELECT g.client_id, '', g.status, count(*) FROM ended g WHERE g.client_id IS NOT NULL GROUP BY g.client_id, g.status
+    SELECT g.client_id, '', g.status, sum(g.rows) FROM ended g WHERE g.client_id IS NOT NULL GROUP BY g.client_id, g.status
     UNION ALL
     SELECT t.client_id, t.tag, t.status, t.rows FROM tagged t WHERE t.client_id IS NOT NULL
     ON CONFLICT (client_id, tag, status) DO UPDATE SET rows = c.rows + excluded.rows
@@ -491,8 +496,10 @@ UPDATE {ns}.log_counts c
 SET xid = $2::text::xid8,
     counts = ARRAY[c.counts[1] + n.completed, c.counts[2] + n.errors, c.counts[3] + n.failed, c.counts[4] + n.cancelled]
 FROM (
-    SELECT count(*) FILTER (WHERE g.status = 0) AS completed, count(*) FILTER (WHERE g.status = 1) AS errors,
-           count(*) FILTER (WHERE g.status = 2) AS failed, count(*) FILTER (WHERE g.status = 3) AS cancelled
+    SELECT coalesce(sum(g.rows) FILTER (WHERE g.status = 0), 0)::bigint AS completed,
+           coalesce(sum(g.rows) FILTER (WHERE g.status = 1), 0)::bigint AS errors,
+           coalesce(sum(g.rows) FILTER (WHERE g.status = 2), 0)::bigint AS failed,
+           coalesce(sum(g.rows) FILTER (WHERE g.status = 3), 0)::bigint AS cancelled
     FROM ended g
 ) AS n";
 

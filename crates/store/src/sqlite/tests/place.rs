@@ -7,6 +7,14 @@ fn wal(scene: &Scene) -> u64 {
     std::fs::metadata(name).map_or(0, |file| file.len())
 }
 
+/// How often this process has the database's file open.
+fn descriptors(scene: &Scene) -> usize {
+    let path = std::fs::canonicalize(scene.path()).unwrap();
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    open.filter(|file| file.as_ref().is_ok_and(|file| std::fs::read_link(file.path()).is_ok_and(|to| to == path)))
+        .count()
+}
+
 async fn is_refused(store: &SqliteStore, file: &str) {
     for error in [
         store.publish(vec![event()]).await.unwrap_err(),
@@ -62,7 +70,13 @@ async fn a_file_that_is_replaced_while_it_is_opened_is_refused() {
         let path = scene.path();
         tokio::spawn(async move { SqliteStore::open(path, SqliteOptions::default()).await })
     };
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while descriptors(&scene) < 2 {
+        assert!(tokio::time::Instant::now() < deadline, "the start opens the file");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    // It waits for the lock by now, or is about to.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!opening.is_finished());
     std::fs::rename(scene.path(), scene.folder.path().join("elsewhere")).unwrap();
     std::fs::write(scene.path(), "").unwrap();
