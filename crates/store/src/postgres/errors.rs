@@ -213,9 +213,16 @@ pub(super) fn classify(error: tokio_postgres::Error) -> Fault {
         "25" if code == SqlState::READ_ONLY_SQL_TRANSACTION => {
             (ErrorKind::Unavailable, "the database is read-only: point Tidegate at the primary")
         }
+        // A process that stood still within a transaction, or a server whose clock was set: the session is gone.
+        "25" if has_severity(&error, Severity::Fatal) => {
+            return Fault::Lost(
+                Error::new(ErrorKind::Unavailable, format!("the database ended the session: {said}"))
+                    .with_source(error),
+            );
+        }
         "53" => (ErrorKind::Unavailable, "the database is out of resources"),
         // A server that cannot sync its log stops at once: whether a COMMIT counts is known only when it is back.
-        "58" if ends_the_server(&error) => {
+        "58" if has_severity(&error, Severity::Panic) => {
             return Fault::Lost(
                 Error::new(ErrorKind::Unavailable, format!("the database's disk failed: {said}")).with_source(error),
             );
@@ -266,13 +273,34 @@ pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-fn ends_the_server(error: &tokio_postgres::Error) -> bool {
-    error.as_db_error().and_then(DbError::parsed_severity) == Some(Severity::Panic)
+fn has_severity(error: &tokio_postgres::Error, severity: Severity) -> bool {
+    error.as_db_error().and_then(DbError::parsed_severity) == Some(severity)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_session_that_the_server_ended_within_a_transaction_is_lost() {
+        let url = tokio::task::spawn_blocking(|| tidegate_testing::shared().url("postgres")).await.unwrap();
+        let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+        let driven = tokio::spawn(connection);
+        let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+        let signal = |name: &str| {
+            let killed = std::process::Command::new("kill").args([format!("-{name}"), pid.to_string()]).status();
+            assert!(killed.unwrap().success());
+        };
+        client.batch_execute("SET idle_in_transaction_session_timeout = 500; BEGIN").await.unwrap();
+        // The session's time runs out while it stands still, and the request is there when it goes on.
+        signal("STOP");
+        let asked = tokio::spawn(async move { client.batch_execute("SELECT 1").await });
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        signal("CONT");
+        let fault = classify(asked.await.unwrap().unwrap_err());
+        assert!(matches!(&fault, Fault::Lost(error) if error.kind() == ErrorKind::Unavailable), "{fault:?}");
+        drop(driven);
+    }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_refused_login_is_final_and_named_only_to_who_opens() {
