@@ -6,6 +6,7 @@ mod load;
 mod plot;
 mod verdict;
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,6 +56,7 @@ enum Kind {
 /// # Errors
 /// When the load itself fails, or the results cannot be written.
 pub(crate) async fn run(arguments: &Arguments) -> Result<bool> {
+    without_huge_pages()?;
     let folder = tempfile::Builder::new().prefix("tidegate-soak-").tempdir()?;
     let (database, _server) = match arguments.database {
         Kind::Sqlite => (Database::Sqlite(folder.path().join("events.db")), None),
@@ -83,6 +85,18 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<bool> {
     let holds = judged.iter().all(|series| series.holds);
     println!("{}", if holds { "nothing keeps rising" } else { "RISES" });
     Ok(holds)
+}
+
+/// Starts this process again with an allocator that asks for no huge pages. The kernel goes through a heap of small pages about
+/// every eleven minutes and makes huge ones of them, used or not: resident memory then rises by some MiB at once, though
+/// nothing was allocated.
+fn without_huge_pages() -> Result<()> {
+    const ASKS: &str = "MIMALLOC_ALLOW_THP";
+    if std::env::var_os(ASKS).is_some() {
+        return Ok(());
+    }
+    let mut again = std::process::Command::new(std::env::current_exe()?);
+    Err(again.args(std::env::args_os().skip(1)).env(ASKS, "0").exec().into())
 }
 
 /// Takes a sample whenever one is due.

@@ -219,9 +219,8 @@ impl Inner {
         let offered: Option<i64> = rows.first().and_then(|row| row.get(OFFERED));
         let mut found = Found { offered: offered.unwrap_or(0) as usize, ..Found::default() };
         let rows: Vec<&Row> = rows.iter().filter(|row| row.get::<_, Option<i64>>(0).is_some()).collect();
-        if rows.is_empty() {
-            return Ok(found);
-        }
+        let Some(row) = rows.first() else { return Ok(found) };
+        tx.set_leases_at(row.get(6));
         let mut facts = self.facts_of(tx, &rows).await?;
         let queue_retry = queue.settings.retry.clone().map(Arc::new);
         let mut exhausted = Vec::new();

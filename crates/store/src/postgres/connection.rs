@@ -9,6 +9,7 @@ use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, TimeoutType, Timeouts,
 };
 use futures_util::future::{BoxFuture, join};
+use tidegate_core::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
@@ -194,6 +195,7 @@ pub(super) struct Tx {
     failed: AtomicBool,
     xid: OnceLock<String>,
     prelude: OnceLock<Prelude>,
+    leases_at: OnceLock<Timestamp>,
 }
 
 impl Drop for Tx {
@@ -217,6 +219,7 @@ impl Tx {
             failed: AtomicBool::new(false),
             xid: OnceLock::new(),
             prelude: OnceLock::new(),
+            leases_at: OnceLock::new(),
         }
     }
 
@@ -284,6 +287,11 @@ impl Tx {
         let _ = self.prelude.set(prelude);
     }
 
+    /// Says at which moment of the database's clock it writes leases.
+    pub(super) fn set_leases_at(&self, moment: Timestamp) {
+        let _ = self.leases_at.set(moment);
+    }
+
     /// Says which transaction this is, once known.
     pub(super) fn set_xid(&self, xid: String) {
         let _ = self.xid.set(xid);
@@ -295,7 +303,7 @@ impl Tx {
 pub(super) struct Prelude {
     /// The catalogue's stamp.
     pub(super) stamp: i64,
-    /// Whether the heartbeat is neither old nor ahead of the clock.
+    /// Whether the heartbeat is neither old nor ahead of the clock, and the clock was not set before leases were written.
     pub(super) heartbeat_near: bool,
 }
 
@@ -335,7 +343,7 @@ impl Database {
         let ns = &options.schema();
         let prelude = |xid: &str| {
             format!(
-                "SELECT {xid}::text, m.catalogue_stamp, h.at BETWEEN clock_timestamp() - i.outage AND clock_timestamp() + i.outage \
+                "SELECT {xid}::text, m.catalogue_stamp, h.at BETWEEN clock_timestamp() - i.outage AND clock_timestamp() + i.outage, clock_timestamp() \
                  FROM {ns}.meta m CROSS JOIN {ns}.heartbeat h \
                  CROSS JOIN (SELECT $1::bigint * interval '1 millisecond' AS outage) AS i"
             )
@@ -395,6 +403,7 @@ impl Database {
         let tx = Arc::new(Tx::new(client, Arc::clone(&self.line), false));
         // Both are sent at once: the work does not wait for BEGIN's answer.
         let (begun, worked) = join(self.begin(&tx, begin), work(Arc::clone(&tx))).await;
+        let begun = begun.map(|begun| begun.map(|(prelude, now)| self.with_leases(prelude, now, &tx)));
         // Work that did not get as far as its prelude has failed or has nothing to go by.
         let prelude = begun.map(|prelude| prelude.or_else(|| tx.prelude.get().copied()));
         let accepted = prelude.and_then(|prelude| prelude.map_or(Ok(()), accept));
@@ -430,7 +439,7 @@ impl Database {
     }
 
     /// Begins, and reads what every transaction goes by, in one round trip.
-    async fn begin(&self, tx: &Tx, begin: Begin) -> Result<Option<Prelude>, Fault> {
+    async fn begin(&self, tx: &Tx, begin: Begin) -> Result<Option<(Prelude, Timestamp)>, Fault> {
         let sql = match begin {
             Begin::Write => &self.write_prelude,
             Begin::Lazy => &self.lazy_prelude,
@@ -446,7 +455,13 @@ impl Database {
         if let Some(xid) = row.get(0) {
             tx.set_xid(xid);
         }
-        Ok(Some(Prelude { stamp: row.get(1), heartbeat_near: row.get(2) }))
+        Ok(Some((Prelude { stamp: row.get(1), heartbeat_near: row.get(2) }, row.get(3))))
+    }
+
+    /// A clock that was set between the start of a transaction and the leases that it wrote is another clock.
+    fn with_leases(&self, prelude: Prelude, now: Timestamp, tx: &Tx) -> Prelude {
+        let apart = tx.leases_at.get().map_or(Duration::ZERO, |at| at.duration_since(now).unsigned_abs());
+        Prelude { heartbeat_near: prelude.heartbeat_near && apart <= self.outage_after, ..prelude }
     }
 
     /// Waits until the transaction is over, then looks whether it happened. The transaction id alone does not tell: a

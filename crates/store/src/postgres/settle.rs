@@ -215,6 +215,9 @@ impl Inner {
             let leases: Vec<i64> = round.iter().map(|(_, lease)| *lease).collect();
             rows.extend(tx.query(&self.sql.extend, &[&self.now(), &ids, &tokens, &leases]).await?);
         }
+        if let Some(row) = rows.first() {
+            tx.set_leases_at(row.get(4));
+        }
         self.follow_tags(&tx, &tagged(&rows, 0, 3)).await?;
         let extended: HashMap<(i64, i64), Timestamp> =
             rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();

@@ -678,7 +678,7 @@ SET lease_until = coalesce($1::timestamptz, statement_timestamp())
     updated_at = coalesce($1::timestamptz, statement_timestamp())
 WHERE q.id = ANY ($2::bigint[]) AND q.token = ($3::bigint[])[width_bucket(q.id, $2::bigint[])]
   AND q.lease_until IS NOT NULL
-RETURNING q.id, q.token, q.lease_until, q.flags";
+RETURNING q.id, q.token, q.lease_until, q.flags, q.updated_at";
 
 /// Gives leases back (event_queue's primary key). Ids come sorted and distinct. Where neither place nor due moment changes
 /// (kind 0), the update stays heap-only; kind 1 names a moment, kind 2 a delay.
@@ -984,11 +984,11 @@ UPDATE {ns}.event_queue
 SET lease_until = lease_until + ($1::timestamptz - $2::timestamptz), updated_at = $1::timestamptz
 WHERE lease_until > $2::timestamptz";
 
-/// After the clock went back: moves leases with it that were written while it was ahead, which their moment says. One that
-/// was written before ends in time as it is.
+/// After the clock went back: leases that were written while it was ahead, which their moment says, begin anew. One that was
+/// written before ends in time as it is.
 const SHIFT_LEASES_BACK: &str = "
 UPDATE {ns}.event_queue
-SET lease_until = lease_until - ($2::timestamptz - $1::timestamptz), updated_at = $1::timestamptz
+SET lease_until = $1::timestamptz + (lease_until - updated_at), updated_at = $1::timestamptz
 WHERE lease_until IS NOT NULL AND updated_at > clock_timestamp()
 RETURNING id, flags";
 

@@ -48,7 +48,7 @@ impl Inner {
     }
 
     /// Writes the heartbeat. Where it does not fit the clock, leases are moved first: by the gap, if they were held at the
-    /// last beat and that is long ago; back with the clock, if they were written while it was ahead.
+    /// last beat and that is long ago; from now on, if they were written while it was ahead.
     pub(super) async fn beat(&self) -> Result<Option<Duration>> {
         if self.now().is_some() {
             return Ok(None);
@@ -66,7 +66,10 @@ impl Inner {
                 Ok(Some(outage))
             }
             Beat::ClockWentBack(by) => {
-                tracing::warn!(?by, "the database's clock went back: leases were moved with it");
+                tracing::warn!(
+                    ?by,
+                    "the database's clock went back: leases that were written while it was ahead begin anew"
+                );
                 Ok(None)
             }
         }
@@ -96,7 +99,7 @@ impl Inner {
                 Beat::AfterOutage(gap)
             }
             true => {
-                let moved = tx.query(&self.sql.shift_leases_back, &[&now, &last]).await?;
+                let moved = tx.query(&self.sql.shift_leases_back, &[&now]).await?;
                 self.follow_tags(tx, &tagged(&moved, 0, 1)).await?;
                 Beat::ClockWentBack(gap)
             }
