@@ -396,6 +396,20 @@ mod tests {
     }
 
     #[test]
+    fn looks_past_leases_keep_to_their_share_of_time() {
+        let marks = Marks::default();
+        let start = Instant::now();
+        assert_eq!(marks.should_advance(start), Some(Advance::PastLeases));
+        assert_eq!(marks.should_advance(start + ADVANCE_EVERY / 2), None);
+        assert_eq!(marks.should_advance(start + PASS_EVERY / 2), Some(Advance::ToFirst));
+        assert_eq!(marks.should_advance(start + PASS_EVERY), Some(Advance::PastLeases), "a cheap one, soon again");
+        let (began, took) = (start + PASS_EVERY, PASS_EVERY / 25);
+        marks.passed(began, began + took);
+        assert_eq!(marks.should_advance(began + PASS_EVERY * 2), Some(Advance::ToFirst), "a dear one, later");
+        assert_eq!(marks.should_advance(began + took * (PASS_DUTY + 1)), Some(Advance::PastLeases));
+    }
+
+    #[test]
     fn however_many_lanes_are_in_use_a_round_looks_at_few_and_the_busiest() {
         let marks = Marks::default();
         let start = Instant::now();
