@@ -461,7 +461,8 @@ impl Database {
     /// A clock that was set between the start of a transaction and the leases that it wrote is another clock.
     fn with_leases(&self, prelude: Prelude, now: Timestamp, tx: &Tx) -> Prelude {
         let apart = tx.leases_at.get().map_or(Duration::ZERO, |at| at.duration_since(now).unsigned_abs());
-        Prelude { heartbeat_near: prelude.heartbeat_near && apart <= self.outage_after, ..prelude }
+        // Rows that others held may have been waited for in between.
+        Prelude { heartbeat_near: prelude.heartbeat_near && apart <= self.outage_after * 4, ..prelude }
     }
 
     /// Waits until the transaction is over, then looks whether it happened. The transaction id alone does not tell: a

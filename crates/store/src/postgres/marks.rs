@@ -17,6 +17,8 @@ const ADVANCE_EVERY: Duration = Duration::from_millis(50);
 const PASS_EVERY: Duration = Duration::from_millis(250);
 /// Looking past leases takes at most one part in this many of the time: where they end soon it is in vain.
 const PASS_DUTY: u32 = 100;
+/// After this long it is tried again, whatever it took: it may have waited for something else.
+const PASS_AGAIN: Duration = Duration::from_secs(5);
 /// How often a probe looks from the bottom.
 const PROBE_EVERY: Duration = Duration::from_millis(250);
 /// Looking from the bottom takes at most one part in this many of the time.
@@ -112,9 +114,9 @@ struct Look {
 }
 
 impl Look {
-    /// Whether it is long enough ago for another one that may take one part in this many of the time.
-    fn is_over(self, at: Instant, duty: u32) -> bool {
-        at.saturating_duration_since(self.ended) >= self.took * duty
+    /// Whether it is long enough ago for another one.
+    fn is_over(self, at: Instant) -> bool {
+        at.saturating_duration_since(self.ended) >= self.took * DUTY
     }
 }
 
@@ -169,7 +171,8 @@ impl Marks {
             return None;
         }
         state.advanced = Some(at);
-        if state.passed.is_some_and(|look| since(look.ended) < PASS_EVERY || !look.is_over(at, PASS_DUTY)) {
+        let pause = |look: Look| (look.took * PASS_DUTY).clamp(PASS_EVERY, PASS_AGAIN);
+        if state.passed.is_some_and(|look| since(look.ended) < pause(look)) {
             return Some(Advance::ToFirst);
         }
         state.passed = Some(Look { ended: at, took: Duration::ZERO });
@@ -264,7 +267,7 @@ impl Marks {
     /// Whether a claim may step from one lane that holds something to the next, or has to look at each: between two lanes
     /// there may be very many rows that are gone and cannot be removed yet.
     pub(super) fn may_step(&self, at: Instant) -> bool {
-        self.lock().stepped.is_none_or(|look| look.is_over(at, DUTY))
+        self.lock().stepped.is_none_or(|look| look.is_over(at))
     }
 
     /// Notes how long a claim took that stepped over so many lanes.
@@ -286,7 +289,7 @@ impl State {
     }
 
     fn may_look(&self, at: Instant) -> bool {
-        self.looked.is_none_or(|look| look.took < CHEAP || look.is_over(at, DUTY))
+        self.looked.is_none_or(|look| look.took < CHEAP || look.is_over(at))
     }
 }
 
@@ -406,7 +409,10 @@ mod tests {
         let (began, took) = (start + PASS_EVERY, PASS_EVERY / 25);
         marks.passed(began, began + took);
         assert_eq!(marks.should_advance(began + PASS_EVERY * 2), Some(Advance::ToFirst), "a dear one, later");
-        assert_eq!(marks.should_advance(began + took * (PASS_DUTY + 1)), Some(Advance::PastLeases));
+        let later = began + took * (PASS_DUTY + 1);
+        assert_eq!(marks.should_advance(later), Some(Advance::PastLeases));
+        marks.passed(later, later + PASS_AGAIN);
+        assert_eq!(marks.should_advance(later + PASS_AGAIN * 2), Some(Advance::PastLeases), "it waited for something");
     }
 
     #[test]

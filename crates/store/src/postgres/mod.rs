@@ -137,6 +137,8 @@ pub(crate) struct Inner {
     database: Database,
     /// A connection of the heartbeat's own: whatever holds up the others, leases expire when they should.
     heart: Database,
+    /// When its clock was last seen going back.
+    went_back: Mutex<Option<Instant>>,
     sql: Sql,
     projections: projections_sql::Sql,
     catalog: RwLock<Arc<Catalog>>,
@@ -183,6 +185,7 @@ impl PostgresStore {
             me: me.clone(),
             database,
             heart,
+            went_back: Mutex::default(),
             sql: Sql::new(&options.schema()),
             projections: projections_sql::Sql::new(&options.schema()),
             options,

@@ -95,7 +95,7 @@ impl Inner {
         self.settle_confirmed(count, work, &|_, _| async { Ok(false) }.boxed()).await
     }
 
-    /// The same for work that writes ends of leases: not by a clock that the heartbeat does not know.
+    /// The same for work that writes moments of leases: not by a clock that the heartbeat does not know.
     pub(super) async fn settle_leases<'a, T: Send + Sync + 'a>(
         &'a self,
         count: usize,

@@ -202,7 +202,7 @@ impl Sql {
             heartbeat: fill("SELECT at, clock_timestamp() FROM {ns}.heartbeat"),
             lock_heartbeat: fill("SELECT at, clock_timestamp() FROM {ns}.heartbeat FOR UPDATE"),
             oldest: fill(OLDEST),
-            beat: fill("UPDATE {ns}.heartbeat SET at = clock_timestamp()"),
+            beat: fill("UPDATE {ns}.heartbeat SET at = $1"),
             // Touches no row, but is refused where nothing can be written.
             probe: fill("UPDATE {ns}.heartbeat SET at = at WHERE false"),
             shift_leases: fill(SHIFT_LEASES),

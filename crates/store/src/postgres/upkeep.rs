@@ -1,6 +1,7 @@
 //! Regular upkeep: the heartbeat, arrivals, expired keys, partitions to come; and changes of queues.
 
-use std::time::Duration;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tidegate_core::{QueueConfig, QueueName, QueueState, Timestamp, Tsid, id::TSID_EPOCH_MS};
@@ -16,6 +17,8 @@ use crate::store::{Batch, Consumer, QueueChange, Upkeep};
 const LOG_PARTITION_IDS: i64 = 20_000_000;
 /// How often partitions to come are looked after.
 const PARTITIONS_EVERY: Duration = Duration::from_secs(600);
+/// A session that does nothing within a transaction for this long is ended by the server.
+const LONGEST_TRANSACTION: Duration = Duration::from_secs(60);
 /// How soon again, where somebody was in the way.
 const PARTITIONS_AGAIN: Duration = Duration::from_secs(5);
 
@@ -92,20 +95,38 @@ impl Inner {
         let Some((last, now, gap)) = found else { return Ok(Beat::InTime) };
         tx.draw_xid().await?;
         let beat = match gap > self.options.store.outage_after {
-            false => Beat::InTime,
+            false => {
+                if self.clock_went_back_lately() {
+                    self.shift_back(tx, now).await?;
+                }
+                Beat::InTime
+            }
             true if now >= last => {
                 tx.query(&self.sql.shift_leases, &[&now, &last]).await?;
                 tx.query(&self.sql.work.shift_tag_leases, &[&now, &last]).await?;
                 Beat::AfterOutage(gap)
             }
             true => {
-                let moved = tx.query(&self.sql.shift_leases_back, &[&now]).await?;
-                self.follow_tags(tx, &tagged(&moved, 0, 1)).await?;
+                *self.went_back.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                self.shift_back(tx, now).await?;
                 Beat::ClockWentBack(gap)
             }
         };
-        tx.query(&self.sql.beat, &[]).await?;
+        // The moment that was judged: a clock that is set meanwhile is seen by the next beat.
+        tx.query(&self.sql.beat, &[&now]).await?;
         Ok(beat)
+    }
+
+    /// Leases that were written while the clock was ahead begin anew.
+    async fn shift_back(&self, tx: &Tx, now: Timestamp) -> Result<(), Fault> {
+        let moved = tx.query(&self.sql.shift_leases_back, &[&now]).await?;
+        self.follow_tags(tx, &tagged(&moved, 0, 1)).await
+    }
+
+    /// Whether a transaction that began before the clock went back may just have committed its leases.
+    fn clock_went_back_lately(&self) -> bool {
+        let went_back = self.went_back.lock().unwrap_or_else(PoisonError::into_inner);
+        went_back.is_some_and(|at| at.elapsed() < LONGEST_TRANSACTION)
     }
 
     /// Merges the change into what stands, under the queue's row lock: two changes at once both count. A change that

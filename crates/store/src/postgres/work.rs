@@ -341,7 +341,7 @@ impl Inner {
 
     async fn started(&self, items: Vec<Holder>) -> Result<Batch<AuditRow>> {
         let items = &items;
-        self.settle(items.len(), &|tx| async move { self.start_items(tx, items).await }.boxed()).await
+        self.settle_leases(items.len(), &|tx| async move { self.start_items(tx, items).await }.boxed()).await
     }
 
     async fn start_items(&self, tx: Arc<Tx>, items: &[Holder]) -> Result<(Batch<AuditRow>, Vec<i32>), Fault> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_core::Timestamp;
 use tidegate_store::postgres::PostgresStore;
-use tidegate_store::{Claim, Claimed, EntryPhase, Extend, Store};
+use tidegate_store::{Claim, Claimed, EntryPhase, Extend, Holder, Store};
 
 use crate::scene::*;
 
@@ -61,6 +61,19 @@ async fn a_lease_that_a_clock_ahead_wrote_ends_in_time_once_it_is_back() {
     assert_eq!(ids(&again), ids(&lost), "the others as well, and not what is held");
     assert_near(until(&store, &held).await, held.lease_until);
     complete(&store, &[held]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_says_it_has_started_does_not_hide_a_lease_that_a_clock_ahead_wrote() {
+    let database = Database::new().await;
+    let store = database.open().await;
+    publish(&store, vec![event("t")]).await;
+    let held = claim(&store, 1).await.remove(0);
+    written_ahead(&database, HOUR).await;
+    let holder = Holder { id: held.id, worker: "w".into(), lease: None };
+    store.work().unwrap().started(vec![holder]).await.unwrap().remove(0).unwrap();
+    store.beat().await.unwrap();
+    assert_near(until(&store, &held).await, held.lease_until);
 }
 
 #[tokio::test(flavor = "multi_thread")]
