@@ -343,7 +343,8 @@ impl Database {
         let ns = &options.schema();
         let prelude = |xid: &str| {
             format!(
-                "SELECT {xid}::text, m.catalogue_stamp, h.at BETWEEN clock_timestamp() - i.outage AND clock_timestamp() + i.outage, clock_timestamp() \
+                "SELECT {xid}::text, m.catalogue_stamp, \
+                        h.at BETWEEN clock_timestamp() - i.outage AND clock_timestamp() + i.outage, clock_timestamp() \
                  FROM {ns}.meta m CROSS JOIN {ns}.heartbeat h \
                  CROSS JOIN (SELECT $1::bigint * interval '1 millisecond' AS outage) AS i"
             )

@@ -93,6 +93,7 @@ impl Inner {
             found = Some((last, now, gap));
         }
         let Some((last, now, gap)) = found else { return Ok(Beat::InTime) };
+        let judged = Instant::now();
         tx.draw_xid().await?;
         let beat = match gap > self.options.store.outage_after {
             false => {
@@ -112,8 +113,10 @@ impl Inner {
                 Beat::ClockWentBack(gap)
             }
         };
-        // The moment that was judged: a clock that is set meanwhile is seen by the next beat.
-        tx.query(&self.sql.beat, &[&now]).await?;
+        // The moment that was judged, and the time since by our own clock, for moving many leases may take long: a clock that
+        // is set meanwhile is seen by the next beat.
+        let at = now.checked_add(judged.elapsed()).unwrap_or(now);
+        tx.query(&self.sql.beat, &[&at]).await?;
         Ok(beat)
     }
 
