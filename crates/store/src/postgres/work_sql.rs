@@ -453,23 +453,26 @@ SELECT greatest(
         {bound}),
     least((($1::text)::numeric + 1)::text::xid8, {bound}))::text";
 
-/// Adds the rows of finished transactions, read once (event_log_commits) and put together at once, since neighbours mostly
-/// ended alike, to the counts, by tag (events' primary key) and by client too, and writes down in which stretches lanes and workers have some: a worker under its client and, for lists of
-/// everybody, under client 0.
+/// Adds the rows of finished transactions, read once (event_log_commits) and grouped at once, since most of them ended alike,
+/// to the counts: by status, by tag (events' primary key) and by client. Also notes which stretches of the log hold ends of a
+/// lane and of a worker: a worker under its client and, for lists across clients, under client 0. Tags are looked up after the
+/// grouping: as a part of its key they would make it a sort.
 const COUNT_LOG: &str = "
 WITH ended AS MATERIALIZED (
-    SELECT g.status, g.client_id, g.lane, g.worker, g.stretch, g.tags, count(*) AS rows
-    FROM (
-        SELECT g.status, g.client_id, g.lane, g.worker, g.id >> {stretch} AS stretch,
-               CASE WHEN g.flags & 1 <> 0 THEN (SELECT e.tags FROM {ns}.events e WHERE e.id = g.event_id) END AS tags
-        FROM {ns}.event_log g WHERE g.xid >= $1::text::xid8 AND g.xid < $2::text::xid8
-    ) AS g
-    GROUP BY g.status, g.client_id, g.lane, g.worker, g.stretch, g.tags
+    SELECT g.status, g.client_id, g.lane, g.worker, g.id >> {stretch} AS stretch, count(*) AS rows,
+           array_agg(g.event_id) FILTER (WHERE g.flags & 1 <> 0) AS with_tags
+    FROM {ns}.event_log g WHERE g.xid >= $1::text::xid8 AND g.xid < $2::text::xid8
+    GROUP BY g.status, g.client_id, g.lane, g.worker, g.id >> {stretch}
+), tag_lists AS MATERIALIZED (
+    SELECT g.client_id, g.status, e.tags, count(*) AS rows
+    FROM ended g
+    CROSS JOIN LATERAL unnest(g.with_tags) AS i(event_id)
+    CROSS JOIN LATERAL (SELECT e.tags FROM {ns}.events e WHERE e.id = i.event_id OFFSET 0) AS e
+    GROUP BY g.client_id, g.status, e.tags
 ), tagged AS MATERIALIZED (
-    SELECT g.client_id, x.tag, g.status, sum(g.rows) AS rows
-    FROM ended g CROSS JOIN LATERAL unnest(string_to_array(g.tags, ',')) AS x(tag)
-    WHERE g.tags IS NOT NULL
-    GROUP BY g.client_id, x.tag, g.status
+    SELECT t.client_id, x.tag, t.status, sum(t.rows) AS rows
+    FROM tag_lists t CROSS JOIN LATERAL unnest(string_to_array(t.tags, ',')) AS x(tag)
+    GROUP BY t.client_id, x.tag, t.status
 ), of_tags AS (
     INSERT INTO {ns}.tag_counts AS c (tag, status, rows)
     SELECT t.tag, t.status, sum(t.rows) FROM tagged t GROUP BY t.tag, t.status
