@@ -475,16 +475,16 @@ FROM groups g LIMIT $3";
 /// and id that nobody else is taking. Rows are locked only once they are chosen, so that many lanes do not lock many rows:
 /// what was offered is read in its order, and no further than needed.
 const TAKE_OF_LANES: &str = " offered AS MATERIALIZED (
-    SELECT o.id, l.priority
+    SELECT o.at, l.priority
     FROM lanes l CROSS JOIN LATERAL (
-        (SELECT q.id FROM {ns}.event_queue q
+        (SELECT q.id, q.ctid AS at FROM {ns}.event_queue q
          WHERE (q.lane, q.id) >= (l.lane, l.mark) AND q.lane <= l.lane AND q.place = 0
            AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
            AND (NOT l.shared
                 OR (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_id) = ANY ($10::text[]))
          ORDER BY q.lane, q.id LIMIT $11)
         UNION ALL
-        (SELECT q.id FROM {ns}.event_queue q
+        (SELECT q.id, q.ctid AS at FROM {ns}.event_queue q
          WHERE q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark
            AND q.due_at <= coalesce($1::timestamptz, statement_timestamp())
            AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
@@ -497,7 +497,7 @@ const TAKE_OF_LANES: &str = " offered AS MATERIALIZED (
     SELECT q.ctid
     FROM offered o CROSS JOIN LATERAL (
         SELECT q.ctid FROM {ns}.event_queue q
-        WHERE q.id = o.id AND q.place < 2
+        WHERE q.ctid = o.at AND q.place < 2
           AND (q.lease_until IS NULL OR q.lease_until <= coalesce($1::timestamptz, statement_timestamp()))
         FOR UPDATE SKIP LOCKED
     ) AS q
