@@ -15,9 +15,11 @@ const TRAIL: Duration = Duration::from_millis(100);
 const ADVANCE_EVERY: Duration = Duration::from_millis(50);
 /// How often they are moved up past rows under a lease, which have to be read for it.
 const PASS_EVERY: Duration = Duration::from_millis(250);
-/// Looking past leases takes at most one part in this many of the time: where they end soon it is in vain.
+/// Looking past leases takes one part in this many of the time, as long as a look takes less than 50 ms: where leases end soon
+/// it is in vain.
 const PASS_DUTY: u32 = 100;
-/// After this long it is tried again, whatever it took: it may have waited for something else.
+/// After this long it is tried again, whatever it took: it may have waited for something else. So looks that are really slow take
+/// more than their part.
 const PASS_AGAIN: Duration = Duration::from_secs(5);
 /// How often a probe looks from the bottom.
 const PROBE_EVERY: Duration = Duration::from_millis(250);
