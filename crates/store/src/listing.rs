@@ -15,8 +15,9 @@ const STEP: usize = 1_000;
 /// So many numbers of entries, as a power of two, are a stretch. Of ended entries, only the stretches in which a lane or a
 /// worker has some are written down, by upkeep: an index would be written with every end.
 pub(crate) const STRETCH: u32 = 5;
-/// Stretches that the first step of a page looks through, and any step at most.
-const FIRST_STRETCHES: i64 = 16;
+/// Stretches that the first step of a page looks through, at least and at most: as many as it wants entries, so that one step
+/// is enough where each has but one. And how many any step looks through.
+const FIRST_STRETCHES: std::ops::RangeInclusive<i64> = 16..=64;
 const MOST_STRETCHES: i64 = 1_024;
 /// Entries of one page.
 const MAX_LIMIT: usize = 1_000;
@@ -237,6 +238,7 @@ impl<'a> Listing<'a> {
         let before = query.before.map_or(i64::MAX, EntryId::get).min(range.before);
         let filtered = is_filtered(query, source);
         let done = query.limit == 0 || before <= range.after;
+        let wanted = query.limit + query.offset + 1;
         Self {
             query,
             filtered,
@@ -246,7 +248,7 @@ impl<'a> Listing<'a> {
             passed: 0,
             looked_at: 0,
             examined: 0,
-            stretches: FIRST_STRETCHES,
+            stretches: (wanted as i64).clamp(*FIRST_STRETCHES.start(), *FIRST_STRETCHES.end()),
             done,
         }
     }
@@ -341,28 +343,32 @@ pub(crate) struct Search {
     low: i64,
     /// Nothing from here on was published before.
     high: i64,
+    /// Nobody looked yet.
+    fresh: bool,
 }
 
 impl Search {
     /// A search among the entries up to `last`.
     fn new(moment: Timestamp, last: i64) -> Self {
-        Self { moment, low: 0, high: last.saturating_add(1) }
+        Self { moment, low: 0, high: last.saturating_add(1), fresh: true }
     }
 
-    /// Where to look next, in order; nowhere once it is found.
-    pub(crate) fn pivots(&self) -> Vec<i64> {
-        let span = self.high - self.low;
-        if span <= CLOSE {
-            return Vec::new();
-        }
-        (1..=PIVOTS)
-            .map(|part| self.low + (i128::from(span) * i128::from(part) / i128::from(PIVOTS + 1)) as i64)
-            .collect()
+    /// Where to look next, in order; nowhere once it is found. At first at both ends too: many a moment lies beyond them.
+    fn pivots(&self) -> impl Iterator<Item = i64> {
+        let (low, span) = (self.low, self.high - self.low);
+        let inner = (1..=PIVOTS)
+            .map(move |part| low + (i128::from(span) * i128::from(part) / i128::from(PIVOTS + 1)) as i64)
+            .filter(move |_| span > CLOSE);
+        let ends = [low + 1, self.high - 1].into_iter().filter(move |_| span > CLOSE && self.fresh);
+        inner.chain(ends)
     }
 
-    /// Takes in when the first entry at or above each pivot was published, if there is one.
-    pub(crate) fn learn(&mut self, found: &[(i64, Option<Timestamp>)]) {
-        for (pivot, published) in found {
+    /// Takes in when the first entry at or above each pivot was published, if there is one. Pivots come in order, and may be
+    /// those of another search.
+    fn learn(&mut self, found: &[(i64, Option<Timestamp>)]) {
+        self.fresh = false;
+        let (low, high) = (self.low, self.high);
+        for (pivot, published) in found.iter().filter(|(pivot, _)| *pivot > low && *pivot < high) {
             if published.is_none_or(|published| published >= self.moment) {
                 self.high = *pivot;
                 return;
@@ -375,8 +381,8 @@ impl Search {
 /// The searches that a query needs, as far as it names a time range.
 #[derive(Debug)]
 pub(crate) struct Searches {
-    pub(crate) from: Option<Search>,
-    pub(crate) to: Option<Search>,
+    from: Option<Search>,
+    to: Option<Search>,
 }
 
 impl Searches {
@@ -385,6 +391,21 @@ impl Searches {
         let from = query.from.map(|from| from.saturating_sub(DISORDER).unwrap_or(from));
         let to = query.to.map(|to| to.saturating_add(DISORDER).unwrap_or(to));
         Self { from: from.map(|moment| Search::new(moment, last)), to: to.map(|moment| Search::new(moment, last)) }
+    }
+
+    /// Where to look next, in order, for both ends of the range at once; nowhere once they are found.
+    pub(crate) fn pivots(&self) -> Vec<i64> {
+        let mut pivots: Vec<i64> = [&self.from, &self.to].into_iter().flatten().flat_map(Search::pivots).collect();
+        pivots.sort_unstable();
+        pivots.dedup();
+        pivots
+    }
+
+    /// Takes in when the first entry at or above each pivot was published, if there is one.
+    pub(crate) fn learn(&mut self, found: &[(i64, Option<Timestamp>)]) {
+        for search in [&mut self.from, &mut self.to].into_iter().flatten() {
+            search.learn(found);
+        }
     }
 
     /// The numbers that entries of the range can have, once they are found.
@@ -424,21 +445,31 @@ mod tests {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
         // Every third number is an entry, one a second.
         let published = |number: i64| (number <= 300_000).then(|| at((number + 2) / 3));
-        for wanted in [0, 1, 2, 50_000, 99_999, 100_000, 100_001, 200_000] {
-            let mut search = Search::new(at(wanted), 300_000);
+        // How many rounds of looks it takes.
+        let search = |searches: &mut Searches| {
             let mut rounds = 0;
             loop {
-                let pivots = search.pivots();
+                let pivots = searches.pivots();
                 if pivots.is_empty() {
-                    break;
+                    return rounds;
                 }
                 rounds += 1;
-                search.learn(&pivots.into_iter().map(|pivot| (pivot, published(pivot))).collect::<Vec<_>>());
+                searches.learn(&pivots.into_iter().map(|pivot| (pivot, published(pivot))).collect::<Vec<_>>());
             }
+        };
+        let moments = [0, 1, 2, 50_000, 99_999, 100_000, 100_001, 200_000];
+        for (from, to) in moments.into_iter().flat_map(|from| moments.map(|to| (from, to))) {
+            let new = |wanted: i64| Some(Search::new(at(wanted), 300_000));
+            let mut searches = Searches { from: new(from), to: new(to) };
+            let rounds = search(&mut searches);
             assert!(rounds <= 5, "{rounds} rounds");
-            assert!(search.low == 0 || published(search.low).unwrap() < at(wanted), "{search:?}");
-            assert!(published(search.high).is_none_or(|found| found >= at(wanted)), "{search:?}");
-            assert!(search.high - search.low <= CLOSE);
+            for (found, wanted) in [(searches.from.unwrap(), from), (searches.to.unwrap(), to)] {
+                assert!(found.low == 0 || published(found.low).unwrap() < at(wanted), "{found:?}");
+                assert!(published(found.high).is_none_or(|moment| moment >= at(wanted)), "{found:?}");
+                assert!(found.high - found.low <= CLOSE);
+            }
         }
+        let beyond = Searches { from: Some(Search::new(at(0), 300_000)), to: Some(Search::new(at(200_000), 300_000)) };
+        assert_eq!(search(&mut { beyond }), 1, "both ends are looked at first");
     }
 }

@@ -17,7 +17,7 @@ use super::connection::{Begin, Prelude, Tx};
 use super::errors::{Fault, both};
 use super::groups::{Groups, borrowed};
 use super::items::micros;
-use super::marks::{Advance, First, Mark};
+use super::marks::{Advance, First, Mark, Marks};
 use super::row;
 use super::tags::{self, TagPaths};
 use super::{Inner, MAX_CATALOG_READS, accept_catalog};
@@ -366,13 +366,17 @@ impl Inner {
         }
         let Some(inner) = self.me.upgrade() else { return };
         tokio::spawn(async move {
-            if let Some(advance) = advance
-                && let Err(error) = inner.advance_marks(advance).await
-            {
-                tracing::debug!(error = %error.into_error(), "marks stay where they are");
+            if let Some(advance) = advance {
+                if let Err(error) = inner.advance_marks(advance).await {
+                    tracing::debug!(error = %error.into_error(), "marks stay where they are");
+                }
+                inner.marks.advanced(Instant::now());
             }
-            if probe && let Err(error) = inner.probe_below().await {
-                tracing::debug!(error = %error.into_error(), "no probe below the marks");
+            if probe {
+                if let Err(error) = inner.probe_below().await {
+                    tracing::debug!(error = %error.into_error(), "no probe below the marks");
+                }
+                inner.marks.probe_ended();
             }
         });
     }
@@ -388,7 +392,7 @@ impl Inner {
         let now = self.database_time().await?;
         let look = match advance {
             Advance::ToFirst => FirstRow::Any,
-            Advance::PastLeases => FirstRow::Unleased { now, tell_leases: true },
+            Advance::PastLeases => FirstRow::Unleased { now, passing: Some(Marks::lasting(now)) },
         };
         let seen = Instant::now();
         let first = self.first_rows(&lanes, (&marks, &vec![Mark::TOP; lanes.len()]), look).await?;
@@ -411,7 +415,7 @@ impl Inner {
             return Ok(());
         }
         let now = self.database_time().await?;
-        let look = FirstRow::Unleased { now, tell_leases: false };
+        let look = FirstRow::Unleased { now, passing: None };
         let rows = self.first_rows(&lanes, (&vec![Mark::BOTTOM; lanes.len()], &marks), look).await?;
         for (lane, first) in rows {
             self.marks.found_below(lane, first.id, first.due);
@@ -430,17 +434,19 @@ impl Inner {
         let split =
             |marks: &[Mark]| -> (Vec<i64>, Vec<Timestamp>) { marks.iter().map(|mark| (mark.id, mark.due)).unzip() };
         let ((ids, dues), (ids_below, dues_below)) = (split(from), split(below));
-        let (passing, leases) = match look {
-            FirstRow::Any => (None, false),
-            FirstRow::Unleased { now, tell_leases } => (Some(now), tell_leases),
+        let (now, passing) = match look {
+            FirstRow::Any => (None, None),
+            FirstRow::Unleased { now, passing } => (Some(now), passing),
         };
-        let params: [&(dyn ToSql + Sync); 7] = [&lanes, &ids, &dues, &passing, &leases, &ids_below, &dues_below];
+        let params: [&(dyn ToSql + Sync); 7] = [&lanes, &ids, &dues, &now, &passing, &ids_below, &dues_below];
         let rows = self.database.reader().await?.query(&self.sql.first_rows, &params).await?;
         let first = |row: &Row| First {
             id: row.get(1),
             due: row::optional_moment(row, 2),
-            held: row.get(3),
-            until: row::optional_moment(row, 4),
+            last_held: row.get(3),
+            held: row.get(4),
+            held_due: row::optional_moment(row, 5),
+            until: row::optional_moment(row, 6),
         };
         Ok(rows.iter().map(|row| (row.get(0), first(row))).collect())
     }
@@ -461,8 +467,9 @@ impl Inner {
 enum FirstRow {
     /// Under a lease or not.
     Any,
-    /// The first that is under no lease at a moment, perhaps with what is to be known of the leases before it.
-    Unleased { now: Timestamp, tell_leases: bool },
+    /// The first that is under no lease at a moment. Where leases are passed for good, only those that began before another
+    /// moment are, and what is to be known of them is told.
+    Unleased { now: Timestamp, passing: Option<Timestamp> },
 }
 
 /// Where a claim looks: in its lanes, or, where it names tags, by those.

@@ -145,18 +145,15 @@ impl Inner {
         let sql = &self.sql.lists;
         let last = tx.query(&sql.last_number, &[]).await?.first().map_or(0, |row| row.get(0));
         let mut searches = Searches::new(query, last);
-        for search in [&mut searches.from, &mut searches.to].into_iter().flatten() {
-            loop {
-                let pivots = search.pivots();
-                if pivots.is_empty() {
-                    break;
-                }
-                let rows = tx.query(&sql.moments, &[&pivots]).await?;
-                let found: Vec<_> = rows.iter().map(|row| (row.get(0), row::optional_moment(row, 1))).collect();
-                search.learn(&found);
+        loop {
+            let pivots = searches.pivots();
+            if pivots.is_empty() {
+                return Ok(searches.range());
             }
+            let rows = tx.query(&sql.moments, &[&pivots]).await?;
+            let found: Vec<_> = rows.iter().map(|row| (row.get(0), row::optional_moment(row, 1))).collect();
+            searches.learn(&found);
         }
-        Ok(searches.range())
     }
 
     async fn total(&self, tx: &Tx, query: &ListQuery) -> Result<Total, Fault> {

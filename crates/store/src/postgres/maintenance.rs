@@ -13,6 +13,10 @@ use crate::error::Result;
 
 /// How often the elected process looks after lanes and consumers.
 const EVERY: Duration = Duration::from_secs(15);
+/// A look at all lanes that took longer than this is followed by a pause of [`LANES_SHARE`] times as long: where vacuum
+/// cannot remove dead rows, it reads all of them.
+const LANES_SLOW: Duration = Duration::from_millis(500);
+const LANES_SHARE: u32 = 50;
 /// How long it stays elected without a sign of life.
 const LEASE: Duration = Duration::from_secs(60);
 /// How long consumers that were not seen are remembered.
@@ -26,16 +30,17 @@ const UPKEEP: &str = "upkeep";
 /// How long closing waits to give the lease back; it runs out anyway.
 const RESIGN_WITHIN: Duration = Duration::from_secs(1);
 
-/// When this process last took its turn, and under which name it does.
+/// When this process last took its turn, under which name it does, and until when it leaves the lanes alone.
 #[derive(Debug)]
 pub(super) struct Maintenance {
     name: String,
     last: Mutex<Option<Timestamp>>,
+    lanes_from: Mutex<Option<Instant>>,
 }
 
 impl Default for Maintenance {
     fn default() -> Self {
-        Self { name: format!("{:016x}", rand::random::<u64>()), last: Mutex::default() }
+        Self { name: format!("{:016x}", rand::random::<u64>()), last: Mutex::default(), lanes_from: Mutex::default() }
     }
 }
 
@@ -49,6 +54,15 @@ impl Maintenance {
         }
         due
     }
+
+    fn may_look_at_lanes(&self, now: Instant) -> bool {
+        self.lanes_from.lock().unwrap_or_else(PoisonError::into_inner).is_none_or(|from| now >= from)
+    }
+
+    fn looked_at_lanes(&self, took: Duration, now: Instant) {
+        let from = (took > LANES_SLOW).then(|| now + took * LANES_SHARE);
+        *self.lanes_from.lock().unwrap_or_else(PoisonError::into_inner) = from;
+    }
 }
 
 impl Inner {
@@ -59,7 +73,11 @@ impl Inner {
         }
         self.note_lanes().await.map_err(Fault::into_error)?;
         if self.elect(UPKEEP, LEASE).await? {
-            self.tend_lanes().await.map_err(Fault::into_error)?;
+            let began = Instant::now();
+            if self.maintenance.may_look_at_lanes(began) {
+                self.tend_lanes().await.map_err(Fault::into_error)?;
+                self.maintenance.looked_at_lanes(began.elapsed(), Instant::now());
+            }
             let reader = self.database.reader().await.map_err(Fault::into_error)?;
             let forget = reader.execute(&self.sql.forget_consumers, &[&self.now(), &micros(CONSUMERS_KEPT)]).await;
             forget.map_err(Fault::into_error)?;
@@ -99,5 +117,23 @@ impl Inner {
                 return Ok(expired);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_look_at_the_lanes_is_followed_by_a_long_pause() {
+        let (maintenance, now) = (Maintenance::default(), Instant::now());
+        assert!(maintenance.may_look_at_lanes(now));
+        maintenance.looked_at_lanes(LANES_SLOW, now);
+        assert!(maintenance.may_look_at_lanes(now));
+        maintenance.looked_at_lanes(LANES_SLOW * 2, now);
+        let over = now + LANES_SLOW * 2 * LANES_SHARE;
+        assert!(!maintenance.may_look_at_lanes(over - Duration::from_millis(1)) && maintenance.may_look_at_lanes(over));
+        maintenance.looked_at_lanes(Duration::ZERO, over);
+        assert!(maintenance.may_look_at_lanes(over));
     }
 }

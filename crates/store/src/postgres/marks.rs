@@ -1,7 +1,7 @@
 //! Low-water marks: where a claim's scan of a lane starts, so that rows which are gone but which vacuum cannot remove yet,
 //! and rows under a lease, are not read again and again. Pure bookkeeping; a mark is a hint that is allowed to be too high
-//! for a moment, because every claim that finds too little, and a regular probe, look from the bottom again. A mark that
-//! passed leases falls when the first of them ends.
+//! for a moment, because every claim that finds too little, and a regular probe, look from the bottom again. A mark passes
+//! leases that have lasted for a while, and falls back to the first of them when one of them ends.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,6 +15,8 @@ const TRAIL: Duration = Duration::from_millis(100);
 const ADVANCE_EVERY: Duration = Duration::from_millis(50);
 /// How often they are moved up past rows under a lease, which have to be read for it.
 const PASS_EVERY: Duration = Duration::from_millis(250);
+/// A lease that is younger than this is not passed: most end soon, and for each that was passed the mark falls in the end.
+const LASTING: Duration = Duration::from_secs(1);
 /// Looking past leases takes one part in this many of the time, as long as a look takes less than 50 ms: where leases end soon
 /// it is in vain.
 const PASS_DUTY: u32 = 100;
@@ -48,15 +50,33 @@ const STEPPED: Duration = Duration::from_millis(50);
 pub(super) struct Mark {
     pub(super) id: i64,
     pub(super) due: Timestamp,
-    /// When the first lease below it ends, by the database's clock.
+    /// What it passed that is under a lease.
+    passed: Passed,
+}
+
+/// The leases that a mark passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Passed {
+    /// The first entry of each path.
+    id: i64,
+    due: Timestamp,
+    /// When the first of the leases ends, by the database's clock.
     until: Timestamp,
+}
+
+impl Passed {
+    const NOTHING: Self = Self { id: i64::MAX, due: Timestamp::MAX, until: Timestamp::MAX };
+
+    fn and(self, other: Self) -> Self {
+        Self { id: self.id.min(other.id), due: self.due.min(other.due), until: self.until.min(other.until) }
+    }
 }
 
 impl Mark {
     /// Behind everything.
-    pub(super) const TOP: Self = Self { id: i64::MAX, due: Timestamp::MAX, until: Timestamp::MAX };
+    pub(super) const TOP: Self = Self { id: i64::MAX, due: Timestamp::MAX, passed: Passed::NOTHING };
     /// Before everything.
-    pub(super) const BOTTOM: Self = Self { id: 0, due: Timestamp::UNIX_EPOCH, until: Timestamp::MAX };
+    pub(super) const BOTTOM: Self = Self { id: 0, due: Timestamp::UNIX_EPOCH, passed: Passed::NOTHING };
 }
 
 /// What a look at a lane from its mark on found.
@@ -65,9 +85,18 @@ pub(super) struct First {
     /// The first row of each path; none where it is empty.
     pub(super) id: Option<i64>,
     pub(super) due: Option<Timestamp>,
-    /// The last row under a lease where nothing else is left, and when the first of the leases that were passed ends.
+    /// Of the rows under a lease that were passed the last one, the first of each path, and when the first lease ends.
+    pub(super) last_held: Option<i64>,
     pub(super) held: Option<i64>,
+    pub(super) held_due: Option<Timestamp>,
     pub(super) until: Option<Timestamp>,
+}
+
+impl First {
+    fn passed(&self) -> Passed {
+        let (due, until) = (self.held_due.unwrap_or(Timestamp::MAX), self.until.unwrap_or(Timestamp::MAX));
+        Passed { id: self.held.unwrap_or(i64::MAX), due, until }
+    }
 }
 
 /// How to move marks up.
@@ -75,7 +104,7 @@ pub(super) struct First {
 pub(super) enum Advance {
     /// To the first row, leased or not.
     ToFirst,
-    /// To the first that is under no lease.
+    /// To the first that is under no lease, or only just.
     PastLeases,
 }
 
@@ -86,6 +115,9 @@ pub(super) struct Marks(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     lanes: HashMap<i32, LaneMarks>,
+    /// Looks that are under way: one of each kind at a time, however long it takes.
+    advancing: bool,
+    probing: bool,
     advanced: Option<Instant>,
     passed: Option<Look>,
     looked: Option<Look>,
@@ -165,13 +197,14 @@ impl Marks {
         lately.into_iter().map(|(_, lane)| lane).collect()
     }
 
-    /// Whether it is time to look where the first rows are, and which ones count.
+    /// Whether it is time to look where the first rows are, and which ones count. [`Self::advanced`] ends the look.
     pub(super) fn should_advance(&self, at: Instant) -> Option<Advance> {
         let mut state = self.lock();
         let since = |last: Instant| at.saturating_duration_since(last);
-        if state.advanced.is_some_and(|advanced| since(advanced) < ADVANCE_EVERY) {
+        if state.advancing || state.advanced.is_some_and(|advanced| since(advanced) < ADVANCE_EVERY) {
             return None;
         }
+        state.advancing = true;
         state.advanced = Some(at);
         let pause = |look: Look| (look.took * PASS_DUTY).clamp(PASS_EVERY, PASS_AGAIN);
         if state.passed.is_some_and(|look| since(look.ended) < pause(look)) {
@@ -179,6 +212,17 @@ impl Marks {
         }
         state.passed = Some(Look { ended: at, took: Duration::ZERO });
         Some(Advance::PastLeases)
+    }
+
+    /// Notes that a look has ended, whatever it came to.
+    pub(super) fn advanced(&self, at: Instant) {
+        let mut state = self.lock();
+        (state.advancing, state.advanced) = (false, Some(at));
+    }
+
+    /// The leases that a look passes at a moment of the database are those that began before this one.
+    pub(super) fn lasting(now: Timestamp) -> Timestamp {
+        now.checked_sub(LASTING).unwrap_or(now)
     }
 
     /// Notes what a look past leases cost.
@@ -197,19 +241,25 @@ impl Marks {
         }
         // A look past the leases sees further than one that is still ripening.
         if marks.next.is_none() || advance == Advance::PastLeases {
-            let id = first.id.unwrap_or((marks.claimed.max(first.held.unwrap_or(0)) + 1).max(from.id));
+            let id = first.id.unwrap_or((marks.claimed.max(first.last_held.unwrap_or(0)) + 1).max(from.id));
             // A row due later than now may still be overtaken by one that becomes due earlier.
             let due = first.due.map_or(now, |due| due.min(now));
-            let until = from.until.min(first.until.unwrap_or(Timestamp::MAX));
-            marks.next = Some((at, Mark { id, due, until }));
+            marks.next = Some((at, Mark { id, due, passed: from.passed.and(first.passed()) }));
         }
     }
 
-    /// Whether a probe from the bottom is due, by time and by what it costs.
+    /// Whether a probe from the bottom is due, by time and by what it costs. [`Self::probe_ended`] ends it.
     pub(super) fn should_probe(&self, at: Instant) -> bool {
-        let state = self.lock();
+        let mut state = self.lock();
         let waited = |look: Look| at.saturating_duration_since(look.ended) >= PROBE_EVERY;
-        state.is_raised() && state.looked.is_none_or(waited) && state.may_look(at)
+        let due = !state.probing && state.is_raised() && state.looked.is_none_or(waited) && state.may_look(at);
+        state.probing |= due;
+        due
+    }
+
+    /// Notes that a probe has ended, whatever it came to.
+    pub(super) fn probe_ended(&self) {
+        self.lock().probing = false;
     }
 
     /// Whether a claim that found too little may look from the bottom.
@@ -304,7 +354,7 @@ impl LaneMarks {
         self.now != Mark::BOTTOM
     }
 
-    /// The mark, taken over once it is ripe, and fallen once a lease below it has ended.
+    /// The mark, taken over once it is ripe, and fallen to the leases that it passed once one of them has ended.
     fn at(&mut self, at: Instant, now: Timestamp) -> Mark {
         if let Some((seen, mark)) = self.next
             && at.saturating_duration_since(seen) >= TRAIL
@@ -312,8 +362,9 @@ impl LaneMarks {
             self.now = mark;
             self.next = None;
         }
-        if now >= self.now.until {
-            self.now = Mark::BOTTOM;
+        let Mark { id, due, passed } = self.now;
+        if now >= passed.until {
+            self.now = Mark { id: id.min(passed.id), due: due.min(passed.due), passed: Passed::NOTHING };
             self.next = None;
         }
         self.now
@@ -342,7 +393,7 @@ mod tests {
         let start = Instant::now();
         marks.seen(1, of(&marks, start), first(Some(500), None), Advance::ToFirst, (due(10), start));
         assert_eq!(of(&marks, start + TRAIL / 2), Mark::BOTTOM);
-        assert_eq!(of(&marks, start + TRAIL), Mark { id: 500, due: due(10), until: Timestamp::MAX });
+        assert_eq!(of(&marks, start + TRAIL), Mark { id: 500, due: due(10), passed: Passed::NOTHING });
     }
 
     #[test]
@@ -351,7 +402,7 @@ mod tests {
         let start = Instant::now();
         marks.claimed([(1, 41), (1, 40)]);
         marks.seen(1, of(&marks, start), first(None, Some(due(99))), Advance::ToFirst, (due(10), start));
-        assert_eq!(of(&marks, start + TRAIL), Mark { id: 42, due: due(10), until: Timestamp::MAX });
+        assert_eq!(of(&marks, start + TRAIL), Mark { id: 42, due: due(10), passed: Passed::NOTHING });
     }
 
     #[test]
@@ -364,10 +415,17 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_passed_leases_falls_when_the_first_of_them_ends() {
+    fn a_mark_that_passed_leases_falls_to_the_first_of_them_when_one_ends() {
         let marks = Marks::default();
         let start = Instant::now();
-        let held = First { held: Some(900), until: Some(due(15)), ..First::default() };
+        let held = First {
+            held: Some(700),
+            last_held: Some(900),
+            held_due: Some(due(3)),
+            until: Some(due(15)),
+            ..First::default()
+        };
+        let fallen = Mark { id: 700, due: due(3), passed: Passed::NOTHING };
         marks.seen(1, of(&marks, start), first(Some(500), None), Advance::ToFirst, (due(10), start));
         marks.seen(1, of(&marks, start), held, Advance::PastLeases, (due(10), start));
         assert_eq!(of(&marks, start + TRAIL).id, 901);
@@ -376,11 +434,11 @@ mod tests {
         assert_eq!(of(&marks, start + TRAIL * 11).id, 950);
         assert_eq!(of(&marks, start + TRAIL * 49).id, 950);
         let passed = of(&marks, start + TRAIL * 49);
-        assert_eq!(of(&marks, start + TRAIL * 50), Mark::BOTTOM, "by the database's clock it is 15 now");
+        assert_eq!(of(&marks, start + TRAIL * 50), fallen, "by the database's clock it is 15 now");
         marks.seen(1, passed, first(Some(960), None), Advance::ToFirst, (due(15), start));
-        assert_eq!(of(&marks, start + TRAIL * 60), Mark::BOTTOM, "the scan began before the mark fell");
+        assert_eq!(of(&marks, start + TRAIL * 60), fallen, "the scan began before the mark fell");
         marks.seen(1, of(&marks, start), held, Advance::PastLeases, (due(10), start));
-        assert_eq!(marks.of([1], start + TRAIL, Some(due(15)))[0], Mark::BOTTOM, "a clock that tests move");
+        assert_eq!(marks.of([1], start + TRAIL, Some(due(15)))[0], fallen, "a clock that tests move");
     }
 
     #[test]
@@ -400,21 +458,48 @@ mod tests {
         assert!(marks.should_probe(later + PROBE_EVERY * 2));
     }
 
+    /// A look that takes no time.
+    fn look(marks: &Marks, at: Instant) -> Option<Advance> {
+        let advance = marks.should_advance(at);
+        if advance.is_some() {
+            marks.advanced(at);
+        }
+        advance
+    }
+
     #[test]
     fn looks_past_leases_keep_to_their_share_of_time() {
         let marks = Marks::default();
         let start = Instant::now();
-        assert_eq!(marks.should_advance(start), Some(Advance::PastLeases));
-        assert_eq!(marks.should_advance(start + ADVANCE_EVERY / 2), None);
-        assert_eq!(marks.should_advance(start + PASS_EVERY / 2), Some(Advance::ToFirst));
-        assert_eq!(marks.should_advance(start + PASS_EVERY), Some(Advance::PastLeases), "a cheap one, soon again");
+        assert_eq!(look(&marks, start), Some(Advance::PastLeases));
+        assert_eq!(look(&marks, start + ADVANCE_EVERY / 2), None);
+        assert_eq!(look(&marks, start + PASS_EVERY / 2), Some(Advance::ToFirst));
+        assert_eq!(look(&marks, start + PASS_EVERY), Some(Advance::PastLeases), "a cheap one, soon again");
         let (began, took) = (start + PASS_EVERY, PASS_EVERY / 25);
         marks.passed(began, began + took);
-        assert_eq!(marks.should_advance(began + PASS_EVERY * 2), Some(Advance::ToFirst), "a dear one, later");
+        assert_eq!(look(&marks, began + PASS_EVERY * 2), Some(Advance::ToFirst), "a dear one, later");
         let later = began + took * (PASS_DUTY + 1);
-        assert_eq!(marks.should_advance(later), Some(Advance::PastLeases));
+        assert_eq!(look(&marks, later), Some(Advance::PastLeases));
         marks.passed(later, later + PASS_AGAIN);
-        assert_eq!(marks.should_advance(later + PASS_AGAIN * 2), Some(Advance::PastLeases), "it waited for something");
+        assert_eq!(look(&marks, later + PASS_AGAIN * 2), Some(Advance::PastLeases), "it waited for something");
+    }
+
+    #[test]
+    fn a_look_that_takes_long_is_the_only_one_of_its_kind() {
+        let marks = Marks::default();
+        let start = Instant::now();
+        marks.seen(1, of(&marks, start), first(Some(500), None), Advance::ToFirst, (due(10), start));
+        of(&marks, start + TRAIL);
+        let long = start + TRAIL * 100;
+        assert!(marks.should_advance(start).is_some() && marks.should_probe(start));
+        assert!(marks.should_advance(long).is_none() && !marks.should_probe(long));
+        marks.advanced(long);
+        marks.probe_ended();
+        assert!(
+            marks.should_advance(long + ADVANCE_EVERY / 2).is_none(),
+            "a pause counts from the end of the last look"
+        );
+        assert!(marks.should_advance(long + ADVANCE_EVERY).is_some() && marks.should_probe(long));
     }
 
     #[test]

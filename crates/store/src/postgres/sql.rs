@@ -591,33 +591,36 @@ const LEASE: &str = "
 const LEASED: &str = "q.id, q.event_id, q.generation, q.attempts, q.max_attempts, q.token, q.processing_started_at, \
     q.lease_until, q.last_error, q.group_key, q.lane, q.exhausted_as, q.flags";
 
-/// The first row of each lane and path at or above a mark, and below another, that is under no lease at a moment ($4), where one is given, else
-/// claimable or not; and, where it is asked for ($5), of the leases that were passed the last entry and the first end
-/// (event_queue_fresh, event_queue_timed). Rows that are gone are read by every part, so none is run in vain.
+/// The first row of each lane and path at or above a mark, and below another, that is under no lease at a moment ($4), where
+/// one is given, else claimable or not. Where another is given ($5), leases that began since are not passed, and of those that
+/// were passed the last entry, the first ones and the first end are told (event_queue_fresh, event_queue_timed). Rows that are
+/// gone are read by every part, so none is run in vain.
 const FIRST_ROWS: &str = "
-SELECT l.lane, f.id, t.due_at, h.last, least(h.until, u.until)
+SELECT l.lane, f.id, t.due_at, h.last, h.first, u.first, least(h.until, u.until)
 FROM unnest($1::integer[], $2::bigint[], $3::timestamptz[], $6::bigint[], $7::timestamptz[])
     AS l(lane, mark, due_mark, below, due_below)
 LEFT JOIN LATERAL (
     SELECT q.id FROM {ns}.event_queue q
     WHERE (q.lane, q.id) >= (l.lane, l.mark) AND (q.lane, q.id) < (l.lane, l.below) AND q.place = 0
-      AND (q.lease_until IS NULL OR q.lease_until <= coalesce($4::timestamptz, 'infinity'))
+      AND (q.lease_until IS NULL OR q.lease_until <= coalesce($4::timestamptz, 'infinity')
+           OR q.processing_started_at > $5::timestamptz)
     ORDER BY q.lane, q.id LIMIT 1
 ) AS f ON true
 LEFT JOIN LATERAL (
     SELECT q.due_at FROM {ns}.event_queue q
     WHERE q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark AND q.due_at < l.due_below
-      AND (q.lease_until IS NULL OR q.lease_until <= coalesce($4::timestamptz, 'infinity'))
+      AND (q.lease_until IS NULL OR q.lease_until <= coalesce($4::timestamptz, 'infinity')
+           OR q.processing_started_at > $5::timestamptz)
     ORDER BY q.due_at, q.id LIMIT 1
 ) AS t ON true
 CROSS JOIN LATERAL (
-    SELECT max(q.id) AS last, min(q.lease_until) AS until FROM {ns}.event_queue q
-    WHERE $5::boolean AND q.place = 0 AND (q.lane, q.id) >= (l.lane, l.mark)
+    SELECT max(q.id) AS last, min(q.id) AS first, min(q.lease_until) AS until FROM {ns}.event_queue q
+    WHERE $5::timestamptz IS NOT NULL AND q.place = 0 AND (q.lane, q.id) >= (l.lane, l.mark)
       AND (q.lane, q.id) < (l.lane, coalesce(f.id, 9223372036854775807)) AND q.lease_until > $4::timestamptz
 ) AS h
 CROSS JOIN LATERAL (
-    SELECT min(q.lease_until) AS until FROM {ns}.event_queue q
-    WHERE $5::boolean AND q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark
+    SELECT min(q.due_at) AS first, min(q.lease_until) AS until FROM {ns}.event_queue q
+    WHERE $5::timestamptz IS NOT NULL AND q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark
       AND q.due_at <= coalesce(t.due_at, 'infinity')
       AND q.lease_until > $4::timestamptz
 ) AS u";

@@ -253,21 +253,18 @@ fn range(tx: &Tx<'_>, query: &ListQuery) -> Result<Range> {
     let last: i64 = tx.prepare(&sql.last_number)?.query_row([], |row| row.get(0))?;
     let mut published = tx.prepare(&sql.moment_from)?;
     let mut searches = Searches::new(query, last);
-    for search in [&mut searches.from, &mut searches.to].into_iter().flatten() {
-        loop {
-            let pivots = search.pivots();
-            if pivots.is_empty() {
-                break;
-            }
-            let mut found = Vec::with_capacity(pivots.len());
-            for pivot in pivots {
-                let at: Option<i64> = published.query_row([pivot], |row| row.get(0)).optional()?;
-                found.push((pivot, at.map(moment).transpose()?));
-            }
-            search.learn(&found);
+    loop {
+        let pivots = searches.pivots();
+        if pivots.is_empty() {
+            return Ok(searches.range());
         }
+        let mut found = Vec::with_capacity(pivots.len());
+        for pivot in pivots {
+            let at: Option<i64> = published.query_row([pivot], |row| row.get(0)).optional()?;
+            found.push((pivot, at.map(moment).transpose()?));
+        }
+        searches.learn(&found);
     }
-    Ok(searches.range())
 }
 
 fn summary(tx: &Tx<'_>, id: i64) -> Result<Option<EntrySummary>> {
