@@ -3,6 +3,7 @@
 
 mod figures;
 mod load;
+mod plain;
 mod plot;
 mod verdict;
 
@@ -72,7 +73,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<bool> {
     println!("{}", machine.header());
     let queue = EventQueue::builder().open(database.address()).await?;
     let load = Arc::new(Load::new(queue.clone(), arguments.rate, Duration::from_secs(arguments.retention)));
-    let working = tokio::spawn(Arc::clone(&load).run());
+    let database = Arc::new(database);
+    let working = tokio::spawn(Arc::clone(&load).run(Arc::clone(&database)));
     let samples = watch(arguments, &load, &database).await;
     load.stop.store(true, Ordering::Relaxed);
     working.await??;

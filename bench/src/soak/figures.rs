@@ -15,15 +15,18 @@ pub(super) enum Database {
     Postgres(String),
 }
 
-/// The series that are judged, by name, with their unit.
-pub(super) const SERIES: [(&str, &str); 6] = [
+/// The series, by name, with their unit.
+pub(super) const SERIES: [(&str, &str); 7] = [
     ("resident memory", "MiB"),
     ("tables", "MiB"),
     ("indexes", "MiB"),
     ("write-ahead log", "MiB"),
     ("files", "MiB"),
     ("p99 publish to handled", "ms"),
+    ("p99 of a plain commit", "ms"),
 ];
+/// As many of them are judged; the last one says what the disk did.
+pub(super) const JUDGED: usize = 6;
 
 /// What one moment looked like.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +37,7 @@ pub(super) struct Sample {
     pub(super) redriven: u64,
     pub(super) forgotten: u64,
     /// As [`SERIES`] names them; nothing where the database does not tell.
-    pub(super) values: [Option<f64>; 6],
+    pub(super) values: [Option<f64>; 7],
 }
 
 impl fmt::Display for Sample {
@@ -63,7 +66,7 @@ pub(super) async fn sample(begun: Instant, load: &Load, database: &Database) -> 
         handled: count(&load.handled),
         redriven: count(&load.redriven),
         forgotten: count(&load.forgotten),
-        values: [Some(mebibytes(resident()?)), tables, indexes, log, files, p99(load.latencies())],
+        values: [Some(mebibytes(resident()?)), tables, indexes, log, files, p99(load.latencies()), p99(load.commits())],
     })
 }
 
@@ -154,11 +157,11 @@ mod tests {
 
     #[test]
     fn a_table_has_a_column_for_each_series() {
-        let values = [Some(1.0), Some(2.0), None, Some(3.0), Some(4.0), Some(5.5)];
+        let values = [Some(1.0), Some(2.0), None, Some(3.0), Some(4.0), Some(5.5), Some(6.0)];
         let sample = Sample { minute: 1.0, published: 9, handled: 8, redriven: 1, forgotten: 0, values };
         let text = csv(&[sample]);
         let counts: Vec<usize> = text.lines().map(|line| line.matches(',').count()).collect();
-        assert_eq!(counts, [10, 10]);
-        assert!(text.ends_with("1.00,9,8,1,0,1.000,2.000,,3.000,4.000,5.500\n"), "{text}");
+        assert_eq!(counts, [11, 11]);
+        assert!(text.ends_with("1.00,9,8,1,0,1.000,2.000,,3.000,4.000,5.500,6.000\n"), "{text}");
     }
 }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use tidegate::{DeadLetterFilter, EventQueue, NewEvent, QueuedEvent, Retention};
 
+use super::figures::Database;
+use super::plain;
 use crate::Result;
 
 const WORKERS: usize = 4;
@@ -35,6 +37,8 @@ pub(super) struct Load {
     pub(super) forgotten: AtomicU64,
     /// Milliseconds from publish to handled since the last sample, of first attempts.
     latencies: Mutex<Vec<f32>>,
+    /// Milliseconds of each plain commit beside it since then.
+    commits: Mutex<Vec<f32>>,
     broken: Mutex<Option<String>>,
 }
 
@@ -51,6 +55,7 @@ impl Load {
             redriven: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
             latencies: Mutex::default(),
+            commits: Mutex::default(),
             broken: Mutex::default(),
         }
     }
@@ -60,7 +65,7 @@ impl Load {
     }
 
     /// Runs everything until told to stop.
-    pub(super) async fn run(self: Arc<Self>) -> Result<()> {
+    pub(super) async fn run(self: Arc<Self>, database: Arc<Database>) -> Result<()> {
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(Arc::clone(&self).publish());
         for _ in 0..WORKERS {
@@ -68,6 +73,7 @@ impl Load {
         }
         tasks.spawn(Arc::clone(&self).redrive());
         tasks.spawn(Arc::clone(&self).retain());
+        tasks.spawn(plain::run(Arc::clone(&self), database));
         while let Some(ended) = tasks.join_next().await {
             if let Err(error) = ended.map_err(Into::into).and_then(|ended| ended) {
                 *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
@@ -86,6 +92,16 @@ impl Load {
     /// Takes the latencies since the last call.
     pub(super) fn latencies(&self) -> Vec<f32> {
         std::mem::take(&mut *self.latencies.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes how long a plain commit took.
+    pub(super) fn committed(&self, took: Duration) {
+        self.commits.lock().unwrap_or_else(PoisonError::into_inner).push(took.as_secs_f32() * 1_000.0);
+    }
+
+    /// Takes what plain commits took since the last call.
+    pub(super) fn commits(&self) -> Vec<f32> {
+        std::mem::take(&mut *self.commits.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     async fn publish(self: Arc<Self>) -> Result<()> {

@@ -81,11 +81,11 @@ mod tests {
 
     #[test]
     fn every_series_that_is_told_has_a_panel() {
-        let values = [Some(1.0), Some(2.0), None, Some(0.0), Some(4.0), Some(5.5)];
+        let values = [Some(1.0), Some(2.0), None, Some(0.0), Some(4.0), Some(5.5), Some(6.0)];
         let sample = Sample { minute: 1.0, published: 9, handled: 8, redriven: 1, forgotten: 0, values };
         let later = Sample { minute: 2.0, ..sample.clone() };
         let drawing = svg(&[sample, later], "a < b", "2 × CPU");
-        assert_eq!(drawing.matches("<polyline").count(), 5);
+        assert_eq!(drawing.matches("<polyline").count(), 6);
         assert!(drawing.contains("a &lt; b") && !drawing.contains("NaN"), "{drawing}");
         assert!(!svg(&[], "", "").contains("<polyline"));
     }

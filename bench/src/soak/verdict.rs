@@ -1,6 +1,6 @@
 //! Whether a series keeps rising: a straight line through its last three quarters. Pure.
 
-use super::figures::{SERIES, Sample};
+use super::figures::{JUDGED, SERIES, Sample};
 use crate::runner::{median, short};
 
 /// As much of its median may a series rise over the time that is looked at.
@@ -14,10 +14,12 @@ pub(super) struct Judged {
     median: f64,
     /// How much the line rises, as a part of the median.
     rise: f64,
+    /// Whether it may not rise.
+    judged: bool,
     pub(super) holds: bool,
 }
 
-/// Judges every series that the database tells of.
+/// Judges every series that the database tells of, and tells the others.
 pub(super) fn judge(samples: &[Sample]) -> Vec<Judged> {
     let last = &samples[samples.len() / 4..];
     let mut judged = Vec::new();
@@ -37,7 +39,8 @@ pub(super) fn judge(samples: &[Sample]) -> Vec<Judged> {
             unit,
             median,
             rise,
-            holds: points.len() > 1 && (rise <= MAY_RISE || median == 0.0),
+            judged: index < JUDGED,
+            holds: index >= JUDGED || points.len() > 1 && (rise <= MAY_RISE || median == 0.0),
         });
     }
     judged
@@ -57,8 +60,12 @@ fn rise(points: &[(f64, f64)]) -> f64 {
 /// The verdicts for people.
 pub(super) fn table(judged: &[Judged]) -> String {
     let mut text = String::new();
-    for Judged { name, unit, median, rise, holds } in judged {
-        let said = if *holds { "ok" } else { "RISES" };
+    for Judged { name, unit, median, rise, judged, holds } in judged {
+        let said = match (judged, holds) {
+            (false, _) => "beside",
+            (true, true) => "ok",
+            (true, false) => "RISES",
+        };
         text.push_str(&format!(
             "{said:6} {name:24} median {:>8} {unit:4} rise {:+.1} %\n",
             short(*median),
@@ -75,7 +82,7 @@ mod tests {
     fn samples(value: impl Fn(f64) -> f64) -> Vec<Sample> {
         let sample = |minute: u32| {
             let minute = f64::from(minute);
-            let values = [Some(value(minute)), Some(5.0), None, Some(0.0), Some(9.0), Some(3.0)];
+            let values = [Some(value(minute)), Some(5.0), None, Some(0.0), Some(9.0), Some(3.0), Some(minute)];
             Sample { minute, published: 0, handled: 0, redriven: 0, forgotten: 0, values }
         };
         (0..30).map(sample).collect()
@@ -99,8 +106,8 @@ mod tests {
     #[test]
     fn series_that_are_not_told_are_left_out() {
         let judged = judge(&samples(|_| 1.0));
-        assert_eq!(judged.len(), 5);
+        assert_eq!(judged.len(), 6);
         assert!(judged.iter().all(|series| series.holds), "{judged:?}");
-        assert!(judge(&[]).iter().all(|series| !series.holds), "nothing was seen");
+        assert!(judge(&[]).iter().all(|series| !series.holds || !series.judged), "nothing was seen");
     }
 }
