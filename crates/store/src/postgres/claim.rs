@@ -281,39 +281,48 @@ impl Inner {
     /// Runs the claim statement that fits the number of lanes.
     async fn lease(&self, tx: &Tx, lanes: &Lanes, claim: &Claim, max: i64, widen: i64) -> Result<Vec<Row>, Fault> {
         let (now, lease, offers) = (self.now(), micros(claim.lease), max * widen);
-        let Lanes { each, stepped } = lanes;
-        if let ([lane], [mark], [due], [false], []) =
-            (&*each.ids, &*each.marks, &*each.due_marks, &*each.shared, &*stepped.ids)
-        {
+        let lanes = &self.filled(tx, lanes).await?;
+        if lanes.ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        if let ([lane], [mark], [due], [false]) = (&*lanes.ids, &*lanes.marks, &*lanes.due_marks, &*lanes.shared) {
             let params: [&(dyn ToSql + Sync); 7] = [&now, lane, mark, due, &max, &lease, &claim.worker];
             let statement = if claim.audit { &self.sql.claim_of_one_audited } else { &self.sql.claim_of_one };
             return tx.query(statement, &params).await;
         }
-        let params: [&(dyn ToSql + Sync); 14] = [
+        let params: [&(dyn ToSql + Sync); 11] = [
             &now,
-            &each.ids,
-            &each.priorities,
-            &each.marks,
-            &each.due_marks,
-            &each.shared,
+            &lanes.ids,
+            &lanes.priorities,
+            &lanes.marks,
+            &lanes.due_marks,
+            &lanes.shared,
             &max,
             &lease,
             &claim.worker,
             &claim.types,
             &offers,
-            &stepped.ids,
-            &stepped.priorities,
-            &stepped.shared,
         ];
+        let statement = if claim.audit { &self.sql.claim_of_many_audited } else { &self.sql.claim_of_many };
+        tx.query(statement, &params).await
+    }
+
+    /// The lanes of a claim without those that hold nothing, as far as stepping over them is allowed. Which lane it is, where
+    /// only one is left, the faster statement needs to be told.
+    async fn filled(&self, tx: &Tx, lanes: &Lanes) -> Result<LaneColumns, Fault> {
+        let mut filled = lanes.each.clone();
+        let stepped = &lanes.stepped;
         if stepped.ids.is_empty() {
-            let statement = if claim.audit { &self.sql.claim_of_many_audited } else { &self.sql.claim_of_many };
-            return tx.query(statement, &params[..11]).await;
+            return Ok(filled);
         }
-        let statement = if claim.audit { &self.sql.claim_stepping_audited } else { &self.sql.claim_stepping };
         let began = Instant::now();
-        let rows = tx.query(statement, &params).await?;
+        for row in tx.query(&self.sql.filled_lanes, &[&stepped.ids]).await? {
+            if let Ok(at) = stepped.ids.binary_search(&row.get(0)) {
+                filled.add(stepped.ids[at], stepped.priorities[at], Mark::BOTTOM, stepped.shared[at]);
+            }
+        }
         self.marks.stepped(stepped.ids.len(), began, Instant::now());
-        Ok(rows)
+        Ok(filled)
     }
 
     /// The facts of leased entries, by event id. Asked for apart: a join would look for each one's partition anew. The
@@ -487,7 +496,7 @@ struct Lanes {
     stepped: LaneColumns,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct LaneColumns {
     ids: Vec<i32>,
     priorities: Vec<i16>,
@@ -501,27 +510,28 @@ impl Lanes {
     /// A lane with a mark is looked at from there: below it there may be much that is gone.
     fn new(of: &[&Lane], marks: &[Mark], may_step: bool, by_type: bool) -> Self {
         let mut lanes = Self::default();
-        let mut stepped = Vec::new();
+        let mut stepped: Vec<&Lane> = Vec::new();
+        let shared = |lane: &Lane| by_type && lane.event_type.is_none();
         for (lane, mark) in of.iter().zip(marks) {
             if may_step && *mark == Mark::BOTTOM {
-                stepped.push((*lane, mark));
+                stepped.push(*lane);
             } else {
-                lanes.each.add(lane, mark, by_type);
+                lanes.each.add(lane.id, lane.priority, *mark, shared(lane));
             }
         }
-        stepped.sort_by_key(|(lane, _)| lane.id);
-        stepped.into_iter().for_each(|(lane, mark)| lanes.stepped.add(lane, mark, by_type));
+        stepped.sort_unstable_by_key(|lane| lane.id);
+        stepped.into_iter().for_each(|lane| lanes.stepped.add(lane.id, lane.priority, Mark::BOTTOM, shared(lane)));
         lanes
     }
 }
 
 impl LaneColumns {
-    fn add(&mut self, lane: &Lane, mark: &Mark, by_type: bool) {
-        self.ids.push(lane.id);
-        self.priorities.push(lane.priority);
+    fn add(&mut self, id: i32, priority: i16, mark: Mark, shared: bool) {
+        self.ids.push(id);
+        self.priorities.push(priority);
         self.marks.push(mark.id);
         self.due_marks.push(mark.due);
-        self.shared.push(by_type && lane.event_type.is_none());
+        self.shared.push(shared);
     }
 }
 

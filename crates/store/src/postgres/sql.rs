@@ -20,8 +20,7 @@ pub(super) struct Sql {
     pub(super) work: WorkSql,
     pub(super) lists: ListSql,
     pub(super) claim_of_many_audited: String,
-    pub(super) claim_stepping: String,
-    pub(super) claim_stepping_audited: String,
+    pub(super) filled_lanes: String,
     pub(super) claim_of_one_audited: String,
     pub(super) catalog: String,
     pub(super) lanes: LaneSql,
@@ -147,9 +146,8 @@ impl Sql {
         Self {
             work: WorkSql::new(namespace, tagged),
             lists: ListSql::new(namespace),
-            claim_of_many_audited: fill(&lease_audited(&format!("{EACH}{TAKE_OF_LANES}{LEASE_TAKEN}"), "$8", "$9")),
-            claim_stepping: fill(&lease(&format!("{STEP}{TAKE_OF_LANES}{LEASE_TAKEN}"), "$8", "$9")),
-            claim_stepping_audited: fill(&lease_audited(&format!("{STEP}{TAKE_OF_LANES}{LEASE_TAKEN}"), "$8", "$9")),
+            claim_of_many_audited: fill(&lease_audited(&format!("{LANES}{TAKE_OF_LANES}{LEASE_TAKEN}"), "$8", "$9")),
+            filled_lanes: fill(FILLED_LANES),
             claim_of_one_audited: fill(&lease_audited(CLAIM_OF_ONE, "$6", "$7")),
             catalog: fill(CATALOG),
             lanes: LaneSql::new(namespace),
@@ -163,7 +161,7 @@ impl Sql {
             count_entries: fill(COUNT_ENTRIES),
             lock_stripes: fill("SELECT count(pg_advisory_xact_lock(k)) FROM unnest($1::bigint[]) AS k"),
             promote: fill(PROMOTE),
-            claim_of_many: fill(&lease(&format!("{EACH}{TAKE_OF_LANES}{LEASE_TAKEN}"), "$8", "$9")),
+            claim_of_many: fill(&lease(&format!("{LANES}{TAKE_OF_LANES}{LEASE_TAKEN}"), "$8", "$9")),
             claim_of_one: fill(&lease(CLAIM_OF_ONE, "$6", "$7")),
             facts: fill(&FACTS.replace("{fact}", &fact_up_to("$2"))),
             facts_between: fill(&FACTS_BETWEEN.replace("{fact}", &fact_up_to("$4"))),
@@ -506,24 +504,24 @@ const TAKE_OF_LANES: &str = " offered AS MATERIALIZED (
     LIMIT $7
 )";
 
-/// Lanes that are each looked at.
-const EACH: &str = "
+/// The lanes of a claim.
+const LANES: &str = "
 WITH lanes AS MATERIALIZED (
     SELECT * FROM unnest($2::integer[], $3::smallint[], $4::bigint[], $5::timestamptz[], $6::boolean[])
         AS l(lane, priority, mark, due_mark, shared)
 ),";
 
-/// Finds the lanes of a queue ($12, sorted) that hold something by stepping from one that does to the next, so that empty
-/// ones cost nothing (event_queue_fresh, event_queue_timed). A step that ends in a lane of another queue goes on at the
-/// next one of ours: every step passes at least one of them. Lanes with marks of their own ($2) are not looked for.
-const STEP: &str = "
+/// Finds those of some lanes ($1, sorted) that hold something by stepping from one that does to the next, so that empty ones
+/// cost nothing (event_queue_fresh, event_queue_timed). A step that ends in another lane goes on at the next one of ours:
+/// every step passes at least one of them.
+const FILLED_LANES: &str = "
 WITH RECURSIVE fresh AS (
     SELECT 0 AS lane
     UNION ALL
     SELECT n.lane FROM fresh f CROSS JOIN LATERAL (
         SELECT q.lane FROM {ns}.event_queue q
-        WHERE q.place = 0 AND q.lane >= ($12::integer[])[width_bucket(f.lane, $12::integer[]) + 1]
-          AND q.lane <= ($12::integer[])[cardinality($12::integer[])]
+        WHERE q.place = 0 AND q.lane >= ($1::integer[])[width_bucket(f.lane, $1::integer[]) + 1]
+          AND q.lane <= ($1::integer[])[cardinality($1::integer[])]
         ORDER BY q.lane LIMIT 1
     ) AS n
 ), timed AS (
@@ -531,21 +529,13 @@ WITH RECURSIVE fresh AS (
     UNION ALL
     SELECT n.lane FROM timed t CROSS JOIN LATERAL (
         SELECT q.lane FROM {ns}.event_queue q
-        WHERE q.place = 1 AND q.lane >= ($12::integer[])[width_bucket(t.lane, $12::integer[]) + 1]
-          AND q.lane <= ($12::integer[])[cardinality($12::integer[])]
+        WHERE q.place = 1 AND q.lane >= ($1::integer[])[width_bucket(t.lane, $1::integer[]) + 1]
+          AND q.lane <= ($1::integer[])[cardinality($1::integer[])]
         ORDER BY q.lane LIMIT 1
     ) AS n
-), lanes AS MATERIALIZED (
-    SELECT * FROM unnest($2::integer[], $3::smallint[], $4::bigint[], $5::timestamptz[], $6::boolean[])
-        AS l(lane, priority, mark, due_mark, shared)
-    UNION ALL
-    SELECT h.lane, ($13::smallint[])[h.at], 0, to_timestamp(0), ($14::boolean[])[h.at]
-    FROM (
-        SELECT s.lane, width_bucket(s.lane, $12::integer[]) AS at
-        FROM (SELECT f.lane FROM fresh f UNION SELECT t.lane FROM timed t) AS s
-    ) AS h
-    WHERE ($12::integer[])[h.at] = h.lane
-),";
+)
+SELECT s.lane FROM (SELECT f.lane FROM fresh f UNION SELECT t.lane FROM timed t) AS s
+WHERE ($1::integer[])[width_bucket(s.lane, $1::integer[])] = s.lane";
 
 /// Leases what was taken. There is always one row, which says how many were offered.
 const LEASE_TAKEN: &str = ", leased AS (
