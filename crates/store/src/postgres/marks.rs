@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_passed_leases_falls_to_the_first_of_them_when_one_ends() {
+    fn a_mark_that_passed_leases_falls_when_the_first_of_them_ends() {
         let marks = Marks::default();
         let start = Instant::now();
         let held = First {
