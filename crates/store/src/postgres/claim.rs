@@ -374,18 +374,18 @@ impl Inner {
             return;
         }
         let Some(inner) = self.me.upgrade() else { return };
+        let mut looks = Looks { inner, advance, probe };
         tokio::spawn(async move {
-            if let Some(advance) = advance {
-                if let Err(error) = inner.advance_marks(advance).await {
-                    tracing::debug!(error = %error.into_error(), "marks stay where they are");
-                }
-                inner.marks.advanced(Instant::now());
+            if let Some(advance) = looks.advance
+                && let Err(error) = looks.inner.advance_marks(advance).await
+            {
+                tracing::debug!(error = %error.into_error(), "marks stay where they are");
             }
-            if probe {
-                if let Err(error) = inner.probe_below().await {
-                    tracing::debug!(error = %error.into_error(), "no probe below the marks");
-                }
-                inner.marks.probe_ended();
+            looks.end_advance();
+            if looks.probe
+                && let Err(error) = looks.inner.probe_below().await
+            {
+                tracing::debug!(error = %error.into_error(), "no probe below the marks");
             }
         });
     }
@@ -468,6 +468,30 @@ impl Inner {
             .query("SELECT coalesce($1::timestamptz, clock_timestamp())", &[&self.now()])
             .await?;
         Ok(rows.first().map_or(Timestamp::UNIX_EPOCH, |row| row.get(0)))
+    }
+}
+
+/// Looks at the marks that are under way. They end with it, also where the runtime that they run on ends first.
+struct Looks {
+    inner: Arc<Inner>,
+    advance: Option<Advance>,
+    probe: bool,
+}
+
+impl Looks {
+    fn end_advance(&mut self) {
+        if self.advance.take().is_some() {
+            self.inner.marks.advanced(Instant::now());
+        }
+    }
+}
+
+impl Drop for Looks {
+    fn drop(&mut self) {
+        self.end_advance();
+        if self.probe {
+            self.inner.marks.probe_ended();
+        }
     }
 }
 

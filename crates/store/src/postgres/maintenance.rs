@@ -17,6 +17,8 @@ const EVERY: Duration = Duration::from_secs(15);
 /// cannot remove dead rows, it reads all of them.
 const LANES_SLOW: Duration = Duration::from_millis(500);
 const LANES_SHARE: u32 = 50;
+/// But for at most this long: an entry in a lane that was removed waits for the look.
+const LANES_PAUSE: Duration = Duration::from_secs(600);
 /// How long it stays elected without a sign of life.
 const LEASE: Duration = Duration::from_secs(60);
 /// How long consumers that were not seen are remembered.
@@ -60,7 +62,7 @@ impl Maintenance {
     }
 
     fn looked_at_lanes(&self, took: Duration, now: Instant) {
-        let from = (took > LANES_SLOW).then(|| now + took * LANES_SHARE);
+        let from = (took > LANES_SLOW).then(|| now + took.saturating_mul(LANES_SHARE).min(LANES_PAUSE));
         *self.lanes_from.lock().unwrap_or_else(PoisonError::into_inner) = from;
     }
 }
@@ -133,6 +135,8 @@ mod tests {
         maintenance.looked_at_lanes(LANES_SLOW * 2, now);
         let over = now + LANES_SLOW * 2 * LANES_SHARE;
         assert!(!maintenance.may_look_at_lanes(over - Duration::from_millis(1)) && maintenance.may_look_at_lanes(over));
+        maintenance.looked_at_lanes(LANES_PAUSE, over);
+        assert!(maintenance.may_look_at_lanes(over + LANES_PAUSE), "not for ever");
         maintenance.looked_at_lanes(Duration::ZERO, over);
         assert!(maintenance.may_look_at_lanes(over));
     }
