@@ -1,4 +1,4 @@
-//! Compiles the libraries that lose power and fail disks, so that the harness can carry them inside itself.
+//! Compiles the preload libraries for lost power and faulty disks; the harness embeds them in its binary.
 
 use std::path::PathBuf;
 

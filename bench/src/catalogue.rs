@@ -1,15 +1,15 @@
-//! Every discipline by name, with what it promises. Names are stable: results of different days are compared by them.
-//! Nothing here measures.
+//! Every discipline by name, with the limits it has to meet. Names are stable, since results of different days are
+//! compared by them. Nothing here measures.
 
 use serde::Serialize;
 
-/// Whether more or less is better.
+/// Whether higher or lower values are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Better {
-    /// More is better.
+    /// Higher is better.
     Higher,
-    /// Less is better.
+    /// Lower is better.
     Lower,
 }
 
@@ -18,26 +18,26 @@ pub(crate) enum Better {
 pub(crate) enum Judge {
     /// The ratio to the baseline of the same run.
     Ratio,
-    /// The value itself: there is no baseline, and the ratio is the share of `must` that was used.
+    /// The value itself. There is no baseline, and the ratio is `value / must`.
     Value,
 }
 
-/// One thing that is measured.
+/// One measured property.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Discipline {
-    /// Its stable name.
+    /// The stable name.
     pub(crate) name: &'static str,
-    /// What the value is counted in.
+    /// The unit of the value.
     pub(crate) unit: &'static str,
-    /// Which way is better.
+    /// Whether higher or lower values are better.
     pub(crate) better: Better,
-    /// What is judged.
+    /// What the limits apply to.
     pub(crate) judge: Judge,
-    /// What has to be reached.
+    /// The limit that has to be met.
     pub(crate) must: f64,
-    /// What is hoped for.
+    /// The limit that is aimed at; stricter than `must`.
     pub(crate) aim: f64,
-    /// One line for people: what, against what.
+    /// One line that says what is measured, and against which baseline.
     pub(crate) what: &'static str,
 }
 
@@ -61,7 +61,7 @@ const fn at_most(name: &'static str, unit: &'static str, must: f64, aim: f64, wh
     Discipline { name, unit, better: Better::Lower, judge: Judge::Value, must, aim, what }
 }
 
-/// All disciplines, in the order of a full run.
+/// All disciplines. A full run measures them family by family, so its order differs slightly.
 pub(crate) const DISCIPLINES: [Discipline; 59] = [
     faster("postgres_drain", 1.0, 2.0, "claim + finalise in batches of 1,000 vs the textbook SQL loop"),
     faster("postgres_publish_many", 0.6, 0.85, "publish_many of 1,000 vs raw batched insert of the same rows"),
@@ -99,9 +99,9 @@ pub(crate) const DISCIPLINES: [Discipline; 59] = [
     faster("postgres_manager_two_handlers", 0.8, 0.95, "one manager with two handlers per event vs one handler"),
     faster("sqlite_manager_cycle", 0.5, 0.9, "publish + one manager vs the raw three-transaction loop"),
     at_most("postgres_manager_latency_p50", "ms", 4.0, 2.0, "publish to the handler's start at 20/s, the median"),
-    at_most("postgres_manager_latency_p99", "ms", 15.0, 8.0, "publish to the handler's start at 20/s, 99th of 100"),
+    at_most("postgres_manager_latency_p99", "ms", 15.0, 8.0, "publish to the handler's start at 20/s, 99th percentile"),
     at_most("sqlite_manager_latency_p50", "ms", 1.5, 0.5, "publish to the handler's start at 20/s, the median"),
-    at_most("sqlite_manager_latency_p99", "ms", 8.0, 3.0, "publish to the handler's start at 20/s, 99th of 100"),
+    at_most("sqlite_manager_latency_p99", "ms", 8.0, 3.0, "publish to the handler's start at 20/s, 99th percentile"),
     at_most("postgres_wake_same_process", "ms", 10.0, 5.0, "an idle manager starts on a publish of its own process"),
     at_most("postgres_wake_publish", "ms", 50.0, 25.0, "an idle manager starts on a publish of another process"),
     at_most("postgres_wake_publish_in", "ms", 50.0, 25.0, "the same, published in a caller's transaction"),
@@ -113,12 +113,12 @@ pub(crate) const DISCIPLINES: [Discipline; 59] = [
     requests("server_publish", 0.3, 0.6, "POST /events on 64 connections, SQLite, vs a bare handler of the same JSON"),
     requests("server_cycle", 0.25, 0.5, "publish, subscribe, complete on 64 connections, SQLite, vs bare handlers"),
     faster("server_cycle_batches", 0.4, 0.7, "the same three in batches of 100 vs raw SQL that writes the same rows"),
-    level("postgres_subscribe_rare_tag", "claim by a tag of 10 among many waiting events vs only the 10"),
-    level("postgres_subscribe_hot_tag", "claim by a tag of all, one of its own, or both, vs only 10 events"),
-    level("sqlite_subscribe_rare_tag", "claim by a tag of 10 among many waiting events vs only the 10"),
-    level("sqlite_subscribe_hot_tag", "claim by a tag of all, one of its own, or both, vs only 10 events"),
+    level("postgres_subscribe_rare_tag", "claim by a tag that 10 of many waiting events have vs only those 10"),
+    level("postgres_subscribe_hot_tag", "claim by a shared tag, an event's own tag, or either, vs only 10 events"),
+    level("sqlite_subscribe_rare_tag", "claim by a tag that 10 of many waiting events have vs only those 10"),
+    level("sqlite_subscribe_hot_tag", "claim by a shared tag, an event's own tag, or either, vs only 10 events"),
     at_most("postgres_list_p99", "ms", 50.0, 10.0, "GET /events?limit=20 among ended events, the worst filter's p99"),
-    at_most("postgres_list_client_p99", "ms", 10.0, 3.0, "the same for a client that owns one of 1,000 of them"),
+    at_most("postgres_list_client_p99", "ms", 10.0, 3.0, "the same for a client that owns one in 1,000 of them"),
     at_most("sqlite_list_p99", "ms", 50.0, 10.0, "GET /events?limit=20 among ended events, the worst filter's p99"),
     requests(
         "postgres_list_load_publish",
@@ -131,26 +131,26 @@ pub(crate) const DISCIPLINES: [Discipline; 59] = [
     level("sqlite_list_load_p99", "the same, the p99 of a publish"),
     at_most("server_rss_idle", "MiB", 60.0, 30.0, "resident memory of an idle server, SQLite inside"),
     at_most("server_rss_long_polls", "MiB", 150.0, 80.0, "the same while 2,000 subscribers wait, each for its own tag"),
-    at_most("sqlite_long_polls_cpu", "%", 2.0, 1.0, "of a core, while 2,000 subscribers wait for what does not come"),
-    at_most("sqlite_long_poll_p99", "ms", 20.0, 10.0, "from a publish to the answer of one of 2,000 who wait"),
-    at_most("postgres_long_poll_p99", "ms", 20.0, 10.0, "from a publish to the answer of one of 2,000 who wait"),
+    at_most("sqlite_long_polls_cpu", "%", 2.0, 1.0, "of a core, while 2,000 subscribers wait and nothing is published"),
+    at_most("sqlite_long_poll_p99", "ms", 20.0, 10.0, "from a publish to the answer to one of 2,000 subscribers"),
+    at_most("postgres_long_poll_p99", "ms", 20.0, 10.0, "from a publish to the answer to one of 2,000 subscribers"),
     at_most("postgres_long_poll_other_node_p99", "ms", 100.0, 50.0, "the same, published at another node"),
 ];
 
-/// The discipline of this name.
+/// The discipline with this name, or `None`.
 pub(crate) fn discipline(name: &str) -> Option<&'static Discipline> {
     DISCIPLINES.iter().find(|discipline| discipline.name == name)
 }
 
-/// Which disciplines a run measures: all, one by its name, or a family by the start of its names.
+/// Which disciplines a run measures: all, one by its full name, or all whose names begin with a prefix.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted(Option<String>);
 
 impl Wanted {
-    /// Checks what the user asked for.
+    /// Checks the value of `--only`.
     ///
     /// # Errors
-    /// When no discipline has that name; the message lists them.
+    /// When it is neither a name nor a prefix of one; the message lists all names.
     pub(crate) fn new(only: Option<String>) -> Result<Self, String> {
         let wanted = Self(only);
         if DISCIPLINES.iter().any(|discipline| wanted.has(discipline.name)) {
@@ -164,7 +164,7 @@ impl Wanted {
         ))
     }
 
-    /// Whether this discipline is measured. A full name means itself alone, the start of names all that begin so.
+    /// Whether this discipline is measured. A full name selects only itself, even where it is a prefix of other names.
     pub(crate) fn has(&self, name: &str) -> bool {
         match &self.0 {
             None => true,
@@ -173,7 +173,7 @@ impl Wanted {
         }
     }
 
-    /// Whether any of these is measured.
+    /// Whether any of these disciplines is measured.
     pub(crate) fn has_any(&self, names: &[&str]) -> bool {
         names.iter().any(|name| self.has(name))
     }

@@ -1,5 +1,5 @@
-//! A small HTTP/1.1 client for load: one kept connection, one request at a time, nothing copied that need not be. It
-//! knows no resource, and understands only answers that say how long they are.
+//! A small HTTP/1.1 client that generates load: one keep-alive connection, one request at a time, no needless copies.
+//! Knows no resources, and understands only responses with a content-length.
 
 use std::net::SocketAddr;
 
@@ -8,59 +8,59 @@ use tokio::net::TcpStream;
 
 use crate::Result;
 
-/// Answers beyond this are a mistake.
+/// A response head longer than this many bytes is an error.
 const MAX_HEAD: usize = 16 << 10;
-/// Room for one read.
+/// Free bytes in the buffer before each read.
 const READ: usize = 4 << 10;
 
-/// A kept connection.
+/// A keep-alive connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
-    /// What every head begins with after its first line.
+    /// The headers that all requests have in common.
     head: String,
     request: Vec<u8>,
     read: Vec<u8>,
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer<'a> {
-    /// Its status.
+    /// The HTTP status.
     pub(crate) status: u16,
-    /// Its body.
+    /// The whole body.
     pub(crate) body: &'a [u8],
 }
 
 impl Connection {
-    /// Connects.
+    /// Connects to a server.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// When the connection fails.
     pub(crate) async fn open(address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        // A server without keys answers only those who call it by a loopback name.
+        // A server without keys only answers requests that name it by a loopback name.
         Ok(Self { stream, head: "host: localhost\r\n".into(), request: Vec::new(), read: Vec::new() })
     }
 
-    /// The same, calling with a key.
+    /// Sends this API key with every request.
     #[must_use]
     pub(crate) fn with_key(mut self, key: &str) -> Self {
         self.head.push_str(&format!("authorization: Bearer {key}\r\n"));
         self
     }
 
-    /// Sends a request and waits for all of its answer.
+    /// Sends a request and waits for the whole response.
     ///
     /// # Errors
-    /// When the connection breaks, or the answer is not understood.
+    /// When the connection breaks, or the response is not understood.
     pub(crate) async fn call(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Answer<'_>> {
         self.send(method, path, body).await?;
         self.answer().await
     }
 
-    /// Waits for all of an answer to what was sent.
+    /// Waits for the whole response to the request that was sent.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -78,10 +78,10 @@ impl Connection {
         Ok(Answer { status, body: &self.read[start..start + length] })
     }
 
-    /// The same; any other status than this is an error.
+    /// Like [`Self::call`], but returns the body, and any other status than this one is an error.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// As [`Self::call`], and when the status is another.
     pub(crate) async fn expect(&mut self, status: u16, method: &str, path: &str, body: &[u8]) -> Result<&[u8]> {
         let answer = self.call(method, path, body).await?;
         if answer.status == status {
@@ -91,7 +91,7 @@ impl Connection {
         Err(format!("{method} {path} answered {} instead of {status}: {text}", answer.status).into())
     }
 
-    /// Sends a request and does not wait.
+    /// Sends a request without waiting for the response.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -118,21 +118,21 @@ impl Connection {
     }
 }
 
-/// Status, where the body begins, and how long it is; nothing while the head is incomplete.
+/// Status, offset of the body and length of the body; `None` while the head is incomplete.
 fn head(read: &[u8]) -> Result<Option<(u16, usize, usize)>> {
     let Some(end) = read.windows(4).position(|four| four == b"\r\n\r\n") else {
-        return if read.len() > MAX_HEAD { Err("the answer's head does not end".into()) } else { Ok(None) };
+        return if read.len() > MAX_HEAD { Err("the response head is longer than 16 KiB".into()) } else { Ok(None) };
     };
     let text = std::str::from_utf8(&read[..end])?;
     let mut lines = text.split("\r\n");
     let status =
-        lines.next().and_then(|line| line.split(' ').nth(1)).ok_or("the answer has no status")?.parse::<u16>()?;
+        lines.next().and_then(|line| line.split(' ').nth(1)).ok_or("the response has no status")?.parse::<u16>()?;
     let length =
         lines.filter_map(|line| line.split_once(':')).find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
     let length = match length {
         Some((_, value)) => value.trim().parse::<usize>()?,
         None if status == 204 => 0,
-        None => return Err("the answer does not say how long it is".into()),
+        None => return Err("the response has no content-length".into()),
     };
     Ok(Some((status, end + 4, length)))
 }

@@ -1,4 +1,4 @@
-//! Describes the machine a run was made on: figures mean nothing without it.
+//! Describes the machine that a run was made on, and reads the CPU time of processes. Linux only (`/proc`).
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::Result;
 
-/// The machine, as far as Linux tells.
+/// The machine, as far as `/proc` describes it.
 #[derive(Debug, Clone)]
 pub(crate) struct Machine {
     cpu: String,
@@ -17,8 +17,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Looks at this machine. `folder` is where the databases lie.
-    pub(crate) fn look(folder: &Path) -> Self {
+    /// Reads the description of this machine. `folder` is where the databases are.
+    pub(crate) fn detect(folder: &Path) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {
             let line = text.lines().find(|line| line.starts_with(name))?;
@@ -35,12 +35,12 @@ impl Machine {
         }
     }
 
-    /// One line for a drawing.
+    /// One line for the subtitle of a drawing.
     pub(crate) fn short(&self) -> String {
         format!("{} × {}, {} GiB, Linux {}", self.cores, self.cpu, self.memory_mib.div_ceil(1024), self.kernel)
     }
 
-    /// The header of a report.
+    /// The first line of a report.
     pub(crate) fn header(&self) -> String {
         format!(
             "Machine: {} × {}, {} MiB of memory, Linux {}, databases on {}",
@@ -49,7 +49,7 @@ impl Machine {
     }
 }
 
-/// The type of the file system that a folder lies on: on one that lives in memory, an fsync costs nothing.
+/// The type of the file system that holds a folder. It matters because an fsync costs nothing on one in memory.
 fn filesystem(mounts: &str, folder: &Path) -> String {
     let mount = |line: &'_ str| -> Option<(usize, String)> {
         let mut fields = line.split_whitespace();
@@ -60,19 +60,17 @@ fn filesystem(mounts: &str, folder: &Path) -> String {
     deepest.map_or_else(|| "an unknown file system".into(), |(_, kind)| kind)
 }
 
-/// What a process has used of the processor so far.
+/// The CPU time that a process has used so far, user and system.
 ///
 /// # Errors
-/// When it is gone, or the system does not tell.
+/// When the process is gone, or `/proc` does not have its times.
 pub(crate) fn cpu_time(pid: u32) -> Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name stands in parentheses; user and system time are the 12th and 13th field after it, in hundredths.
+    // The name is in parentheses and may contain spaces. User and system time are the 12th and 13th field after it, in
+    // hundredths of a second.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |index: usize| {
-        fields
-            .get(index)
-            .and_then(|field| field.parse::<u64>().ok())
-            .ok_or("the system does not tell what a process used")
+        fields.get(index).and_then(|field| field.parse::<u64>().ok()).ok_or("no CPU times in /proc/PID/stat")
     };
     Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 10))
 }

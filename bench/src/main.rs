@@ -1,4 +1,5 @@
-//! Measures Tidegate beside the raw limit of the same database, in one run on one machine. This file only wires.
+//! Compares Tidegate with the raw limit of the same database, in one run on one machine. This file parses the command
+//! line and starts the rest.
 
 mod catalogue;
 mod disciplines;
@@ -25,40 +26,40 @@ use disciplines::Bench;
 use machine::Machine;
 use scale::Scale;
 
-// As in the `tidegate` binary: the server that is measured must stand on the same ground.
+// The same allocator as in the `tidegate` binary, since this binary also runs the servers that are measured.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Measures Tidegate beside the raw limit of the same database: ratios of one run on one machine.
+/// Compares Tidegate with the raw limit of the same database: ratios of one run on one machine.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate-bench")]
 struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Measure only this discipline, or all whose names begin so.
+    /// Measure only this discipline, or all whose names begin with NAME.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Take a quick look: smaller counts, three runs of each side, at most two minutes in all.
+    /// Smaller counts and three runs of each side: a few minutes in all, for an impression only.
     #[arg(long)]
     quick: bool,
-    /// Write the results as JSON.
+    /// Write the results as a JSON file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw the results as SVG.
+    /// Draw the results as an SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// The child process that measures memory is started with this.
+    /// Internal: run as the child process whose memory is measured, on the database at this address.
     #[arg(long, hide = true)]
     memory_child: Option<String>,
-    /// How many events pass through it.
+    /// Internal: how many events that child publishes and ends.
     #[arg(long, hide = true, default_value_t = 0)]
     memory_events: usize,
-    /// The child process that is a server is started with this: a database, or `floor`.
+    /// Internal: run as a server child over the database at this address, or as the `floor`.
     #[arg(long, hide = true)]
     serve_child: Option<String>,
-    /// It lets in only those who have a key.
+    /// Internal: the server child requires API keys.
     #[arg(long, hide = true)]
     serve_keys: bool,
 }
@@ -72,12 +73,13 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    // A warning of the library explains an odd number. Where clients list too much, each refusal would be one.
+    // Warnings of the library explain odd results. The server with keys gets many list requests that it refuses, and
+    // would log a warning for each.
     let level = if args.serve_keys { LevelFilter::ERROR } else { LevelFilter::WARN };
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level).init();
     match run(args).await {
         Ok(true) => ExitCode::SUCCESS,
-        // What was measured has been printed.
+        // The results are printed already.
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("tidegate-bench: {error}");
@@ -102,7 +104,7 @@ async fn measure(args: Args) -> Result<()> {
     }
     let wanted = Wanted::new(args.only)?;
     let bench = Bench::new(if args.quick { Scale::QUICK } else { Scale::FULL }, wanted)?;
-    let machine = Machine::look(bench.folder());
+    let machine = Machine::detect(bench.folder());
     println!("{}", machine.header());
     if let Some(server) = bench.started_server() {
         println!("{}", server.describe().await?);

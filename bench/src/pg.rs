@@ -1,12 +1,12 @@
-//! The private PostgreSQL server of a run, its settings, and a fresh database per measurement. Knows no discipline.
+//! The private PostgreSQL server of a run, its settings, and a fresh database per measurement. Knows no disciplines.
 
 use tidegate_testing::{PgServer, PgSettings, drop_database};
 use tokio_postgres::{Client, NoTls};
 
 use crate::Result;
 
-/// What both sides run under. Durability is that of a careful production server; the rest keeps checkpoints and
-/// background work from falling into one measurement and not into the next.
+/// The settings for both sides. Durability is that of a careful production server; the others keep checkpoints and
+/// background work from disturbing one measurement and not the next.
 const SETTINGS: [(&str, &str); 8] = [
     ("synchronous_commit", "on"),
     ("full_page_writes", "on"),
@@ -14,17 +14,17 @@ const SETTINGS: [(&str, &str); 8] = [
     ("checkpoint_timeout", "15min"),
     ("jit", "off"),
     ("shared_preload_libraries", "pg_stat_statements"),
-    // Counting costs a little; the disciplines that count pages switch it on for their own databases.
+    // Tracking costs a little. The disciplines that count pages switch it on for their own databases.
     ("pg_stat_statements.track", "none"),
     ("pg_stat_statements.save", "off"),
 ];
 
-/// A running server.
+/// A running PostgreSQL server.
 #[derive(Debug)]
 pub(crate) struct Server(PgServer);
 
 impl Server {
-    /// Starts one with the settings of all measurements.
+    /// Starts a server with the settings of all measurements.
     ///
     /// # Errors
     /// When PostgreSQL is not installed or does not start.
@@ -40,24 +40,24 @@ impl Server {
         Ok(Self(PgServer::start(settings)?))
     }
 
-    /// A new, empty database after a checkpoint, so that no measurement pays for what an earlier one wrote.
+    /// Creates an empty database, after a checkpoint, so that no measurement pays for the writes of an earlier one.
     ///
     /// # Errors
-    /// When the server refuses.
+    /// When the checkpoint fails.
     pub(crate) async fn database(&self) -> Result<Database> {
         self.checkpoint().await?;
         Ok(Database { url: self.0.create_database() })
     }
 
-    /// Writes out everything that is dirty.
+    /// Writes all dirty pages to disk.
     ///
     /// # Errors
-    /// When the server refuses.
+    /// When the checkpoint fails.
     pub(crate) async fn checkpoint(&self) -> Result<()> {
         Ok(connect(&self.0.url("postgres")).await?.batch_execute("CHECKPOINT").await?)
     }
 
-    /// Version and settings for the header of a report.
+    /// The version and the settings that matter, for the header of a report.
     ///
     /// # Errors
     /// When the server does not answer.
@@ -83,40 +83,40 @@ impl Server {
     }
 }
 
-/// One database of a server; removed when dropped.
+/// One database of the server; dropped together with this value.
 #[derive(Debug)]
 pub(crate) struct Database {
-    /// How to reach it.
+    /// The connection URL.
     pub(crate) url: String,
 }
 
 impl Database {
-    /// A connection to it.
+    /// Opens a connection.
     ///
     /// # Errors
-    /// When the server refuses.
+    /// When the server cannot be reached.
     pub(crate) async fn connect(&self) -> Result<Client> {
         connect(&self.url).await
     }
 
-    /// Settles what was filled in before a measurement: statistics, hint bits and the visibility map are up to date, so
-    /// that autovacuum does not do it in the middle of one side's run.
+    /// Brings statistics, hint bits and the visibility map up to date after the tables were filled, so that autovacuum
+    /// does not do it during one side's measurement.
     ///
     /// # Errors
-    /// When the server refuses.
-    pub(crate) async fn settle(&self) -> Result<()> {
+    /// When the statement fails.
+    pub(crate) async fn vacuum(&self) -> Result<()> {
         Ok(self.connect().await?.batch_execute("VACUUM ANALYZE").await?)
     }
 }
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // The whole server is thrown away in the end; this only keeps the disk from filling up before.
+        // The server is removed at the end, so an error does not matter. Until then this saves disk space.
         let _ = drop_database(&self.url);
     }
 }
 
-/// A connection whose background half ends with it.
+/// Connects; the task that drives the connection ends when the client is dropped.
 async fn connect(url: &str) -> Result<Client> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     tokio::spawn(connection);

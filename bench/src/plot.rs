@@ -1,10 +1,10 @@
-//! Draws the results as one SVG: a bar per discipline on a logarithmic scale where 1 is what must be reached and further
-//! right is always better. Knows nothing of how they were measured.
+//! Draws the results as one SVG: a bar per discipline on a logarithmic scale where 1 is `must` and further right is
+//! always better. Knows nothing of how they were measured.
 
 use std::fmt::Write as _;
 
 use crate::catalogue::Better;
-use crate::report::{Outcome, Verdict};
+use crate::report::{Measured, Verdict};
 
 const WIDTH: f64 = 1280.0;
 const LEFT: f64 = 400.0;
@@ -12,12 +12,12 @@ const RIGHT: f64 = 980.0;
 const TOP: f64 = 118.0;
 const ROW: f64 = 38.0;
 const BAR: f64 = 18.0;
-/// The scale runs from a quarter of what must be reached to eight times as good.
+/// The ends of the scale: from a quarter as good as `must` to eight times as good.
 const LOW: f64 = 0.25;
 const HIGH: f64 = 8.0;
 
 /// The whole drawing. `subtitle` names the machine.
-pub(crate) fn svg(outcomes: &[Outcome], subtitle: &str) -> String {
+pub(crate) fn svg(outcomes: &[Measured], subtitle: &str) -> String {
     let bottom = TOP + ROW * outcomes.len() as f64;
     let height = bottom + 58.0;
     let mut out = String::new();
@@ -46,19 +46,19 @@ pub(crate) fn svg(outcomes: &[Outcome], subtitle: &str) -> String {
     out
 }
 
-/// How many times as good as it must be.
-fn score(outcome: &Outcome) -> f64 {
+/// How many times as good as `must` the result is.
+fn score(outcome: &Measured) -> f64 {
     against_must(outcome, outcome.judged())
 }
 
-fn against_must(outcome: &Outcome, value: f64) -> f64 {
+fn against_must(outcome: &Measured, value: f64) -> f64 {
     match outcome.better {
         Better::Higher => value / outcome.must,
         Better::Lower => outcome.must / value,
     }
 }
 
-/// Where a score lies; what is off the scale, or not a number, lies at its edge.
+/// The horizontal position of a score. Scores off the scale are drawn at its ends, NaN at the low one.
 fn x(score: f64) -> f64 {
     let score = if score.is_nan() { LOW } else { score.clamp(LOW, HIGH) };
     LEFT + (RIGHT - LEFT) * (score / LOW).log2() / (HIGH / LOW).log2()
@@ -90,11 +90,11 @@ fn grid(out: &mut String, bottom: f64) {
     }
 }
 
-fn row(out: &mut String, outcome: &Outcome, top: f64) {
+fn row(out: &mut String, outcome: &Measured, top: f64) {
     let middle = top + ROW / 2.0 - 3.0;
     text(out, LEFT - 14.0, middle - 1.0, 13.0, "end", "#16202c", "600", outcome.name);
     text(out, LEFT - 14.0, middle + 13.0, 10.0, "end", "#5b6775", "400", &escape(outcome.what()));
-    // Bars start at the mark of what must be reached: left of it is worse, right of it better.
+    // Bars start at `must`: to the left is worse, to the right is better.
     let (from, to) = (x(1.0), x(score(outcome)));
     let (left, width) = (from.min(to), (from - to).abs().max(2.0));
     rect(out, left, middle - BAR / 2.0, width, BAR, colour(outcome.verdict()));
@@ -149,7 +149,7 @@ mod tests {
     use crate::report::tests::samples;
     use crate::runner::Pair;
 
-    /// Checks that elements close in order and that no bare `&` or number that is not one is left.
+    /// Checks that elements close in order, `&` is escaped, and no number is NaN or infinite.
     fn check_well_formed(svg: &str) {
         assert!(!svg.contains("NaN") && !svg.contains("inf\""), "{svg}");
         let mut open = Vec::new();
@@ -190,7 +190,7 @@ mod tests {
     fn odd_numbers_stay_on_the_scale() {
         let drain = discipline("postgres_drain").unwrap();
         for (ours, baseline) in [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (1e9, 1.0)] {
-            let outcome = Outcome::beside(drain, Pair { ours: vec![ours], baseline: vec![baseline] });
+            let outcome = Measured::beside(drain, Pair { ours: vec![ours], baseline: vec![baseline] });
             let at = x(score(&outcome));
             assert!((LEFT..=RIGHT).contains(&at), "{ours} / {baseline} lies at {at}");
             check_well_formed(&svg(&[outcome], "x"));
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn right_is_better() {
         let outcome = |name: &str, ours: f64| {
-            Outcome::beside(discipline(name).unwrap(), Pair { ours: vec![ours], baseline: vec![1.0] })
+            Measured::beside(discipline(name).unwrap(), Pair { ours: vec![ours], baseline: vec![1.0] })
         };
         let place = |name: &str, ours: f64| x(score(&outcome(name, ours)));
         assert!(place("postgres_drain", 2.0) > place("postgres_drain", 1.0));

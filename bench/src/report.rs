@@ -1,4 +1,4 @@
-//! What a run found: the verdicts, the table for people and the JSON for machines. Measures nothing.
+//! The results of a run: whether each meets its limits, the printed table and the JSON. Measures nothing.
 
 use std::fmt::Write as _;
 
@@ -9,28 +9,28 @@ use crate::runner::{Pair, median, short};
 
 /// The result of one discipline. The first nine fields are the stable part of the JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Outcome {
+pub(crate) struct Measured {
     /// The discipline's stable name.
     pub(crate) name: &'static str,
-    /// The median of the runs.
+    /// The median of `runs`.
     pub(crate) value: f64,
-    /// What it is counted in.
+    /// The unit of the value.
     pub(crate) unit: &'static str,
-    /// The median of the baseline's runs, where there is one.
+    /// The median of `baseline_runs`; `None` where there is no baseline.
     pub(crate) baseline: Option<f64>,
     /// `value / baseline`; `value / must` where there is no baseline.
     pub(crate) ratio: f64,
-    /// Which way is better.
+    /// Whether higher or lower is better.
     pub(crate) better: Better,
-    /// What has to be reached: by the ratio, or by the value where there is no baseline.
+    /// The limit that has to be met: by the ratio, or by the value where there is no baseline.
     pub(crate) must: f64,
-    /// What is hoped for.
+    /// The limit that is aimed at, for the same figure as `must`.
     pub(crate) aim: f64,
     /// The single measurements.
     pub(crate) runs: Vec<f64>,
-    /// The baseline's single measurements.
+    /// The single measurements of the baseline.
     pub(crate) baseline_runs: Vec<f64>,
-    /// Figures on the side.
+    /// Additional figures, one line each.
     pub(crate) notes: Vec<String>,
     #[serde(skip)]
     what: &'static str,
@@ -38,19 +38,19 @@ pub(crate) struct Outcome {
     judge: Judge,
 }
 
-/// How a result stands to its promise.
+/// Which of its limits a result meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The aim is reached.
+    /// Meets `aim`, and so `must`.
     Aim,
-    /// What must be reached is.
+    /// Meets `must` only.
     Must,
-    /// It is not.
+    /// Meets neither.
     Missed,
 }
 
-impl Outcome {
-    /// A result that is compared with a baseline of the same run.
+impl Measured {
+    /// A result with a baseline that was measured in the same run.
     pub(crate) fn beside(discipline: &'static Discipline, pair: Pair) -> Self {
         let (value, baseline) = (median(&pair.ours), median(&pair.baseline));
         let mut outcome = Self::new(discipline, value, pair.ours);
@@ -60,7 +60,7 @@ impl Outcome {
         outcome
     }
 
-    /// A result that stands for itself.
+    /// A result without a baseline.
     pub(crate) fn absolute(discipline: &'static Discipline, runs: Vec<f64>) -> Self {
         Self::new(discipline, median(&runs), runs)
     }
@@ -83,14 +83,14 @@ impl Outcome {
         }
     }
 
-    /// Adds a figure on the side.
+    /// Adds an additional figure.
     #[must_use]
     pub(crate) fn note(mut self, note: impl Into<String>) -> Self {
         self.notes.push(note.into());
         self
     }
 
-    /// What the promise is compared with.
+    /// The figure that `must` and `aim` are compared with.
     pub(crate) fn judged(&self) -> f64 {
         match self.judge {
             Judge::Ratio => self.ratio,
@@ -98,7 +98,7 @@ impl Outcome {
         }
     }
 
-    /// How it stands to its promise. Something that could not be computed is missed.
+    /// Which limits the result meets. A result that is not a number meets none.
     pub(crate) fn verdict(&self) -> Verdict {
         let judged = self.judged();
         let reaches = |mark: f64| match self.better {
@@ -119,7 +119,7 @@ impl Outcome {
         self.what
     }
 
-    /// What is judged, with its unit, for people.
+    /// The figure that `must` and `aim` are compared with, as text with its unit.
     pub(crate) fn judged_text(&self) -> String {
         match self.judge {
             _ if !self.judged().is_finite() => "-".into(),
@@ -128,7 +128,7 @@ impl Outcome {
         }
     }
 
-    /// A mark (must or aim) as it is written beside the result.
+    /// A limit (`must` or `aim`) as text, with its direction.
     pub(crate) fn mark_text(&self, mark: f64) -> String {
         let sign = if self.better == Better::Higher { '≥' } else { '≤' };
         match self.judge {
@@ -150,12 +150,12 @@ impl Verdict {
 }
 
 /// The results as JSON: a list of objects.
-pub(crate) fn json(outcomes: &[Outcome]) -> crate::Result<String> {
+pub(crate) fn json(outcomes: &[Measured]) -> crate::Result<String> {
     Ok(serde_json::to_string_pretty(outcomes)? + "\n")
 }
 
-/// The results as a table, with the figures on the side below it.
-pub(crate) fn table(outcomes: &[Outcome]) -> String {
+/// The results as a table, followed by all notes.
+pub(crate) fn table(outcomes: &[Measured]) -> String {
     let head = ["discipline", "value", "unit", "baseline", "ratio", "must", "aim", "spread", "verdict"];
     let mut rows = vec![head.map(str::to_owned)];
     rows.extend(outcomes.iter().map(row));
@@ -165,7 +165,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
     for (index, row) in rows.iter().enumerate() {
         let mut line = String::new();
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            // Names and words are flush left, numbers flush right.
+            // Text is flush left, numbers are flush right.
             let _ = match column {
                 0 | 2 | 8 => write!(line, "{cell:<width$}  "),
                 _ => write!(line, "{cell:>width$}  "),
@@ -188,7 +188,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
     text
 }
 
-fn row(outcome: &Outcome) -> [String; 9] {
+fn row(outcome: &Measured) -> [String; 9] {
     let ratio = match outcome.judge {
         Judge::Ratio => format!("{:.2}×", outcome.ratio),
         Judge::Value => format!("{:.2} of must", outcome.ratio),
@@ -206,7 +206,7 @@ fn row(outcome: &Outcome) -> [String; 9] {
     ]
 }
 
-/// How far the single measurements lie around their median: what a ratio can be trusted to.
+/// The largest deviation of a single measurement from the median: the precision that a ratio can be trusted to.
 fn spread(runs: &[f64]) -> String {
     let middle = median(runs);
     let far = runs.iter().map(|run| (run / middle - 1.0).abs()).fold(0.0, f64::max);
@@ -218,19 +218,19 @@ pub(crate) mod tests {
     use super::*;
     use crate::catalogue::{DISCIPLINES, discipline};
 
-    pub(crate) fn samples() -> Vec<Outcome> {
+    pub(crate) fn samples() -> Vec<Measured> {
         let one = |discipline: &'static Discipline| match discipline.judge {
             Judge::Ratio => {
                 let ours = vec![90.0 * discipline.aim, 100.0 * discipline.aim, 140.0 * discipline.aim];
-                Outcome::beside(discipline, Pair { ours, baseline: vec![100.0; 3] })
+                Measured::beside(discipline, Pair { ours, baseline: vec![100.0; 3] })
             }
-            Judge::Value => Outcome::absolute(discipline, vec![discipline.must]).note("half of it is publish"),
+            Judge::Value => Measured::absolute(discipline, vec![discipline.must]).note("half of it is publish"),
         };
         DISCIPLINES.iter().map(one).collect()
     }
 
-    fn beside(name: &str, ours: f64, baseline: f64) -> Outcome {
-        Outcome::beside(discipline(name).unwrap(), Pair { ours: vec![ours], baseline: vec![baseline] })
+    fn beside(name: &str, ours: f64, baseline: f64) -> Measured {
+        Measured::beside(discipline(name).unwrap(), Pair { ours: vec![ours], baseline: vec![baseline] })
     }
 
     #[test]
@@ -243,7 +243,8 @@ pub(crate) mod tests {
         assert_eq!(beside(flat, 1.5, 1.0).verdict(), Verdict::Must);
         assert_eq!(beside(flat, 1.6, 1.0).verdict(), Verdict::Missed);
         assert_eq!(beside(flat, 0.0, 0.0).verdict(), Verdict::Missed, "nothing measured is not a pass");
-        let wal = |value| Outcome::absolute(discipline("postgres_wal_bytes_per_event").unwrap(), vec![value]).verdict();
+        let wal =
+            |value| Measured::absolute(discipline("postgres_wal_bytes_per_event").unwrap(), vec![value]).verdict();
         assert_eq!([wal(900.0), wal(1600.0), wal(1601.0)], [Verdict::Aim, Verdict::Must, Verdict::Missed]);
     }
 

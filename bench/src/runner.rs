@@ -1,19 +1,20 @@
-//! Runs ours and the baseline in turns and condenses what they measured. Knows nothing of databases or of printing.
+//! Runs Tidegate and the baseline in turns, and has the statistics and number formats of all disciplines. Knows nothing
+//! of databases or reports.
 
 use std::time::Duration;
 
 use crate::Result;
 
-/// Single measurements of both sides, in the order they were made.
+/// The single measurements of both sides, in the order they were made.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Pair {
-    /// Tidegate.
+    /// Measurements of Tidegate.
     pub(crate) ours: Vec<f64>,
-    /// What it is compared with.
+    /// Measurements of the baseline.
     pub(crate) baseline: Vec<f64>,
 }
 
-/// Runs both sides `runs` times in turns (A B A B …), so that a slow minute of the machine falls on both.
+/// Runs both sides `runs` times in turns (A B A B …), so that a slow minute of the machine affects both.
 ///
 /// # Errors
 /// The first error of either side.
@@ -25,18 +26,18 @@ pub(crate) async fn interleave(
 ) -> Result<Pair> {
     let mut pair = Pair::default();
     for run in 1..=runs {
-        let (value, beside) = (ours().await?, baseline().await?);
-        progress(&format!("{name} {run}/{runs}: {} vs {}", short(value), short(beside)));
-        pair.ours.push(value);
-        pair.baseline.push(beside);
+        let (ours, baseline) = (ours().await?, baseline().await?);
+        progress(&format!("{name} {run}/{runs}: {} vs {}", short(ours), short(baseline)));
+        pair.ours.push(ours);
+        pair.baseline.push(baseline);
     }
     Ok(pair)
 }
 
-/// Runs these at once, each as a task of its own, and waits for all.
+/// Runs all futures concurrently, each in its own task, and waits for all.
 ///
 /// # Errors
-/// The first error among them.
+/// The first error of any of them; the others are aborted.
 pub(crate) async fn at_once<F>(work: impl IntoIterator<Item = F>) -> Result<()>
 where
     F: Future<Output = Result<()>> + Send + 'static,
@@ -48,12 +49,12 @@ where
     Ok(())
 }
 
-/// Says on standard error what is going on: full runs take a while.
+/// Writes a line of progress to standard error.
 pub(crate) fn progress(line: &str) {
     eprintln!("  {line}");
 }
 
-/// The middle one; the mean of the middle two of an even number. NaN of nothing.
+/// The median: of an even number of values the mean of the middle two, of none NaN.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -65,12 +66,12 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Things per second.
+/// Count per second.
 pub(crate) fn rate(count: usize, took: Duration) -> f64 {
     count as f64 / took.as_secs_f64().max(1e-9)
 }
 
-/// A number with about three figures that matter, as people read it.
+/// Formats a number with about three significant digits; `-` if it is not finite.
 pub(crate) fn short(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {

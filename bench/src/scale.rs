@@ -1,8 +1,8 @@
-//! How much a run does: the full measure, or a quick look.
+//! Counts and durations of a full and of a quick run, and the payload of all events.
 
 use std::time::Duration;
 
-/// Entries of one batch, on both sides of every discipline that works in batches.
+/// Entries per batch, on both sides of every discipline that works in batches.
 pub(crate) const BATCH: usize = 1_000;
 /// Concurrent callers of the batched PostgreSQL disciplines, on both sides.
 pub(crate) const CALLERS: usize = 2;
@@ -10,19 +10,19 @@ pub(crate) const CALLERS: usize = 2;
 pub(crate) const PUBLISHERS: usize = 64;
 /// Connections on which the baseline inserts single rows.
 pub(crate) const RAW_CONNECTIONS: usize = 32;
-/// Entries of one claim where its cost is looked at.
+/// Entries per claim where the cost of a claim is measured.
 pub(crate) const CLAIM: usize = 100;
-/// Bytes of a payload, except where memory is measured.
+/// Bytes per payload, except where memory is measured.
 pub(crate) const PAYLOAD: usize = 200;
 
 /// Connections to a server under load.
 pub(crate) const CONNECTIONS: usize = 64;
-/// Events of one request, where requests carry many.
+/// Events per request, where a request carries several.
 pub(crate) const REQUEST: usize = 100;
 /// Subscribers that wait at once.
 pub(crate) const LONG_POLLS: usize = 2_000;
 
-/// Counts of a run.
+/// The counts and durations of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
     /// Runs of each side.
@@ -31,50 +31,52 @@ pub(crate) struct Scale {
     pub(crate) drain: usize,
     /// Events that are published in batches.
     pub(crate) publish_many: usize,
-    /// How long events are published one by one: a count would take ages where an fsync is slow.
+    /// How long events are published one by one. A fixed count would take too long where an fsync is slow.
     pub(crate) publish_single: Duration,
     /// Events of the whole cycle on SQLite.
     pub(crate) cycle: usize,
-    /// The small backlog that claims are compared with.
+    /// Entries of the small backlog.
     pub(crate) backlog_small: usize,
-    /// The large one.
+    /// Entries of the large backlog.
     pub(crate) backlog_large: usize,
-    /// Delayed entries, or entries of foreign types, in front.
+    /// Delayed entries, or entries of foreign types, that were published before those that are claimed.
     pub(crate) in_front: usize,
-    /// Queues of 1,000 lanes each, and entries that are leased.
+    /// Queues with 1,000 lanes each.
     pub(crate) lane_queues: usize,
+    /// Leased entries that were published before those that are claimed.
     pub(crate) leased: usize,
-    /// Claims of one run.
+    /// Claims per run.
     pub(crate) claims: usize,
-    /// How long the snapshot is held open, and how long the run without it takes.
+    /// How long the snapshot is held open; the run without it takes as long.
     pub(crate) held: Duration,
-    /// Events whose WAL is weighed.
+    /// Events whose write-ahead log is measured.
     pub(crate) wal: usize,
-    /// Events of 1 KiB that pass through memory.
+    /// Events of 1 KiB that are published and ended while memory is measured.
     pub(crate) memory: usize,
-    /// Events whose way to the handler is timed, in one run.
+    /// Events per run whose latency from publish to handler or subscriber is measured.
     pub(crate) latency: usize,
     /// Log rows that a projection reads.
     pub(crate) projection: usize,
-    /// Runs of the disciplines that mostly wait.
+    /// Runs of the wake-up and idle disciplines, which mostly wait.
     pub(crate) wakes: usize,
-    /// How long an idle manager is watched.
+    /// How long the CPU use of an idle manager or server is measured.
     pub(crate) idle: Duration,
-    /// How long a server is under load.
+    /// How long a server is under load, per run.
     pub(crate) serve: Duration,
     /// Waiting events among which ten have the rare tag.
     pub(crate) rare: usize,
     /// Waiting events that share the hot tag.
     pub(crate) hot: usize,
-    /// Ended events that are listed, and requests for each kind of list.
+    /// Ended events that are listed.
     pub(crate) listed: usize,
+    /// Requests for each kind of list.
     pub(crate) lists: usize,
-    /// Events among which clients list while others publish.
+    /// Events in the database where some clients list while others publish.
     pub(crate) list_load: usize,
 }
 
 impl Scale {
-    /// What results are kept of.
+    /// For results that are kept.
     pub(crate) const FULL: Self = Self {
         runs: 5,
         drain: 200_000,
@@ -102,7 +104,7 @@ impl Scale {
         list_load: 300_000,
     };
 
-    /// A look that takes less than two minutes.
+    /// For an impression within a few minutes.
     pub(crate) const QUICK: Self = Self {
         runs: 3,
         drain: 40_000,

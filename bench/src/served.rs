@@ -1,5 +1,5 @@
-//! Servers in processes of their own: Tidegate's over a database, and the floor, a bare handler that parses and answers
-//! the same JSON and keeps nothing. A child serves until its standard input ends, so it never outlives the run.
+//! Servers in child processes: Tidegate's over a database, and the floor, bare handlers that parse and return the same
+//! JSON and store nothing. A child serves until its standard input ends, so it never outlives the benchmark.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -22,31 +22,31 @@ use tokio::process::{Child, Command};
 use crate::Result;
 use crate::scale::{PAYLOAD, payload};
 
-/// What the floor is asked for by.
+/// The value of `--serve-child` that starts the floor instead of a server over a database.
 pub(crate) const FLOOR: &str = "floor";
 const NOW: &str = "2025-12-24T10:30:00.123456Z";
 
-/// A server that runs; it ends when this is dropped.
+/// A running server process; killed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Served {
-    /// Where it listens.
+    /// The address it listens on.
     pub(crate) address: SocketAddr,
     child: Child,
 }
 
 impl Served {
-    /// Starts a server over this database, or the floor.
+    /// Starts a server over the database at this address, or the floor ([`FLOOR`]).
     ///
     /// # Errors
-    /// When it does not come up.
+    /// When it does not start.
     pub(crate) async fn start(what: &str) -> Result<Self> {
         Self::spawn(&["--serve-child", what]).await
     }
 
-    /// The same, letting in only those who have a key.
+    /// Starts a server that requires API keys.
     ///
     /// # Errors
-    /// When it does not come up.
+    /// When it does not start.
     pub(crate) async fn start_with_keys(what: &str) -> Result<Self> {
         Self::spawn(&["--serve-child", what, "--serve-keys"]).await
     }
@@ -58,54 +58,54 @@ impl Served {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
-        let out = child.stdout.take().ok_or("the server has no output")?;
+        let out = child.stdout.take().ok_or("the server's standard output is not piped")?;
         let line = BufReader::new(out).lines().next_line().await?;
-        let address = line.ok_or("the server did not say where it listens")?.parse()?;
+        let address = line.ok_or("the server exited before it printed its address")?.parse()?;
         Ok(Self { address, child })
     }
 
-    /// Its resident memory now, in MiB.
+    /// The resident memory of the process now, in MiB.
     ///
     /// # Errors
-    /// When it is gone, or the system does not tell.
+    /// When the process has exited, or `/proc` does not have the figure.
     pub(crate) fn resident(&self) -> Result<f64> {
         let pid = self.pid()?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no resident memory is told")?;
-        let kib: f64 = line.split_whitespace().next().ok_or("no resident memory is told")?.parse()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS in /proc/PID/status")?;
+        let kib: f64 = line.split_whitespace().next().ok_or("no VmRSS in /proc/PID/status")?.parse()?;
         Ok(kib / 1024.0)
     }
 
-    /// The number of its process.
+    /// The process id.
     ///
     /// # Errors
-    /// When it is gone.
+    /// When the process has exited.
     pub(crate) fn pid(&self) -> Result<u32> {
-        self.child.id().ok_or_else(|| "the server is gone".into())
+        self.child.id().ok_or_else(|| "the server has exited".into())
     }
 
-    /// Lets it end properly.
+    /// Shuts the server down gracefully and waits for it.
     ///
     /// # Errors
-    /// When it does not.
+    /// When it exits with an error.
     pub(crate) async fn stop(mut self) -> Result<()> {
         drop(self.child.stdin.take());
         let status = self.child.wait().await?;
-        if status.success() { Ok(()) } else { Err(format!("the server ended with {status}").into()) }
+        if status.success() { Ok(()) } else { Err(format!("the server exited with {status}").into()) }
     }
 }
 
-/// What the child does.
+/// The main function of the child process. Prints the address as soon as it listens.
 ///
 /// # Errors
-/// When it cannot serve.
+/// When the database cannot be opened or the server fails.
 pub(crate) async fn child(what: &str, keys: bool) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     if what == FLOOR {
         println!("{address}");
         let listener = listener.tap_io(|stream| {
-            let _ = stream.set_nodelay(true); // a missing option costs time only
+            let _ = stream.set_nodelay(true); // without it the floor is only slower
         });
         tokio::select! {
             served = axum::serve(listener, floor()?).into_future() => served?,
@@ -115,7 +115,7 @@ pub(crate) async fn child(what: &str, keys: bool) -> Result<()> {
     }
     let mut options = Options::default();
     options.auth.required = keys;
-    options.metrics = Metrics::install(); // as `tidegate serve` does: counting is part of the cost
+    options.metrics = Metrics::install(); // as in `tidegate serve`, since metrics are part of the cost
     let queue = EventQueue::open(what).await?;
     let server = Server::new(queue.clone(), options)?;
     println!("{address}");
@@ -125,11 +125,11 @@ pub(crate) async fn child(what: &str, keys: bool) -> Result<()> {
 }
 
 async fn input_ends() {
-    // A broken input is an end too.
+    // An error of the input counts as its end.
     let _ = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await;
 }
 
-/// The handlers that do nothing but JSON.
+/// Handlers that only parse and write JSON.
 fn floor() -> Result<Router> {
     let payload: Arc<RawValue> = RawValue::from_string(payload(PAYLOAD))?.into();
     let router = Router::new()

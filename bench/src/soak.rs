@@ -1,6 +1,7 @@
-//! A long run at a steady rate: publish, work, fail, redrive and forget, while memory, sizes and latency are written down.
-//! With retention on, none of them may keep rising.
+//! A long run at a steady rate: publish, complete, fail, redrive and remove by retention, while memory, sizes and
+//! latency are sampled. Since retention is on, none of them may keep rising.
 
+mod database;
 mod figures;
 mod load;
 mod plain;
@@ -17,19 +18,20 @@ use clap::ValueEnum;
 use tidegate::EventQueue;
 use tidegate_testing::{PgServer, PgSettings};
 
-use self::figures::{Database, Sample};
+use self::database::Database;
+use self::figures::Sample;
 use self::load::Load;
 use crate::Result;
 use crate::machine::Machine;
 use crate::runner::progress;
 
-/// What `soak` is given.
+/// The arguments of `soak`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// How long.
+    /// Length of the run in minutes.
     #[arg(long, default_value_t = 30.0)]
     minutes: f64,
-    /// On which database.
+    /// The database to run on.
     #[arg(long, value_enum, default_value_t = Kind::Postgres)]
     database: Kind,
     /// Events published per second.
@@ -52,7 +54,7 @@ enum Kind {
     Postgres,
 }
 
-/// Runs it; whether nothing kept rising.
+/// Runs the soak and prints the result; true when no series kept rising.
 ///
 /// # Errors
 /// When the load itself fails, or the results cannot be written.
@@ -62,19 +64,20 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<bool> {
     let (database, _server) = match arguments.database {
         Kind::Sqlite => (Database::Sqlite(folder.path().join("events.db")), None),
         Kind::Postgres => {
-            // A log that is as long as it will ever be after a few minutes.
+            // With these settings the write-ahead log reaches its full size within a few minutes.
             let extra = [("max_wal_size", "128MB"), ("min_wal_size", "128MB"), ("checkpoint_timeout", "30s")];
             let extra = extra.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
             let server = PgServer::start(PgSettings { extra, ..PgSettings::default() })?;
             (Database::Postgres(server.create_database()), Some(server))
         }
     };
-    let machine = Machine::look(folder.path());
+    let machine = Machine::detect(folder.path());
     println!("{}", machine.header());
     let queue = EventQueue::builder().open(database.address()).await?;
     let load = Arc::new(Load::new(queue.clone(), arguments.rate, Duration::from_secs(arguments.retention)));
     let database = Arc::new(database);
-    let working = tokio::spawn(Arc::clone(&load).run(Arc::clone(&database)));
+    let commits = plain::run(Arc::clone(&load), Arc::clone(&database));
+    let working = tokio::spawn(Arc::clone(&load).run(commits));
     let samples = watch(arguments, &load, &database).await;
     load.stop.store(true, Ordering::Relaxed);
     working.await??;
@@ -85,23 +88,23 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<bool> {
     let judged = verdict::judge(&samples);
     print!("{}", verdict::table(&judged));
     let holds = judged.iter().all(|series| series.holds);
-    println!("{}", if holds { "nothing keeps rising" } else { "RISES" });
+    println!("{}", if holds { "nothing keeps rising" } else { "at least one series keeps rising" });
     Ok(holds)
 }
 
-/// Starts this process again with an allocator that asks for no huge pages. The kernel goes through a heap of small pages about
-/// every eleven minutes and makes huge ones of them, used or not: resident memory then rises by some MiB at once, though
+/// Executes this program again with an allocator that asks for no huge pages. About every eleven minutes the kernel
+/// merges small pages of a heap into huge ones, used or not: resident memory then rises by some MiB at once, though
 /// nothing was allocated.
 fn without_huge_pages() -> Result<()> {
-    const ASKS: &str = "MIMALLOC_ALLOW_THP";
-    if std::env::var_os(ASKS).is_some() {
+    const VARIABLE: &str = "MIMALLOC_ALLOW_THP";
+    if std::env::var_os(VARIABLE).is_some() {
         return Ok(());
     }
     let mut again = std::process::Command::new(std::env::current_exe()?);
-    Err(again.args(std::env::args_os().skip(1)).env(ASKS, "0").exec().into())
+    Err(again.args(std::env::args_os().skip(1)).env(VARIABLE, "0").exec().into())
 }
 
-/// Takes a sample whenever one is due.
+/// Takes a sample at every interval until the run is over, or the load fails.
 async fn watch(arguments: &Arguments, load: &Load, database: &Database) -> Result<Vec<Sample>> {
     let begun = Instant::now();
     let length = Duration::from_secs_f64(arguments.minutes * 60.0);
@@ -118,11 +121,11 @@ async fn watch(arguments: &Arguments, load: &Load, database: &Database) -> Resul
 }
 
 fn write(out: &Path, samples: &[Sample], title: &str, machine: &str) -> Result<()> {
-    let beside = |ending: &str| {
+    let with_ending = |ending: &str| {
         let mut name = out.as_os_str().to_owned();
         name.push(ending);
         PathBuf::from(name)
     };
-    std::fs::write(beside(".csv"), figures::csv(samples))?;
-    Ok(std::fs::write(beside(".svg"), plot::svg(samples, title, machine))?)
+    std::fs::write(with_ending(".csv"), figures::csv(samples))?;
+    Ok(std::fs::write(with_ending(".svg"), plot::svg(samples, title, machine))?)
 }

@@ -1,4 +1,4 @@
-//! Tidegate's side of the disciplines: opening a queue, filling it, working it off. Only public calls are used.
+//! Tidegate's side of the disciplines: filling a queue and working it off. Uses only the public API.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::scale::{BATCH, CALLERS, payload};
 
 /// The type of every event that is meant to be claimed.
 pub(crate) const TYPE: &str = "bench";
-/// How long consumers wait for more before a run counts as broken.
+/// How long a consumer may get nothing before the run fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An event of the usual type with a JSON payload of this many bytes; clones share the payload.
@@ -21,10 +21,10 @@ pub(crate) fn event(bytes: usize) -> NewEvent {
     NewEvent::new(TYPE, Bytes::from(payload(bytes)))
 }
 
-/// Publishes one batch.
+/// Publishes `count` copies of an event as one batch.
 ///
 /// # Errors
-/// The first error of any item: a benchmark has no bad items.
+/// The first error of any item.
 pub(crate) async fn publish(queue: &EventQueue, event: &NewEvent, count: usize) -> Result<()> {
     for answer in queue.publish_many(vec![event.clone(); count]).await {
         answer?;
@@ -50,7 +50,7 @@ pub(crate) async fn fill(queue: &EventQueue, event: &NewEvent, count: usize) -> 
     at_once(callers).await
 }
 
-/// Takes up to `most` from what is left; nothing when nothing is.
+/// Takes up to `most` from `left`; `None` when nothing is left.
 fn take(left: &AtomicUsize, most: usize) -> Option<usize> {
     let before =
         left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(most))).ok()?;
@@ -60,7 +60,7 @@ fn take(left: &AtomicUsize, most: usize) -> Option<usize> {
 /// Claims and finalises in batches, with as many consumers as the baseline has, until `count` entries have ended.
 ///
 /// # Errors
-/// When a call fails, or nothing is to be had for a minute.
+/// When a call fails, or a consumer gets nothing for a minute.
 pub(crate) async fn work_off(queue: &EventQueue, count: usize) -> Result<()> {
     let done = Arc::new(AtomicUsize::new(0));
     let consumers = (0..CALLERS).map(|_| consume(queue.clone(), Arc::clone(&done), count));
@@ -75,16 +75,16 @@ async fn consume(queue: EventQueue, done: Arc<AtomicUsize>, count: usize) -> Res
             done.fetch_add(ended, Ordering::Relaxed);
             progress = Instant::now();
         } else if progress.elapsed() > PATIENCE {
-            return Err(format!("only {} of {count} events came", done.load(Ordering::Relaxed)).into());
+            return Err(format!("no progress in 60 s; {} of {count} events ended", done.load(Ordering::Relaxed)).into());
         } else {
-            // The other consumer holds the last batch, or the publisher is behind.
+            // The other consumer holds the last batch, or publishing is slower than consuming.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
     Ok(())
 }
 
-/// Claims one batch and finalises it; answers how many that were.
+/// Claims one batch and finalises it; returns the number of entries.
 ///
 /// # Errors
 /// When a call fails.
@@ -97,17 +97,17 @@ pub(crate) async fn cycle_once(queue: &EventQueue) -> Result<usize> {
     Ok(count)
 }
 
-/// A run that did not end every event must not count.
+/// Checks that a run ended every event.
 ///
 /// # Errors
-/// When something is left or missing.
+/// When there are not exactly `count` events, or entries are still live.
 pub(crate) async fn expect_ended(queue: &EventQueue, count: usize) -> Result<()> {
     let left = queue.depth().await?.total();
     let events = queue.store().census().await?.events;
     if left == 0 && events == count as u64 {
         return Ok(());
     }
-    Err(format!("{left} entries are left of {events} events where none should be of {count}").into())
+    Err(format!("expected {count} events, all ended; found {events} events and {left} live entries").into())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The fault campaign: what goes wrong around a queue rather than inside it. One file per fault; this one lists them.
+//! The fault campaign: faults around the queue, such as clocks, disks and failover. One file per kind of fault.
 
 pub(crate) mod clock;
 pub(crate) mod disk;
@@ -12,7 +12,7 @@ pub(crate) mod stops;
 use crate::Numbered;
 use crate::scenario::Settings;
 
-/// Every scenario, with its events and faults in the short form.
+/// The scenarios of the campaign, with their number of events and faults in the short form.
 pub(crate) const SCENARIOS: [Numbered; 8] = [
     (("replaces", replaces::run), 3_000, 0),
     (("group-ends", groups::run), 300, 3),
@@ -24,10 +24,10 @@ pub(crate) const SCENARIOS: [Numbered; 8] = [
     (("clock", clock::run), 1_500, 3),
 ];
 
-/// What `campaign` is given.
+/// The arguments of `campaign`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Runs only the scenarios whose names begin so.
+    /// Run only the scenarios whose names start with this.
     #[arg(long)]
     pub(crate) only: Option<String>,
     /// Few events and short faults, as in `ci`.
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// The scenarios that are wanted.
+    /// The scenarios that `--only` selects.
     pub(crate) fn wanted(&self) -> Vec<Numbered> {
         let only = self.only.as_deref().unwrap_or("");
         SCENARIOS.into_iter().filter(|((name, _), ..)| name.starts_with(only)).collect()

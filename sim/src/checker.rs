@@ -1,8 +1,8 @@
-//! Holds recorded histories and the final database state against the invariants. Pure: no IO, no clock.
+//! Checks recorded histories and the final database state against the invariants. Pure: no IO, no clock.
 //!
-//! What may have happened is never counted as done, nor as not done. Times of leases and ends are database time; the
-//! moment at which an operation began is this machine's time, which the databases under test share, so it bounds from
-//! below when its effect can have taken place.
+//! What may have happened is never counted as done, nor as not done. Times of leases and ends are database time. The
+//! start of an operation is this machine's time, which is also the clock of the databases under test: an operation
+//! cannot have taken effect before it.
 
 mod ends;
 pub(crate) mod failover;
@@ -18,88 +18,92 @@ mod tests;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-use crate::history::{Answer, Claim, Intent, Op, Outcome};
+use crate::history::{Answer, Claim, Intent, Op, OpOutcome};
 use crate::state::State;
 
-/// Databases may round their clock down to milliseconds.
+/// Tolerance in microseconds: databases may round their clock down to milliseconds.
 const CLOCK_STEP: i64 = 1_000;
-/// As many violations of one kind are shown; the rest is counted.
+/// How many violations of one kind are shown; the others are only counted.
 const SHOWN: usize = 5;
 
-/// What must hold over every history.
+/// What must hold for every history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Invariant {
-    /// Everything acknowledged as published is there.
+    /// Everything acknowledged as published is in the database.
     AcknowledgedIsThere,
-    /// Nothing is there more often than its publishes may have happened, nor what nobody published.
+    /// No event is stored more often than its publishes may have happened, and none that was never published.
     NothingTwice,
-    /// What was answered as not done, to be tried again, is not there.
+    /// A publish that was answered with busy or unavailable did not happen.
     DeniedIsNotThere,
-    /// Nothing that these workloads ask for is wrong, so nothing is refused.
+    /// The workloads only make valid requests, so none is refused.
     NothingRefused,
-    /// Every fact has one entry and every entry its fact.
+    /// Every fact has exactly one entry, and every entry a fact.
     OneEntryPerFact,
     /// Leases of one entry never overlap in database time.
     LeasesApart,
-    /// Tokens only rise, and each claim has its own.
+    /// Lease tokens only rise, and each claim has its own.
     TokensRise,
-    /// Later tokens were given out later.
+    /// Higher tokens were handed out later.
     TokensInTime,
-    /// Attempts count what was neither released nor handed back by a shutdown, and nothing else.
+    /// Exactly those claims count as attempts that were not released, snoozed or given back by a shutdown.
     AttemptsFair,
     /// A generation ends at most once.
     OneEnd,
-    /// An acknowledged end is in the log; a log row has somebody who ended it.
+    /// An acknowledged end is in the log, and for every log row there is an operation that may have written it.
     EndsAreTrue,
-    /// `Fenced` is said when, and only when, the lease is gone.
+    /// An operation is answered with `Fenced` if and only if the lease is lost.
     FencingTrue,
-    /// created = waiting + leased + ended in every snapshot.
+    /// In every snapshot, events = waiting + leased + ended.
     Census,
-    /// One of a group in flight at any moment.
+    /// At most one entry of a group is leased at any moment.
     GroupAlone,
-    /// First completions of a group keep its order.
+    /// Entries of a group run in the order in which they were published.
     GroupOrder,
-    /// Once faults stop, everything is worked off.
+    /// Once faults stop, every entry ends.
     Drained,
-    /// A handler that had succeeded durably does not run again.
+    /// A handler whose success was recorded does not run again.
     SuccessStays,
-    /// What was written in the transaction that ended an event is there once.
+    /// What was written in the transaction that ended an event is stored exactly once.
     EffectsOnce,
-    /// The log says of every handler what it answered.
+    /// The results in the log are what the handlers answered.
     ResultsTrue,
 }
 
 impl Invariant {
-    /// Whether it compares moments.
+    /// Whether it compares times, so that it does not hold while clocks are set.
     fn is_about_time(self) -> bool {
         matches!(self, Self::LeasesApart | Self::TokensInTime | Self::GroupAlone | Self::GroupOrder)
     }
 }
 
-/// One thing that did not hold.
+/// One violation of an invariant.
 #[derive(Debug, Clone)]
 pub(crate) struct Violation {
     pub(crate) invariant: Invariant,
     pub(crate) detail: String,
 }
 
-/// What the checker found, and how much there was to find it in.
+/// The violations that were found, and how much the history exercised.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) violations: Vec<Violation>,
     pub(crate) counts: Counts,
 }
 
-/// How much a history exercised.
+/// How much a history exercised, for the summary.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Counts {
     pub(crate) acknowledged: usize,
+    /// Keys without an acknowledged publish, but with one that may have happened.
     pub(crate) unknown: usize,
+    /// Those of them that are in the database.
     pub(crate) unknown_present: usize,
     pub(crate) claims: usize,
+    /// Claims of entries that had been claimed before.
     pub(crate) retaken: usize,
     pub(crate) ended: usize,
     pub(crate) fenced: usize,
+    /// Ends that were answered as repeats.
     pub(crate) repeated: usize,
     pub(crate) censuses: usize,
 }
@@ -109,7 +113,7 @@ impl fmt::Display for Counts {
         let Self { acknowledged, unknown, unknown_present, claims, retaken, ended, fenced, repeated, censuses } = self;
         write!(
             f,
-            "{acknowledged} published ({unknown} unknown, {unknown_present} of them there), {claims} claims \
+            "{acknowledged} published ({unknown} unknown, {unknown_present} of them stored), {claims} claims \
              ({retaken} retaken), {ended} ended, {fenced} fenced, {repeated} repeated, {censuses} snapshots"
         )
     }
@@ -120,7 +124,7 @@ impl Report {
         self.violations.push(Violation { invariant, detail });
     }
 
-    /// The violations in words, a few of each kind.
+    /// The violations as text, at most `SHOWN` of each kind.
     pub(crate) fn explain(&self) -> String {
         let mut kinds: BTreeMap<Invariant, Vec<&str>> = BTreeMap::new();
         for violation in &self.violations {
@@ -137,16 +141,16 @@ impl Report {
     }
 }
 
-/// What else is expected of a run.
+/// What is expected of a run besides the invariants that always hold.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Rules {
-    /// Everything must have been worked off at the end.
+    /// No entry may be live at the end.
     pub(crate) drained: bool,
-    /// The clocks were set back and forward: what holds only by their moments is not looked at.
+    /// Clocks were set back and forward: invariants that compare times are not checked.
     pub(crate) timeless: bool,
 }
 
-/// Checks everything.
+/// Checks all invariants of histories without handlers.
 pub(crate) fn check(history: &[Op], state: &State, rules: Rules) -> Report {
     let mut report = Report::default();
     let entries = Entries::index(history, &mut report);
@@ -174,7 +178,7 @@ fn check_drained(state: &State, report: &mut Report) {
 
 fn check_census(history: &[Op], report: &mut Report) {
     for op in history {
-        if let Some(Outcome::Counted { events, waiting, leased, ended }) = op.outcome {
+        if let Some(OpOutcome::Counted { events, waiting, leased, ended }) = op.outcome {
             report.counts.censuses += 1;
             if events != waiting + leased + ended {
                 let detail = format!("{}: {events} events, but {waiting} + {leased} + {ended}", op.process);
@@ -187,8 +191,8 @@ fn check_census(history: &[Op], report: &mut Report) {
 fn check_refused(history: &[Op], report: &mut Report) {
     for op in history {
         let error = match &op.outcome {
-            Some(Outcome::Refused { error }) => Some(error),
-            Some(Outcome::Published { answers }) => answers.iter().find_map(|answer| match answer {
+            Some(OpOutcome::Refused { error }) => Some(error),
+            Some(OpOutcome::Published { answers }) => answers.iter().find_map(|answer| match answer {
                 Answer::Refused { error } => Some(error),
                 _ => None,
             }),
@@ -200,19 +204,20 @@ fn check_refused(history: &[Op], report: &mut Report) {
     }
 }
 
-/// How sure the history is that an operation took place.
+/// Whether an operation took place, as far as the history tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Done,
+enum Happened {
+    Yes,
     Maybe,
-    Not,
+    No,
 }
 
-/// Everything that was done under one lease.
+/// One lease and all operations under it. Times are microseconds.
 #[derive(Debug)]
 struct Tenure<'a> {
     claim: &'a Claim,
     process: &'a str,
+    /// When the claim was sent and answered, by this machine's clock.
     asked: i64,
     answered: i64,
     extensions: Vec<Extension>,
@@ -224,6 +229,7 @@ struct Tenure<'a> {
 struct Extension {
     begun: i64,
     lease: i64,
+    /// The new end of the lease; `None` when the extension only may have happened.
     until: Option<i64>,
 }
 
@@ -231,14 +237,14 @@ struct Extension {
 struct Requeued {
     begun: i64,
     counts: bool,
-    verdict: Verdict,
+    happened: Happened,
 }
 
 #[derive(Debug)]
 struct Ending {
     begun: i64,
     end: i16,
-    verdict: Verdict,
+    happened: Happened,
     fenced: bool,
     repeated: bool,
 }
@@ -250,22 +256,22 @@ impl Tenure<'_> {
         for extension in &self.extensions {
             end = extension.until.unwrap_or_else(|| end.min(extension.begun + extension.lease));
         }
-        let given_back = self.requeues.iter().filter(|requeue| requeue.verdict != Verdict::Not).map(|r| r.begun);
-        let ended = self.ends.iter().filter(|ending| ending.verdict != Verdict::Not).map(|e| e.begun);
+        let given_back = self.requeues.iter().filter(|requeue| requeue.happened != Happened::No).map(|r| r.begun);
+        let ended = self.ends.iter().filter(|ending| ending.happened != Happened::No).map(|e| e.begun);
         given_back.chain(ended).fold(end, i64::min).max(self.claim.claimed_at)
     }
 
-    /// Whether the holder gave it back without counting the attempt: surely, maybe, or not. A verdict that did not come
-    /// through may be followed by a release in the background.
-    fn released(&self) -> Verdict {
+    /// Whether the holder gave the lease back without counting the attempt. When the answer to an end or a requeue was
+    /// lost, the library may release the lease in the background.
+    fn released(&self) -> Happened {
         let in_doubt =
-            self.requeues.iter().map(|requeue| requeue.verdict).chain(self.ends.iter().map(|end| end.verdict));
-        if self.requeues.iter().any(|requeue| !requeue.counts && requeue.verdict == Verdict::Done) {
-            Verdict::Done
-        } else if in_doubt.into_iter().any(|verdict| verdict == Verdict::Maybe) {
-            Verdict::Maybe
+            self.requeues.iter().map(|requeue| requeue.happened).chain(self.ends.iter().map(|end| end.happened));
+        if self.requeues.iter().any(|requeue| !requeue.counts && requeue.happened == Happened::Yes) {
+            Happened::Yes
+        } else if in_doubt.into_iter().any(|happened| happened == Happened::Maybe) {
+            Happened::Maybe
         } else {
-            Verdict::Not
+            Happened::No
         }
     }
 }
@@ -292,7 +298,7 @@ impl<'a> Entries<'a> {
     }
 
     fn add_claims(&mut self, op: &'a Op, report: &mut Report) {
-        let Some(Outcome::Claimed { claims }) = &op.outcome else { return };
+        let Some(OpOutcome::Claimed { claims }) = &op.outcome else { return };
         for claim in claims {
             report.counts.claims += 1;
             let tenure = Tenure {
@@ -319,33 +325,33 @@ impl<'a> Entries<'a> {
             | Intent::Requeue { id, token, .. } => (id, token),
             Intent::Publish { .. } | Intent::Claim { .. } | Intent::Handle { .. } | Intent::Census => return,
         };
-        let fenced = matches!(op.outcome, Some(Outcome::Fenced));
+        let fenced = matches!(op.outcome, Some(OpOutcome::Fenced));
         report.counts.fenced += usize::from(fenced);
         let Some(tenure) = self.by_id.get_mut(&id).and_then(|tenures| tenures.get_mut(&token)) else {
-            let detail = format!("{} acts on entry {id} under token {token}, which no claim answered", op.process);
+            let detail = format!("{} acted on entry {id} under token {token}, which no claim returned", op.process);
             return report.violate(Invariant::TokensRise, detail);
         };
-        let verdict = match &op.outcome {
-            None | Some(Outcome::Unknown { .. } | Outcome::Denied { .. }) => Verdict::Maybe,
-            Some(Outcome::Fenced | Outcome::Refused { .. }) => Verdict::Not,
-            Some(_) => Verdict::Done,
+        let happened = match &op.outcome {
+            None | Some(OpOutcome::Unknown { .. } | OpOutcome::Denied { .. }) => Happened::Maybe,
+            Some(OpOutcome::Fenced | OpOutcome::Refused { .. }) => Happened::No,
+            Some(_) => Happened::Yes,
         };
         match (&op.intent, &op.outcome) {
-            (Intent::Extend { .. }, _) if verdict == Verdict::Not => {}
+            (Intent::Extend { .. }, _) if happened == Happened::No => {}
             (Intent::Extend { lease, .. }, outcome) => {
                 let until = match outcome {
-                    Some(Outcome::Extended { until }) => Some(*until),
+                    Some(OpOutcome::Extended { until }) => Some(*until),
                     _ => None,
                 };
                 tenure.extensions.push(Extension { begun: op.begun, lease: *lease, until });
             }
             (Intent::Requeue { counts, .. }, _) => {
-                tenure.requeues.push(Requeued { begun: op.begun, counts: *counts, verdict });
+                tenure.requeues.push(Requeued { begun: op.begun, counts: *counts, happened });
             }
             (Intent::Finalize { end, .. }, outcome) => {
-                let repeated = matches!(outcome, Some(Outcome::Finalized { repeated: true, .. }));
+                let repeated = matches!(outcome, Some(OpOutcome::Finalized { repeated: true, .. }));
                 report.counts.repeated += usize::from(repeated);
-                tenure.ends.push(Ending { begun: op.begun, end: *end, verdict, fenced, repeated });
+                tenure.ends.push(Ending { begun: op.begun, end: *end, happened, fenced, repeated });
             }
             _ => {}
         }

@@ -1,8 +1,8 @@
-//! What the processes under test did, written so that a kill -9 loses nothing that mattered.
+//! Histories: what the processes under test did, recorded so that they survive a kill -9.
 //!
-//! Every operation leaves an intent before it starts and a result after its answer, each one line of JSON and one plain
-//! `write` call: the page cache outlives the process. An intent without a result, and a result that is `unknown`, both
-//! mean *may have happened*. Nothing here knows queues or databases; moments are microseconds of this machine's clock.
+//! Every operation writes an intent before it starts and a result after its answer. Each is one line of JSON and one
+//! plain `write` call: the page cache outlives the process. An intent without a result, and a result that is `unknown`,
+//! both mean *may have happened*. Must not know queues or databases. Times are microseconds of this machine's clock.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 /// One event that a publish offers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
-    /// Unique in the run; it stands in the payload.
+    /// Unique in the run; the payload carries it.
     pub(crate) key: String,
     /// Its FIFO group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) group: Option<String>,
-    /// Whether it is published under a deduplication key, so that repeats make nothing new.
+    /// Whether it is published under a deduplication key, so that a repeat creates no second entry.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) once: bool,
 }
@@ -30,69 +30,69 @@ pub(crate) struct Offer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Intent {
-    /// Publish these events; `outbox` within a transaction of its own.
+    /// Publish these events; with `outbox`, in the application's own transaction.
     Publish { offers: Vec<Offer>, outbox: bool },
-    /// Take work.
+    /// Claim entries; `lease` in microseconds.
     Claim { worker: String, lease: i64 },
-    /// End an entry under a lease.
+    /// End an entry under a lease; `end` is the code of `End`.
     Finalize { id: i64, generation: u32, token: i64, end: i16 },
-    /// Ask for a longer lease.
+    /// Extend a lease by `lease` microseconds from now.
     Extend { id: i64, token: i64, lease: i64 },
-    /// Give a lease back.
+    /// Give a lease back; `counts` says whether the attempt counts.
     Requeue { id: i64, token: i64, counts: bool },
     /// Run one handler for an entry.
     Handle { handler: String, claim: Claim },
-    /// Count everything.
+    /// Count all events and entries in one snapshot.
     Census,
 }
 
 /// What the library answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Outcome {
+pub(crate) enum OpOutcome {
     /// One answer per offer.
     Published { answers: Vec<Answer> },
     /// The caller's own transaction was rolled back on purpose.
     RolledBack,
-    /// Leases.
+    /// The leases that were handed out, perhaps none.
     Claimed { claims: Vec<Claim> },
-    /// The entry has ended.
+    /// The entry has ended; `repeated` when it had before, by the same token.
     Finalized { repeated: bool, end: i16 },
-    /// The lease now ends here.
+    /// The moment at which the lease now ends, in database time.
     Extended { until: i64 },
     /// The lease was given back.
     Requeued,
-    /// What the handler answers; nobody has acted on it yet.
+    /// What the handler is about to answer; recorded before the manager sees it.
     Handled { success: bool },
-    /// The lease was no longer held.
+    /// The caller no longer held the lease; nothing changed.
     Fenced,
     /// The counts of one snapshot.
     Counted { events: u64, waiting: u64, leased: u64, ended: u64 },
-    /// It surely changed nothing.
+    /// An error after which nothing has changed.
     Refused { error: String },
-    /// The library says that nothing happened and to try again: it was busy, or the database was not there.
+    /// Busy or unavailable: the library says that nothing changed and that the caller should try again.
     Denied { error: String },
-    /// It may have happened.
+    /// The operation may have happened.
     Unknown { error: String },
 }
 
-/// What became of one offer.
+/// The answer to one offer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// A new entry.
+    /// A new entry was created.
     Created { id: i64 },
-    /// The entry that was there already.
+    /// The deduplication key already belonged to this entry.
     Duplicate { id: i64 },
-    /// It surely is not there.
+    /// An error after which the event is not published.
     Refused { error: String },
-    /// The library says that it is not there and to try again.
+    /// Busy or unavailable: not published, to be tried again.
     Denied { error: String },
-    /// It may be there.
+    /// The event may have been published.
     Unknown { error: String },
 }
 
-/// One lease as the library reported it, in database time.
+/// One lease as the library reported it; times are database time in microseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claim {
     pub(crate) id: i64,
@@ -116,33 +116,34 @@ pub(crate) enum Line {
     Result {
         op: u64,
         at: i64,
-        what: Outcome,
+        what: OpOutcome,
     },
-    /// A milestone of the process, such as `published`.
+    /// A milestone of the process: `ready`, `published` or `closed`.
     Note {
         at: i64,
         text: String,
     },
 }
 
-/// One operation, put together from its lines.
+/// One operation, assembled from its intent and its result.
 #[derive(Debug, Clone)]
 pub(crate) struct Op {
-    /// The file it comes from, for people.
+    /// The name of the history file: the process and its incarnation.
     pub(crate) process: String,
     pub(crate) begun: i64,
+    /// `None`, like `outcome`, when the process ended before it recorded a result.
     pub(crate) answered: Option<i64>,
     pub(crate) intent: Intent,
-    pub(crate) outcome: Option<Outcome>,
+    pub(crate) outcome: Option<OpOutcome>,
 }
 
-/// This machine's clock in microseconds; the databases under test read the same one.
+/// This machine's clock in microseconds; the databases under test read the same clock.
 pub(crate) fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The history of one incarnation of a process.
+/// Writes the history of one incarnation of a process.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     file: File,
@@ -150,7 +151,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Starts the next incarnation of `process` in `folder`.
+    /// Creates the history file of the next incarnation of `process` in `folder`.
     pub(crate) fn start(folder: &Path, process: &str) -> io::Result<Self> {
         let incarnation = files(folder, Some(process))?.len();
         let path = folder.join(format!("{process}.{incarnation:04}.jsonl"));
@@ -158,24 +159,24 @@ impl Recorder {
         Ok(Self { file, next: AtomicU64::new(1) })
     }
 
-    /// Says what is about to happen.
+    /// Records what is about to happen; returns the number to pass to `result`.
     pub(crate) fn intent(&self, what: Intent) -> io::Result<u64> {
         let op = self.next.fetch_add(1, Ordering::Relaxed);
         self.write(&Line::Intent { op, at: now(), what })?;
         Ok(op)
     }
 
-    /// Says what was answered.
-    pub(crate) fn result(&self, op: u64, what: Outcome) -> io::Result<()> {
+    /// Records the answer to an operation.
+    pub(crate) fn result(&self, op: u64, what: OpOutcome) -> io::Result<()> {
         self.write(&Line::Result { op, at: now(), what })
     }
 
-    /// Says that a milestone was reached.
+    /// Records that a milestone was reached.
     pub(crate) fn note(&self, text: &str) -> io::Result<()> {
         self.write(&Line::Note { at: now(), text: text.into() })
     }
 
-    /// One line is one write to a file in append mode, so lines of several tasks never mix.
+    /// One line is one write to a file in append mode, so that lines of concurrent tasks never mix.
     fn write(&self, line: &Line) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
@@ -183,7 +184,7 @@ impl Recorder {
     }
 }
 
-/// The history files of a folder, of one process or of all, oldest incarnation first.
+/// The history files in a folder, of one process or of all, oldest incarnation of a process first.
 pub(crate) fn files(folder: &Path, process: Option<&str>) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for item in std::fs::read_dir(folder)? {
@@ -198,7 +199,7 @@ pub(crate) fn files(folder: &Path, process: Option<&str>) -> io::Result<Vec<Path
     Ok(found)
 }
 
-/// All operations of a folder, of one process or of all.
+/// All operations recorded in a folder, of one process or of all.
 pub(crate) fn read(folder: &Path, process: Option<&str>) -> io::Result<Vec<Op>> {
     let mut ops = Vec::new();
     for path in files(folder, process)? {
@@ -235,12 +236,13 @@ impl Tail {
         Self { path, offset: 0 }
     }
 
-    /// The whole lines since the last call. A last line without its end was cut off by a kill, or is still being written.
+    /// The complete lines since the last call. A last line without a newline was cut off by a kill or is still being
+    /// written; it is left for the next call.
     pub(crate) fn lines(&mut self) -> io::Result<Vec<Line>> {
         self.lines_where(|_| true)
     }
 
-    /// Only milestones and counts, without the cost of reading the rest.
+    /// Like `lines`, but only notes and counts, without the cost of parsing the rest.
     pub(crate) fn milestones(&mut self) -> io::Result<Vec<Line>> {
         let counted = b"\"counted\"";
         self.lines_where(|line| {
@@ -273,7 +275,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let first = Recorder::start(folder.path(), "w1").unwrap();
         let op = first.intent(Intent::Census).unwrap();
-        first.result(op, Outcome::Counted { events: 1, waiting: 1, leased: 0, ended: 0 }).unwrap();
+        first.result(op, OpOutcome::Counted { events: 1, waiting: 1, leased: 0, ended: 0 }).unwrap();
         first.intent(Intent::Claim { worker: "w1".into(), lease: 5 }).unwrap();
         (&first.file).write_all(b"{\"result\":{\"op\":2,").unwrap();
         let second = Recorder::start(folder.path(), "w1").unwrap();

@@ -1,6 +1,6 @@
-//! A tiny HTTP/1.1 client on kept connections: it says what was answered, or that the answer was lost.
+//! A minimal HTTP/1.1 client with keep-alive. Returns the answer, or that it was lost.
 //!
-//! It knows nothing of events. What it cannot read is a lost answer too: the request may have happened.
+//! Must not know events. An answer that cannot be parsed counts as lost: the request may have been executed.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,29 +9,29 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longer than any long poll; a server that takes longer has lost the request.
-const PATIENCE: Duration = Duration::from_secs(20);
-const MOST_BYTES: usize = 4 << 20;
+/// Longer than any long poll; a later answer counts as lost.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+const MAX_BYTES: usize = 4 << 20;
 
-/// An answer, read to its end. No body is null.
+/// A complete answer. The body is `Null` when there is none.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: Value,
 }
 
-/// The request was sent, perhaps in part, and no answer came.
+/// No answer came. The request may have been executed.
 #[derive(Debug)]
 pub(crate) struct Lost;
 
-/// One connection, kept while the server at its other end lives.
+/// One connection, kept open until a request fails or goes to another server.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     stream: Option<(SocketAddr, TcpStream)>,
 }
 
 impl Client {
-    /// Sends a request and reads its answer.
+    /// Sends a request and waits for its answer, for at most `ANSWER_TIMEOUT`.
     pub(crate) async fn send(
         &mut self,
         server: SocketAddr,
@@ -45,13 +45,13 @@ impl Client {
                 Some((_, stream)) => stream,
                 None => TcpStream::connect(server).await.map_err(|_| Lost)?,
             };
-            // A missing option costs time only.
+            // Without the option requests are only slower.
             let _ = stream.set_nodelay(true);
             stream.write_all(&request(method, path, body)).await.map_err(|_| Lost)?;
             let answer = read(&mut stream).await?;
             Ok((stream, answer))
         };
-        let (stream, answer) = tokio::time::timeout(PATIENCE, exchange).await.map_err(|_| Lost)??;
+        let (stream, answer) = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| Lost)??;
         self.stream = Some((server, stream));
         Ok(answer)
     }
@@ -80,13 +80,14 @@ async fn read(stream: &mut TcpStream) -> Result<Answer, Lost> {
                 return Ok(Answer { status, body });
             }
         }
-        if bytes.len() > MOST_BYTES || stream.read_buf(&mut bytes).await.map_err(|_| Lost)? == 0 {
+        if bytes.len() > MAX_BYTES || stream.read_buf(&mut bytes).await.map_err(|_| Lost)? == 0 {
             return Err(Lost);
         }
     }
 }
 
-/// Status and length of the body. The server always says how long a body is.
+/// Status and length of the body. `None` when it cannot be parsed or has no length: the server always sends one,
+/// except with 204.
 fn read_head(head: &[u8]) -> Option<(u16, usize)> {
     let mut lines = std::str::from_utf8(head).ok()?.split("\r\n");
     let status = lines.next()?.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;

@@ -1,4 +1,5 @@
-//! Tidegate's crash harness. This file only wires: one file per scenario, see README.md for what each checks.
+//! Tidegate's crash harness: parses the command line, runs scenarios and prints one line for each.
+//! One file per scenario; README.md says what each checks.
 
 mod campaign;
 mod checker;
@@ -15,11 +16,11 @@ use std::time::Instant;
 use clap::{Parser, Subcommand};
 
 use scenario::{
-    Settings, Verdict, failpoints, handlers, hang_ups, http_server, poison, postgres_processes, postgres_restarts,
-    power_loss, sqlite_restarts,
+    ScenarioResult, Settings, failpoints, handlers, hang_ups, http_server, poison, postgres_processes,
+    postgres_restarts, power_loss, sqlite_restarts,
 };
 
-/// Starts real processes, kills them, cuts their power, and checks what they did against the invariants.
+/// Starts real processes, kills them or cuts their power, and checks their histories against the invariants.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate-sim", version)]
 struct Arguments {
@@ -43,15 +44,15 @@ enum Command {
     Failpoints(Settings),
     /// An event that kills its worker each time.
     Poison(Settings),
-    /// Callers that hang up, release and shut down.
+    /// Callers that drop futures and leases, release, and shut down.
     HangUps(Settings),
-    /// Unsynced writes are lost.
+    /// SQLite loses all writes that were not synced.
     PowerLoss(Settings),
     /// Faults around the queue: clocks, disks, failover, stopped processes and more.
     Campaign(campaign::Arguments),
-    /// All of it, short.
+    /// All scenarios, in the short form.
     Ci(Settings),
-    /// All of it, with full numbers.
+    /// All scenarios, with full numbers.
     Long(Settings),
     /// A process under test.
     #[command(hide = true)]
@@ -59,23 +60,23 @@ enum Command {
     /// A server under test.
     #[command(hide = true)]
     ServerChild { database: String, address: String },
-    /// A process whose power is cut.
+    /// A process under test that loses its unsynced writes.
     #[command(hide = true)]
     PowerChild { file: String, mode: String, life: u32 },
 }
 
-type Scenario = (&'static str, fn(Settings) -> Verdict);
-/// A scenario with its events and faults in the short form.
+type Scenario = (&'static str, fn(Settings) -> ScenarioResult);
+/// A scenario with its number of events and faults in the short form.
 type Numbered = (Scenario, u64, u32);
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
-        Command::Child { job } => finish(workload::run(&job).map_err(|error| error.to_string())),
+        Command::Child { job } => exit_code(workload::run(&job).map_err(|error| error.to_string())),
         Command::PowerChild { file, mode, life } => {
-            finish(power_loss::child(&file, &mode, life).map_err(|error| error.to_string()))
+            exit_code(power_loss::child(&file, &mode, life).map_err(|error| error.to_string()))
         }
         Command::ServerChild { database, address } => {
-            finish(http_server::child(&database, &address).map_err(|error| error.to_string()))
+            exit_code(http_server::child(&database, &address).map_err(|error| error.to_string()))
         }
         Command::PostgresProcesses(settings) => one(("postgres-processes", postgres_processes::run), settings),
         Command::SqliteRestarts(settings) => one(("sqlite-restarts", sqlite_restarts::run), settings),
@@ -92,7 +93,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn finish(result: Result<(), String>) -> ExitCode {
+fn exit_code(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -106,7 +107,7 @@ fn one(scenario: Scenario, settings: Settings) -> ExitCode {
     summary(u32::from(passes(scenario, settings)), 1)
 }
 
-/// Every scenario there is.
+/// All scenarios, including the fault campaign.
 fn all() -> Vec<Numbered> {
     let scenarios: [Numbered; 9] = [
         (("power-loss", power_loss::run), 0, 8),
@@ -122,7 +123,8 @@ fn all() -> Vec<Numbered> {
     scenarios.into_iter().chain(campaign::SCENARIOS).collect()
 }
 
-/// Runs these; in the short form with few events and few kills.
+/// Runs the scenarios one after another. The short form has fewer events and faults, unless the settings say how many,
+/// and at most 240 seconds per run.
 fn several(scenarios: Vec<Numbered>, settings: Settings, short: bool) -> ExitCode {
     let total = scenarios.len() as u32;
     let passed = scenarios.into_iter().filter(|(scenario, events, kills)| {
@@ -138,17 +140,17 @@ fn several(scenarios: Vec<Numbered>, settings: Settings, short: bool) -> ExitCod
     summary(passed.count() as u32, total)
 }
 
-/// Runs a scenario and says in a line what came of it.
+/// Runs a scenario, with a random seed unless one is given, prints one line, and returns whether it passed.
 fn passes((name, run): Scenario, settings: Settings) -> bool {
     let settings = Settings { seed: Some(settings.seed.unwrap_or_else(rand::random)), ..settings };
     let begun = Instant::now();
-    let verdict = run(settings);
+    let result = run(settings);
     let took = begun.elapsed().as_secs_f32();
-    match &verdict {
+    match &result {
         Ok(summary) => println!("ok    {name} (seed {}, {took:.1} s): {summary}", settings.seed()),
         Err(error) => println!("FAIL  {name} (seed {}, {took:.1} s): {error}", settings.seed()),
     }
-    verdict.is_ok()
+    result.is_ok()
 }
 
 fn summary(passed: u32, total: u32) -> ExitCode {

@@ -1,4 +1,4 @@
-//! What the scenarios share: a place to run in, driving a fleet through faults to its end, and the verdict.
+//! What the scenarios share: settings, databases and folders to run in, and driving processes through faults.
 
 pub(crate) mod failpoints;
 pub(crate) mod handlers;
@@ -19,36 +19,36 @@ use tempfile::TempDir;
 use tidegate_testing::{PgServer, PgSettings};
 
 use crate::checker::{self, Report, Rules};
-use crate::supervisor::{Fleet, GLANCE};
+use crate::supervisor::{Fleet, POLL_INTERVAL};
 use crate::workload::{Failure, Job, sqlite_path};
 use crate::{history, state};
 
-/// How long a process may take to stop in good order.
+/// How long a process may take to stop when asked to.
 pub(crate) const STOP_WITHIN: Duration = Duration::from_secs(60);
 
-/// What a scenario is given. Everything it chooses comes from the seed.
+/// The settings of a scenario. All its random choices come from the seed.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Settings {
-    /// Reproduces what the harness chooses.
+    /// Seed of all random choices of the harness.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// Events that each process publishes; with `handlers`, all of them together; with `server`, how many publishers may
-    /// be ahead of workers.
+    /// Events that each process publishes; with `handlers`, of all processes together; with `server`, by how many
+    /// events publishers may be ahead of workers.
     #[arg(long)]
     pub(crate) events: Option<u64>,
     /// Kills, restarts or power losses.
     #[arg(long)]
     pub(crate) kills: Option<u32>,
-    /// Processes at once, where a scenario has several.
+    /// Number of processes, in scenarios that have several.
     #[arg(long)]
     pub(crate) processes: Option<u32>,
-    /// Seconds after which a run counts as stuck.
+    /// Seconds after which a run fails as stuck.
     #[arg(long, default_value_t = 900)]
     pub(crate) limit: u64,
-    /// Keeps histories and databases.
+    /// Keep histories and databases when the run passes, too.
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Faults are as short as they can be and still show something.
+    /// Faults last only as long as they must to have an effect.
     #[arg(skip)]
     pub(crate) short: bool,
 }
@@ -67,15 +67,15 @@ impl Settings {
     }
 }
 
-/// What a scenario says when all held.
-pub(crate) type Verdict = Result<String, Failure>;
+/// The summary of a run in which every check passed, or why it failed.
+pub(crate) type ScenarioResult = Result<String, Failure>;
 
-/// A Postgres that tells the truth about durability: with fsync.
+/// A Postgres server with fsync, so that what it acknowledged is durable.
 pub(crate) fn server() -> Result<PgServer, Failure> {
     Ok(PgServer::start(PgSettings { fsync: true, max_connections: 200, ..PgSettings::default() })?)
 }
 
-/// A database and a folder of histories. The folder stays when something failed.
+/// A database and a folder of histories. The folder is kept when the scenario fails.
 #[derive(Debug)]
 pub(crate) struct Arena {
     folder: Option<TempDir>,
@@ -106,7 +106,7 @@ impl Arena {
         self.path.join("histories")
     }
 
-    /// A process with everything switched on.
+    /// The job of a process that publishes and consumes in all ways there are.
     pub(crate) fn job(&self, process: &str, events: u64) -> Job {
         Job {
             process: process.into(),
@@ -129,7 +129,7 @@ impl Arena {
         }
     }
 
-    /// A process that only counts.
+    /// The job of a process that only takes snapshots.
     pub(crate) fn sampler(&self) -> Job {
         Job { publishers: 0, consumers: 0, census_ms: Some(200), ..self.job("sampler", 0) }
     }
@@ -141,40 +141,41 @@ impl Arena {
         }
     }
 
-    /// Checks all histories against the database as it stands.
-    pub(crate) fn judge(&self, rules: Rules) -> Result<Report, Failure> {
+    /// Checks all histories against the present contents of the database. A violation is an error.
+    pub(crate) fn check(&self, rules: Rules) -> Result<Report, Failure> {
         let history = history::read(&self.histories(), None)?;
         let report = checker::check(&history, &self.state()?, rules);
         if report.violations.is_empty() { Ok(report) } else { Err(report.explain().into()) }
     }
 
-    /// Ends a scenario: the folder goes when all is well.
-    pub(crate) fn conclude(mut self, verdict: Verdict) -> Verdict {
-        if verdict.is_err() || self.settings.keep {
+    /// Passes the result on; removes the folder if the scenario passed and `--keep` was not given.
+    pub(crate) fn conclude(mut self, result: ScenarioResult) -> ScenarioResult {
+        if result.is_err() || self.settings.keep {
             let kept = self.folder.take().map(TempDir::keep).unwrap_or_default();
             eprintln!("histories are kept in {}", kept.display());
         }
-        verdict
+        result
     }
 }
 
-/// For the few things that the harness itself awaits.
+/// A single-threaded runtime for the harness's own queries.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-/// Faults spread over a run, by its progress: the same seed strikes at the same stages.
+/// Faults spread over a run by its progress: the same seed injects them at the same stages.
 #[derive(Debug)]
 pub(crate) struct Faults {
+    /// The progress, from 0 to 1, at which each fault is due; the next one is last.
     stages: Vec<f64>,
-    /// What is still to come when everything is worked off does not come any more.
+    /// Whether faults that are still to come are dropped once everything is drained.
     optional: bool,
     pub(crate) rng: StdRng,
 }
 
 impl Faults {
     pub(crate) fn spread(count: u32, rng: StdRng) -> Self {
-        // The last tenth of a run is without faults, so that all stages are reached though some events were never there.
+        // No faults in the last tenth of a run, so that all stages are reached even if some events are never published.
         let mut faults = Self { stages: Vec::new(), optional: false, rng };
         for number in (0..count).rev() {
             let jitter: f64 = faults.rng.random();
@@ -183,8 +184,8 @@ impl Faults {
         faults
     }
 
-    /// For faults that have events refused, most of which nobody publishes again: they come in the first half of a run, and
-    /// a run that is over sooner than that had as many as it had.
+    /// For faults that have publishes denied, most of which are not repeated, so that full progress is never reached:
+    /// all are due in the first half of a run, and those that are left when it is drained are dropped.
     pub(crate) fn early(count: u32, rng: StdRng) -> Self {
         let mut faults = Self::spread(count, rng);
         faults.stages.iter_mut().for_each(|stage| *stage /= 2.0);
@@ -196,7 +197,8 @@ impl Faults {
     }
 }
 
-/// Lets a fleet work through all faults until everything is worked off, and stops it.
+/// Calls `strike` for each fault that is due, waits until everything is drained, and stops the processes. Fails when
+/// that takes longer than `limit`.
 pub(crate) fn drive(
     fleet: &mut Fleet,
     total: u64,
@@ -206,8 +208,8 @@ pub(crate) fn drive(
 ) -> Result<(), Failure> {
     let deadline = Instant::now() + limit;
     loop {
-        fleet.look()?;
-        // What was refused was never there: the last stages may lie beyond all that was published.
+        fleet.update()?;
+        // Denied events were never published: the last stages may lie beyond what progress can reach.
         let progress = if fleet.drained() { 1.0 } else { fleet.progress(total) };
         if faults.due(progress) {
             strike(fleet, &mut faults.rng)?;
@@ -215,14 +217,14 @@ pub(crate) fn drive(
             return fleet.stop(STOP_WITHIN);
         } else if Instant::now() > deadline {
             let (left, situation) = (faults.stages.len(), fleet.situation());
-            return Err(format!("not worked off within {limit:?}: {left} faults to come, {situation}").into());
+            return Err(format!("not drained within {limit:?}: {left} faults left, {situation}").into());
         } else {
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-/// Kills one process at random and starts it again, now and then twice in a row: also while it starts.
+/// Kills a random process of the first `choices` and restarts it. Every fourth time kills it again while it starts.
 pub(crate) fn kill_one(fleet: &mut Fleet, choices: usize, rng: &mut StdRng) -> Result<(), Failure> {
     let victim = rng.random_range(0..choices);
     std::thread::sleep(Duration::from_micros(rng.random_range(0..20_000)));

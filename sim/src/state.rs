@@ -1,17 +1,18 @@
-//! What the database holds in the end, read with plain SQL behind the library's back.
+//! Reads the contents of the database with plain SQL, without the library under test.
 
 use std::error::Error;
 use std::path::Path;
 
-/// All facts, live entries and log rows.
+/// The contents of a database in one snapshot.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State {
+    /// The number of rows of `events`.
     pub(crate) facts: u64,
     pub(crate) live: Vec<LiveRow>,
     pub(crate) log: Vec<LogRow>,
 }
 
-/// A row of `event_queue`.
+/// A row of `event_queue`; `key` is read from the payload of its fact.
 #[derive(Debug, Clone)]
 pub(crate) struct LiveRow {
     pub(crate) id: i64,
@@ -21,7 +22,7 @@ pub(crate) struct LiveRow {
     pub(crate) leased: bool,
 }
 
-/// A row of `event_log`; moments in microseconds.
+/// A row of `event_log`; `finished_at` in microseconds, `key` from the payload of its fact.
 #[derive(Debug, Clone)]
 pub(crate) struct LogRow {
     pub(crate) id: i64,
@@ -45,20 +46,20 @@ pub(crate) struct AuditRow {
 }
 
 impl State {
-    /// Every row as (entry, key); an entry with several generations comes several times.
+    /// Every row as (entry, key); an entry with several generations appears several times.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (i64, &str)> {
         let live = self.live.iter().map(|row| (row.id, row.key.as_str()));
         live.chain(self.log.iter().map(|row| (row.id, row.key.as_str())))
     }
 
-    /// Every row as (entry, token).
+    /// Every row as (entry, token); an entry with several generations appears several times.
     pub(crate) fn tokens(&self) -> impl Iterator<Item = (i64, i64)> {
         let live = self.live.iter().map(|row| (row.id, row.token));
         live.chain(self.log.iter().map(|row| (row.id, row.token)))
     }
 }
 
-/// The key that a payload carries: its first line, without the quotes that JSON puts around it.
+/// The key that a payload carries: its first line, without the quotes of a JSON string.
 pub(crate) fn key_of(payload: &[u8]) -> String {
     let line = payload.split(|byte| *byte == b'\n').next().unwrap_or_default();
     String::from_utf8_lossy(line).trim_matches('"').to_owned()
@@ -169,7 +170,7 @@ pub(crate) fn read_sqlite(path: &Path) -> Result<State, Failure> {
     Ok(State { facts: u64::try_from(facts)?, live, log })
 }
 
-/// What workers did, as a Postgres database says.
+/// Reads the audit of a Postgres database.
 pub(crate) async fn read_audit_postgres(url: &str) -> Result<Vec<AuditRow>, Failure> {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
     let driver = tokio::spawn(connection);
@@ -188,7 +189,7 @@ pub(crate) async fn read_audit_postgres(url: &str) -> Result<Vec<AuditRow>, Fail
     Ok(rows)
 }
 
-/// What workers did, as a SQLite database says.
+/// Reads the audit of a SQLite database.
 pub(crate) fn read_audit_sqlite(path: &Path) -> Result<Vec<AuditRow>, Failure> {
     let connection = rusqlite::Connection::open(path)?;
     connection.busy_timeout(std::time::Duration::from_secs(10))?;

@@ -1,7 +1,7 @@
-//! Starts the processes under test, kills them, restarts them, and sees how far they are.
+//! Starts, stops, kills and restarts the processes under test, and reads their progress from their histories.
 //!
-//! Nothing outlives the harness: children die with the thread that started them (so one thread starts them all), and
-//! whatever is left is killed by its id when a fleet is dropped. Progress is read from the children's own histories.
+//! No child outlives the harness: it is killed when the thread that started it ends (so one thread must start them
+//! all), and a dropped fleet kills what is left by process id.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -11,17 +11,17 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::history::{self, Line, Outcome, Tail};
+use crate::history::{self, Line, OpOutcome, Tail};
 use crate::workload::{Failure, Job};
 
-/// How often the harness looks at its children.
-pub(crate) const GLANCE: Duration = Duration::from_millis(10);
+/// How often the harness polls its children.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A command that starts this program anew, to be killed when we die.
+/// A command that runs this program as a child, which is killed when the calling thread ends.
 pub(crate) fn myself(arguments: &[&str]) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(arguments);
-    // SAFETY: between fork and exec only prctl is called, which is safe there.
+    // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
     unsafe {
         command.pre_exec(|| {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0 {
@@ -39,12 +39,14 @@ pub(crate) fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(libc::SIGKILL)
 }
 
-/// One process in all its lives.
+/// One process under test, across its restarts.
 #[derive(Debug)]
 struct Member {
     job: Job,
+    /// `None` while it is not running.
     child: Option<Child>,
     tails: HashMap<PathBuf, Tail>,
+    /// Whether the running process has noted that it published its whole share.
     published: bool,
 }
 
@@ -52,11 +54,11 @@ struct Member {
 #[derive(Debug)]
 pub(crate) struct Fleet {
     members: Vec<Member>,
-    /// Events and ended entries of the last snapshot that any of them took, and what was still live.
+    /// The latest snapshot that any process recorded.
     last: Counted,
-    /// Snapshots since all had published.
-    settled: u32,
-    /// How often a process was started.
+    /// Snapshots read since all processes had published.
+    final_snapshots: u32,
+    /// How often processes were started, restarts included.
     pub(crate) starts: u32,
 }
 
@@ -71,19 +73,19 @@ impl Fleet {
     /// Starts a process for each job.
     pub(crate) fn start(jobs: Vec<Job>) -> Result<Self, Failure> {
         let members = jobs.into_iter().map(|job| Member { job, child: None, tails: HashMap::new(), published: false });
-        let mut fleet = Self { members: members.collect(), last: Counted::default(), settled: 0, starts: 0 };
+        let mut fleet = Self { members: members.collect(), last: Counted::default(), final_snapshots: 0, starts: 0 };
         for index in 0..fleet.members.len() {
             fleet.launch(index, None)?;
         }
         Ok(fleet)
     }
 
-    /// How many there are.
+    /// The number of processes.
     pub(crate) fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Starts a process that does not run, with a failpoint where one is given.
+    /// Starts a process that is not running. `failpoint` (`NAME:PASS`) makes it kill itself there.
     pub(crate) fn launch(&mut self, index: usize, failpoint: Option<&str>) -> Result<(), Failure> {
         let member = &mut self.members[index];
         let log = member.job.folder.join(format!("{}.log", member.job.process));
@@ -96,7 +98,7 @@ impl Fleet {
         }
         member.child = Some(command.spawn()?);
         member.published = false;
-        self.settled = 0;
+        self.final_snapshots = 0;
         self.starts += 1;
         Ok(())
     }
@@ -110,7 +112,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Stops a process without ending it, or lets it go on.
+    /// Sends a signal such as SIGSTOP or SIGCONT; does nothing when the process is not running.
     pub(crate) fn signal(&self, index: usize, signal: libc::c_int) -> Result<(), Failure> {
         let Some(child) = &self.members[index].child else { return Ok(()) };
         // SAFETY: kill has no memory effects; the child has not been waited for, so the id is still its own.
@@ -120,7 +122,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Takes back a process that ended by itself.
+    /// The exit status of a process that ended by itself, once; `None` while it runs and ever after.
     pub(crate) fn ended(&mut self, index: usize) -> Result<Option<ExitStatus>, Failure> {
         let Some(child) = &mut self.members[index].child else { return Ok(None) };
         let status = child.try_wait()?;
@@ -130,29 +132,29 @@ impl Fleet {
         Ok(status)
     }
 
-    /// Waits until a process ends by itself.
+    /// Waits until a process ends by itself; `None` when it did not within `limit`.
     pub(crate) fn wait_for_end(&mut self, index: usize, limit: Duration) -> Result<Option<ExitStatus>, Failure> {
         let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
             if let Some(status) = self.ended(index)? {
                 return Ok(Some(status));
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(None)
     }
 
-    /// Reads how far everybody is. A process that ended unasked is a failure.
-    pub(crate) fn look(&mut self) -> Result<(), Failure> {
+    /// Reads the progress of all processes. A process that exited by itself is an error.
+    pub(crate) fn update(&mut self) -> Result<(), Failure> {
         for index in 0..self.members.len() {
             if let Some(status) = self.ended(index)? {
-                return Err(format!("{} ended by itself: {status}\n{}", self.name(index), self.log(index)).into());
+                return Err(format!("{} exited unexpectedly: {status}\n{}", self.name(index), self.log(index)).into());
             }
         }
         self.read_all()
     }
 
-    /// Reads how far everybody is, whoever is alive.
+    /// Reads the progress of all processes, running or not.
     pub(crate) fn read_all(&mut self) -> Result<(), Failure> {
         let all_published = self.all_published();
         for index in 0..self.members.len() {
@@ -168,9 +170,9 @@ impl Fleet {
             for line in tail.milestones()? {
                 match line {
                     Line::Note { text, .. } if text == "published" => member.published = true,
-                    Line::Result { what: Outcome::Counted { events, waiting, leased, ended }, .. } => {
+                    Line::Result { what: OpOutcome::Counted { events, waiting, leased, ended }, .. } => {
                         self.last = Counted { events, live: waiting + leased, ended };
-                        self.settled += u32::from(all_published);
+                        self.final_snapshots += u32::from(all_published);
                     }
                     _ => {}
                 }
@@ -183,24 +185,25 @@ impl Fleet {
         self.members.iter().all(|member| member.published)
     }
 
-    /// How much of `total` events was published and worked off, from 0 to 1.
+    /// How much of `total` events was published and ended, from 0 to 1.
     pub(crate) fn progress(&self, total: u64) -> f64 {
         (self.last.events + self.last.ended) as f64 / (2 * total.max(1)) as f64
     }
 
-    /// Whether all published their share and a snapshot begun after that finds nothing live.
+    /// Whether all processes published their share and a snapshot begun after that found nothing live. The first
+    /// snapshots read after that may have begun before it, hence two per process.
     pub(crate) fn drained(&self) -> bool {
-        self.all_published() && self.settled >= 2 * self.len() as u32 && self.last.live == 0
+        self.all_published() && self.final_snapshots >= 2 * self.len() as u32 && self.last.live == 0
     }
 
-    /// For people, when something is stuck.
+    /// The progress as text, for error messages.
     pub(crate) fn situation(&self) -> String {
         let waiting: Vec<&str> =
             self.members.iter().filter(|member| !member.published).map(|member| member.job.process.as_str()).collect();
         format!("{:?}, still publishing: {waiting:?}", self.last)
     }
 
-    /// Asks everybody to stop and waits for it.
+    /// Asks all processes to stop, by closing their standard input, and waits up to `limit` for each.
     pub(crate) fn stop(&mut self, limit: Duration) -> Result<(), Failure> {
         for member in &mut self.members {
             if let Some(child) = &mut member.child {
@@ -214,7 +217,7 @@ impl Fleet {
             match self.wait_for_end(index, limit)? {
                 Some(status) if status.success() => {}
                 Some(status) => {
-                    return Err(format!("{} did not stop well: {status}\n{}", self.name(index), self.log(index)).into());
+                    return Err(format!("{} failed to stop: {status}\n{}", self.name(index), self.log(index)).into());
                 }
                 None => return Err(format!("{} did not stop within {limit:?}", self.name(index)).into()),
             }
@@ -226,7 +229,7 @@ impl Fleet {
         &self.members[index].job.process
     }
 
-    /// The end of what a process wrote to its standard error.
+    /// The last 20 lines that a process wrote to its standard error.
     fn log(&self, index: usize) -> String {
         let job = &self.members[index].job;
         let text = std::fs::read_to_string(job.folder.join(format!("{}.log", job.process))).unwrap_or_default();
@@ -239,7 +242,7 @@ impl Drop for Fleet {
     fn drop(&mut self) {
         for member in &mut self.members {
             if let Some(mut child) = member.child.take() {
-                // Both fail only when it is gone already.
+                // Both fail only when the child has already exited.
                 let _ = child.kill();
                 let _ = child.wait();
             }

@@ -1,8 +1,8 @@
-//! Whether a claim's cost stays flat: with a large backlog, behind delayed entries, behind foreign types, among many lanes,
-//! behind leased entries.
+//! Whether the cost of a claim stays flat: with a large backlog, behind delayed entries, behind foreign types, among
+//! many lanes, behind leased entries.
 //!
-//! Each claim of 100 is timed alone; between two claims what was claimed is finalised and as much is published again, so
-//! that the scene stays as it is. Pages are those that the claim's statements touched, as PostgreSQL counts them.
+//! Each claim of 100 is timed alone. After each, the claimed entries are finalised and as many are published, so that
+//! the scene does not change. Pages are those that the claim's statements touched, as PostgreSQL counts them.
 
 use std::time::{Duration, Instant};
 
@@ -12,20 +12,21 @@ use tokio_postgres::Client;
 
 use super::{Bench, known};
 use crate::pg::Database;
-use crate::report::Outcome;
+use crate::report::Measured;
 use crate::runner::{Pair, median, progress, short};
 use crate::scale::{BATCH, CLAIM, PAYLOAD};
 use crate::{Result, tide};
 
-/// Claims that are made before any is measured: plans and caches get warm.
+/// Claims before the first measured one, to warm up plans and caches.
 const WARM_UP: usize = 10;
-/// Lanes of a queue where there are many, and the types they are of: the rest is priorities.
+/// Lanes per queue in [`Scene::Lanes`].
 const LANES: usize = 1_000;
+/// Types of these lanes; each has `LANES / TYPES` priorities.
 const TYPES: usize = 250;
-/// Long enough that no run sees a delayed entry become due.
+/// Delays and leases of this length do not end during a run.
 const DELAY: Duration = Duration::from_secs(24 * 3600);
 
-/// What stands in the way of a claim.
+/// What the queue holds besides the entries that a claim takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scene {
     Plain,
@@ -50,7 +51,7 @@ impl Scene {
         }
     }
 
-    /// The names of the discipline by time and by pages.
+    /// The names of the disciplines by time and by pages.
     fn names(self, database: &str) -> [String; 2] {
         let name = format!("{database}_claim_{}", self.word());
         match self {
@@ -60,18 +61,18 @@ impl Scene {
     }
 }
 
-/// Runs what is wanted of this family.
+/// Runs the selected disciplines of this family.
 ///
 /// # Errors
-/// When a database refuses.
-pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+/// When a database call fails.
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     let mut outcomes = Vec::new();
     outcomes.extend(run_postgres(bench).await?);
     outcomes.extend(run_sqlite(bench).await?);
     Ok(outcomes)
 }
 
-async fn run_postgres(bench: &Bench) -> Result<Vec<Outcome>> {
+async fn run_postgres(bench: &Bench) -> Result<Vec<Measured>> {
     let mut outcomes = Vec::new();
     for scene in Scene::HARD {
         let names = scene.names("postgres");
@@ -83,15 +84,15 @@ async fn run_postgres(bench: &Bench) -> Result<Vec<Outcome>> {
             let database = bench.server()?.database().await?;
             let counter = PageCounter::new(&database).await?;
             let queue = EventQueue::open(&database.url).await?;
-            set(&queue, scene, bench).await?;
-            database.settle().await?;
+            prepare(&queue, scene, bench).await?;
+            database.vacuum().await?;
             stages.push((database, queue, Some(counter)));
         }
         bench.server()?.checkpoint().await?;
         let [hard, plain] = [&stages[0], &stages[1]].map(|stage| (&stage.1, stage.2.as_ref()));
         let (times, pages) = compare(bench, scene, hard, plain).await?;
-        outcomes.push(Outcome::beside(known(&names[0])?, times));
-        outcomes.push(Outcome::beside(known(&names[1])?, pages));
+        outcomes.push(Measured::beside(known(&names[0])?, times));
+        outcomes.push(Measured::beside(known(&names[1])?, pages));
         for (_, queue, _) in &stages {
             queue.close().await;
         }
@@ -99,7 +100,7 @@ async fn run_postgres(bench: &Bench) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-async fn run_sqlite(bench: &Bench) -> Result<Vec<Outcome>> {
+async fn run_sqlite(bench: &Bench) -> Result<Vec<Measured>> {
     let mut outcomes = Vec::new();
     for scene in Scene::HARD {
         let [name, _] = scene.names("sqlite");
@@ -110,11 +111,11 @@ async fn run_sqlite(bench: &Bench) -> Result<Vec<Outcome>> {
         for scene in [scene, Scene::Plain] {
             let folder = bench.sqlite_folder()?;
             let queue = EventQueue::open(folder.path().join("tidegate.db").to_string_lossy()).await?;
-            set(&queue, scene, bench).await?;
+            prepare(&queue, scene, bench).await?;
             stages.push((folder, queue));
         }
         let (times, _) = compare(bench, scene, (&stages[0].1, None), (&stages[1].1, None)).await?;
-        outcomes.push(Outcome::beside(known(&name)?, times));
+        outcomes.push(Measured::beside(known(&name)?, times));
         for (_, queue) in &stages {
             queue.close().await;
         }
@@ -122,8 +123,8 @@ async fn run_sqlite(bench: &Bench) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-/// Publishes what makes a scene; what stands in front comes first.
-async fn set(queue: &EventQueue, scene: Scene, bench: &Bench) -> Result<()> {
+/// Fills the queue for a scene. Entries that the claims have to pass are published first.
+async fn prepare(queue: &EventQueue, scene: Scene, bench: &Bench) -> Result<()> {
     let scale = bench.scale;
     let event = tide::event(PAYLOAD);
     match scene {
@@ -145,7 +146,7 @@ async fn set(queue: &EventQueue, scene: Scene, bench: &Bench) -> Result<()> {
             while left > 0 {
                 let held = queue.store().claim(Claim { lease: DELAY, ..want(queue, BATCH.min(left)) }).await?;
                 if held.is_empty() {
-                    return Err(format!("{left} entries could not be leased").into());
+                    return Err(format!("a claim returned nothing while {left} entries were still to be leased").into());
                 }
                 left -= held.len();
             }
@@ -154,7 +155,7 @@ async fn set(queue: &EventQueue, scene: Scene, bench: &Bench) -> Result<()> {
     tide::fill(queue, &event, scale.backlog_small).await
 }
 
-/// Makes the lanes of a queue, each used once and empty; the first queue is the one that is claimed from.
+/// Makes the lanes of a queue by one entry each, which is ended again. The first queue is the one that is claimed from.
 async fn make_lanes(queue: &EventQueue, number: usize) -> Result<()> {
     let name = if number == 0 { queue.name().clone() } else { QueueName::new(format!("lanes-{number}"))? };
     queue.store().put_queue(&name, QueueChange::default()).await?;
@@ -171,7 +172,7 @@ async fn make_lanes(queue: &EventQueue, number: usize) -> Result<()> {
     while left > 0 {
         let claimed = queue.store().claim(Claim { queue: name.clone(), ..want(queue, BATCH) }).await?;
         if claimed.is_empty() {
-            return Err(format!("{left} entries of {name} did not come").into());
+            return Err(format!("a claim from {name} returned nothing while {left} entries were waiting").into());
         }
         left -= claimed.len();
         finalize(queue, &claimed).await?;
@@ -200,14 +201,14 @@ async fn finalize(queue: &EventQueue, claimed: &[Claimed]) -> Result<()> {
     Ok(())
 }
 
-/// Rounds of claims in turns; answers times in milliseconds and pages.
+/// Measures both queues in turns; returns milliseconds and pages per claim.
 async fn compare(
     bench: &Bench,
     scene: Scene,
     hard: (&EventQueue, Option<&PageCounter>),
     plain: (&EventQueue, Option<&PageCounter>),
 ) -> Result<(Pair, Pair)> {
-    // Both sides ask in the same way; only the foreign types need a filter.
+    // Both sides claim in the same way. Only the scene with foreign types needs a filter.
     let types = (scene == Scene::Foreign).then(|| vec![tide::TYPE.to_owned()]);
     for (queue, counter) in [hard, plain] {
         round(queue, counter, types.as_deref(), WARM_UP).await?;
@@ -215,19 +216,19 @@ async fn compare(
     let (mut times, mut pages) = (Pair::default(), Pair::default());
     for run in 1..=bench.scale.runs {
         let ours = round(hard.0, hard.1, types.as_deref(), bench.scale.claims).await?;
-        let beside = round(plain.0, plain.1, types.as_deref(), bench.scale.claims).await?;
+        let baseline = round(plain.0, plain.1, types.as_deref(), bench.scale.claims).await?;
         let figures =
-            format!("{} vs {} ms, {} vs {} pages", short(ours.0), short(beside.0), short(ours.1), short(beside.1));
+            format!("{} vs {} ms, {} vs {} pages", short(ours.0), short(baseline.0), short(ours.1), short(baseline.1));
         progress(&format!("{:?} claim_{} {run}/{}: {figures}", hard.0.backend(), scene.word(), bench.scale.runs));
         times.ours.push(ours.0);
-        times.baseline.push(beside.0);
+        times.baseline.push(baseline.0);
         pages.ours.push(ours.1);
-        pages.baseline.push(beside.1);
+        pages.baseline.push(baseline.1);
     }
     Ok((times, pages))
 }
 
-/// A round of claims; answers the medians of their times in milliseconds and of their pages.
+/// Claims several times; returns the medians of milliseconds and of pages per claim.
 async fn round(
     queue: &EventQueue,
     counter: Option<&PageCounter>,
@@ -248,7 +249,7 @@ async fn round(
             pages.push(counter.pages().await?);
         }
         if claimed.len() != CLAIM {
-            return Err(format!("a claim of {CLAIM} got {}", claimed.len()).into());
+            return Err(format!("a claim of {CLAIM} returned {} entries", claimed.len()).into());
         }
         finalize(queue, &claimed).await?;
         tide::publish(queue, &event, CLAIM).await?;
@@ -256,13 +257,13 @@ async fn round(
     Ok((median(&times), median(&pages)))
 }
 
-/// Counts the pages that statements of one database touch, whether cached or not, by `pg_stat_statements`: unlike the
-/// server's other counters it is exact at once and leaves vacuum out.
+/// Counts the pages that statements of one database touch, cached or not, by `pg_stat_statements`. Unlike the server's
+/// other counters it is up to date at once and does not include vacuum.
 #[derive(Debug)]
 struct PageCounter(Client);
 
 impl PageCounter {
-    /// Switches counting on for connections to this database that are made from now on.
+    /// Switches counting on for connections to this database that are opened from now on.
     async fn new(database: &Database) -> Result<Self> {
         let client = database.connect().await?;
         let track = "DO $$ BEGIN

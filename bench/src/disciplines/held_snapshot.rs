@@ -1,4 +1,4 @@
-//! What a snapshot costs that somebody holds open elsewhere: vacuum can remove nothing that ended since.
+//! The cost of a snapshot that another connection holds open: vacuum cannot remove rows that died since it was taken.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 use tidegate::EventQueue;
 
 use super::{Bench, known};
-use crate::report::Outcome;
+use crate::report::Measured;
 use crate::runner::{Pair, at_once, progress, rate, short};
 use crate::scale::{BATCH, CALLERS, PAYLOAD};
 use crate::{Result, tide};
 
 const NAME: &str = "postgres_held_snapshot";
-/// Parts of a run that are looked at one by one: a slowdown shows as a slope.
+/// Slices of a run with a rate each, which show a gradual slowdown.
 const SLICES: u32 = 10;
 
-/// Runs once without and once with a held snapshot; turns are impossible, since the damage builds up.
+/// Runs once without and once with a held snapshot. The sides cannot take turns, since dead rows accumulate.
 ///
 /// # Errors
-/// When a database refuses.
-pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+/// When a database call fails.
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     if !bench.wanted.has(NAME) {
         return Ok(Vec::new());
     }
@@ -28,16 +28,16 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     progress(&format!("{NAME} without: {}", short(without)));
     let (with, held) = throughput(bench, true).await?;
     progress(&format!("{NAME} with: {}", short(with)));
-    let outcome = Outcome::beside(known(NAME)?, Pair { ours: vec![with], baseline: vec![without] });
-    let (calm, held) = (slopes(&calm), slopes(&held));
+    let outcome = Measured::beside(known(NAME)?, Pair { ours: vec![with], baseline: vec![without] });
+    let (calm, held) = (slice_rates(&calm), slice_rates(&held));
     Ok(vec![outcome.note(format!("events/s by tenths of the run, without: {calm}; with: {held}"))])
 }
 
-fn slopes(slices: &[f64]) -> String {
+fn slice_rates(slices: &[f64]) -> String {
     slices.iter().map(|slice| short(*slice)).collect::<Vec<_>>().join(" ")
 }
 
-/// Publishes, claims and finalises for a while; answers events per second of the whole and of each slice.
+/// Publishes, claims and finalises for the length of a run; returns events per second of the whole and of each slice.
 async fn throughput(bench: &Bench, held: bool) -> Result<(f64, Vec<f64>)> {
     let database = bench.server()?.database().await?;
     let queue = EventQueue::open(&database.url).await?;
@@ -55,7 +55,7 @@ async fn throughput(bench: &Bench, held: bool) -> Result<(f64, Vec<f64>)> {
     worked?;
     let total = rate(ended.load(Ordering::Relaxed), start.elapsed());
     if held {
-        // Fails if the snapshot was lost on the way: then nothing was measured.
+        // Fails if the snapshot was lost during the run, which makes the result invalid.
         holder.batch_execute("SELECT 1; ROLLBACK").await?;
     }
     queue.close().await;
@@ -71,6 +71,7 @@ async fn cycle(queue: EventQueue, ended: Arc<AtomicUsize>, until: Instant) -> Re
     Ok(())
 }
 
+/// Events per second of each slice.
 async fn watch(ended: &AtomicUsize, start: Instant, slice: Duration) -> Vec<f64> {
     let mut slices = Vec::new();
     let (mut before, mut since) = (0, start);

@@ -1,5 +1,5 @@
-//! How publishing fares while clients send the worst list queries, over HTTP: one server on one filled database, the same
-//! publishers, in turns without and with those who list.
+//! How much publishing suffers while clients send the worst list queries, over HTTP: one server on one filled database,
+//! the same publishers, in turns without and with listing clients.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,29 +12,30 @@ use tokio::task::JoinSet;
 
 use super::{Bench, known, server};
 use crate::http::Connection;
-use crate::report::Outcome;
+use crate::report::Measured;
 use crate::runner::{Pair, at_once, median, progress, rate, short};
 use crate::scale::{BATCH, CALLERS, CONNECTIONS, PAYLOAD};
 use crate::served::Served;
 use crate::{Result, tide};
 
-/// Clients that list, each with a key, a queue and a share of the events of its own.
+/// Clients that list. Each has its own key, queue and share of the events.
 const LISTERS: usize = 8;
-/// Tags that there are: as many as a query may name.
+/// Different tags: as many as a query may name.
 const TAGS: usize = 32;
-/// Tags of each event.
+/// Tags per event.
 const TAGS_EACH: usize = 4;
-/// Types of events: a client's queue has a lane for each. No multiple of the number of statuses, so that all mix.
+/// Event types; a client's queue has a lane for each. Not a multiple of the number of statuses, so that every type
+/// occurs in every status.
 const TYPES: usize = 251;
-/// How long the server lets slow lists rest, at most.
-const REST: Duration = Duration::from_secs(4);
-/// How long those who list have the server to themselves before publishers are measured beside them.
+/// The longest pause that the server's list gate makes after a slow list.
+const MAX_PAUSE: Duration = Duration::from_secs(4);
+/// How long the clients list before publishing is measured beside them.
 const LEAD: Duration = Duration::from_millis(500);
 
-/// Queries that walk far and find little. Asking for every tag and a type that no event has is the heaviest of what ends
-/// after 10,000 entries: each step merges a range of every tag in every status. An empty time range looks at all that was
-/// published around it. Whether something is held, and by whom, no index says, and a deep offset merges all lanes.
-/// Which of them is the worst differs between the databases, so each is tried and the slowest is the one that is sent.
+/// Queries that read many rows and return few. Asking for every tag and a type that no event has is the most expensive
+/// of those that stop after 10,000 entries: each step merges a range of every tag in every status. An empty time range
+/// reads all that was published around it. No index says whether an entry is held, or by which worker. A large offset
+/// merges all lanes. Which one is the worst differs between databases, so each is tried, and the slowest is used.
 fn queries(moment: Timestamp) -> [String; 5] {
     let tags: Vec<String> = (0..TAGS).map(tag).collect();
     let tags = tags.join(",");
@@ -51,17 +52,17 @@ fn tag(number: usize) -> String {
     format!("some-{}", number % TAGS)
 }
 
-/// Runs what is wanted of this family.
+/// Runs the selected disciplines of this family.
 ///
 /// # Errors
 /// When a database or a server fails.
-pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     let mut outcomes = Vec::new();
     let names = ["postgres_list_load_publish", "postgres_list_load_p99"];
     if bench.wanted.has_any(&names) {
         let database = bench.server()?.database().await?;
-        let callers = set(&database.url, bench.scale.list_load).await?;
-        database.settle().await?;
+        let callers = prepare(&database.url, bench.scale.list_load).await?;
+        database.vacuum().await?;
         bench.server()?.checkpoint().await?;
         outcomes.extend(compare(bench, names, &database.url, &callers).await?);
     }
@@ -69,13 +70,13 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     if bench.wanted.has_any(&names) {
         let folder = bench.sqlite_folder()?;
         let file = folder.path().join("tidegate.db").to_string_lossy().into_owned();
-        let callers = set(&file, bench.scale.list_load).await?;
+        let callers = prepare(&file, bench.scale.list_load).await?;
         outcomes.extend(compare(bench, names, &file, &callers).await?);
     }
     Ok(outcomes)
 }
 
-/// Who calls the server.
+/// The API keys of the clients.
 struct Callers {
     publisher: String,
     listers: Vec<Lister>,
@@ -84,12 +85,12 @@ struct Callers {
 /// A client that lists.
 struct Lister {
     key: String,
-    /// When half of its events were published.
+    /// When about half of its events were published.
     moment: Timestamp,
 }
 
-/// Makes the clients' queues and keys, and fills the queues.
-async fn set(address: &str, count: usize) -> Result<Callers> {
+/// Creates the clients' queues and keys, and fills the queues of those that list.
+async fn prepare(address: &str, count: usize) -> Result<Callers> {
     let start = Instant::now();
     let queue = EventQueue::open(address).await?;
     let keys = Keyring::new(queue.clone());
@@ -111,7 +112,8 @@ async fn set(address: &str, count: usize) -> Result<Callers> {
     Ok(Callers { publisher, listers })
 }
 
-/// Publishes events of one client and ends four of five, each in another way; answers when half of them were there.
+/// Publishes events of one client and ends four in five of them, each in another way; returns the moment when about
+/// half of them were published.
 async fn fill(queue: &EventQueue, own: &QueueName, count: usize) -> Result<Timestamp> {
     let (next, half) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Timestamp::now())));
     let callers = (0..CALLERS).map(|_| {
@@ -145,7 +147,7 @@ async fn fill_batch(queue: &EventQueue, own: &QueueName, numbers: std::ops::Rang
     let mut ends = Vec::with_capacity(answers.len());
     for (number, answer) in numbers.zip(answers) {
         let id = answer?.id;
-        // What has a tag goes through all ways to end, and one in five waits.
+        // Every tag occurs with every kind of end; one event in five stays live.
         if let Some(end) = End::ALL.get(number % (End::ALL.len() + 1)) {
             ends.push(Finalize { id, token: None, end: *end, errors: None, results: None });
         }
@@ -156,57 +158,57 @@ async fn fill_batch(queue: &EventQueue, own: &QueueName, numbers: std::ops::Rang
     Ok(())
 }
 
-async fn compare(bench: &Bench, names: [&str; 2], address: &str, callers: &Callers) -> Result<Vec<Outcome>> {
+async fn compare(bench: &Bench, names: [&str; 2], address: &str, callers: &Callers) -> Result<Vec<Measured>> {
     let served = Served::start_with_keys(address).await?;
     let (worst, mut notes) = try_alone(served.address, &callers.listers, names[0]).await?;
     let time = bench.scale.serve * 2;
-    // The first pays for plans, lanes and connections.
+    // The first run pays for plans, lanes and connections, and is not counted.
     publish(served.address, &callers.publisher, bench.scale.serve).await?;
     let (mut rates, mut p99s, mut lists) = (Pair::default(), Pair::default(), Vec::new());
     for run in 1..=bench.scale.runs {
-        let calm = publish(served.address, &callers.publisher, time).await?;
+        let without = publish(served.address, &callers.publisher, time).await?;
         let listing = Listing::start(served.address, &callers.listers, worst).await?;
         tokio::time::sleep(LEAD).await;
         let before = listing.counts();
-        let beside = publish(served.address, &callers.publisher, time).await?;
+        let with = publish(served.address, &callers.publisher, time).await?;
         let after = listing.counts();
         listing.stop().await?;
         let [answered, refused] = [0, 1].map(|kind| rate(after[kind] - before[kind], time));
         let figures = format!(
             "{} vs {} requests/s, p99 {} vs {} ms, {} lists/s answered and {} refused",
-            short(beside.rate),
-            short(calm.rate),
-            short(beside.p99),
-            short(calm.p99),
+            short(with.rate),
+            short(without.rate),
+            short(with.p99),
+            short(without.p99),
             short(answered),
             short(refused)
         );
         progress(&format!("{} {run}/{}: {figures}", names[0], bench.scale.runs));
-        rates.ours.push(beside.rate);
-        rates.baseline.push(calm.rate);
-        p99s.ours.push(beside.p99);
-        p99s.baseline.push(calm.p99);
+        rates.ours.push(with.rate);
+        rates.baseline.push(without.rate);
+        p99s.ours.push(with.p99);
+        p99s.baseline.push(without.p99);
         lists.push((answered, refused));
     }
     served.stop().await?;
     if lists.iter().all(|(answered, refused)| answered + refused == 0.0) {
-        return Err("nobody who lists was answered while events were published".into());
+        return Err("no list was answered or refused while events were published".into());
     }
     let middle = |part: fn(&(f64, f64)) -> f64| short(median(&lists.iter().map(part).collect::<Vec<_>>()));
     notes.push(format!("beside publishing {} lists/s answered, {} refused", middle(|one| one.0), middle(|one| one.1)));
-    let publish = notes.into_iter().fold(Outcome::beside(known(names[0])?, rates), Outcome::note);
-    Ok(vec![publish, Outcome::beside(known(names[1])?, p99s)])
+    let publish = notes.into_iter().fold(Measured::beside(known(names[0])?, rates), Measured::note);
+    Ok(vec![publish, Measured::beside(known(names[1])?, p99s)])
 }
 
-/// Sends each query with nothing else to do; answers which one is the slowest, and how long each took.
+/// Sends each query to the idle server; returns the index of the slowest one, and a note on each.
 async fn try_alone(address: SocketAddr, listers: &[Lister], name: &str) -> Result<(usize, Vec<String>)> {
-    let lister = listers.first().ok_or("nobody lists")?;
+    let lister = listers.first().ok_or("there is no client that lists")?;
     let mut connection = Connection::open(address).await?.with_key(&lister.key);
     let (mut worst, mut notes) = ((0, 0.0), Vec::new());
     for (number, query) in queries(lister.moment).iter().enumerate() {
         list(&mut connection, query).await?;
-        // Slow lists have to rest in between.
-        tokio::time::sleep(REST).await;
+        // Wait for the end of the list gate's pause, so that it is not part of the measured time.
+        tokio::time::sleep(MAX_PAUSE).await;
         let start = Instant::now();
         let status = list(&mut connection, query).await?;
         let took = start.elapsed().as_secs_f64() * 1e3;
@@ -225,7 +227,7 @@ async fn try_alone(address: SocketAddr, listers: &[Lister], name: &str) -> Resul
     Ok((worst.0, notes))
 }
 
-/// Sends a list query. One that took too long, or found no turn, is refused with 503.
+/// Sends a list query. The server answers 503 if it takes too long, or is not admitted.
 async fn list(connection: &mut Connection, query: &str) -> Result<u16> {
     let answer = connection.call("GET", query, b"").await?;
     match answer.status {
@@ -234,10 +236,10 @@ async fn list(connection: &mut Connection, query: &str) -> Result<u16> {
     }
 }
 
-/// Clients that list without a pause until they are told to stop.
+/// Clients that send lists one after the other until stopped.
 struct Listing {
     stop: Arc<AtomicBool>,
-    /// Lists that were answered, and that were refused.
+    /// Lists that were answered, and lists that were refused.
     counts: Arc<[AtomicUsize; 2]>,
     tasks: JoinSet<Result<()>>,
 }
@@ -265,7 +267,7 @@ impl Listing {
         [0, 1].map(|kind| self.counts[kind].load(Ordering::Relaxed))
     }
 
-    /// Waits until the last list has ended.
+    /// Stops the clients and waits for their last lists.
     async fn stop(mut self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         while let Some(ended) = self.tasks.join_next().await {
@@ -275,15 +277,15 @@ impl Listing {
     }
 }
 
-/// What publishers saw.
+/// What the publishers measured.
 struct Published {
     /// Requests per second.
     rate: f64,
-    /// The 99th of a hundred requests, in milliseconds.
+    /// The 99th percentile of a request, in milliseconds.
     p99: f64,
 }
 
-/// Publishes one event per request on every connection.
+/// Publishes one event per request on every connection for this long.
 async fn publish(address: SocketAddr, key: &str, time: Duration) -> Result<Published> {
     let mut connections = Vec::with_capacity(CONNECTIONS);
     for _ in 0..CONNECTIONS {

@@ -1,4 +1,4 @@
-//! How long `GET /events` takes among very many ended events, over HTTP, with every kind of filter.
+//! How long `GET /events` takes among very many ended events, over HTTP, with different filters.
 
 use std::time::Instant;
 
@@ -7,15 +7,15 @@ use tidegate::{End, EventQueue, Finalize, QueueName, Tsid};
 
 use super::{Bench, known};
 use crate::http::Connection;
-use crate::report::Outcome;
+use crate::report::Measured;
 use crate::runner::{progress, short};
 use crate::scale::{BATCH, PAYLOAD};
 use crate::served::Served;
 use crate::{Result, tide};
 
-/// Of so many events one failed; each of as many tags is on one of so many.
+/// One in this many events failed, one belongs to the client, and each of this many tags is on one.
 const ONE_OF: usize = 1_000;
-/// Plain, by status, by one tag, by both; of status and tag both what is common and what is rare.
+/// Unfiltered, by status, by one tag and by both, with a common and a rare value of each.
 const PATHS: [&str; 9] = [
     "/events?limit=20",
     "/events?limit=20&status=COMPLETED",
@@ -28,7 +28,7 @@ const PATHS: [&str; 9] = [
     "/events?limit=20&status=FAILED&tags=some-7",
 ];
 
-/// The same for a client that owns one event of so many: what a key of a client sees, and every filter beside it.
+/// The lists of a client that owns one in [`ONE_OF`] events, unfiltered and with every other filter.
 const CLIENT_PATHS: [&str; 9] = [
     "/events?limit=20&client=0000000000007",
     "/events?limit=20&client=0000000000007&status=COMPLETED",
@@ -41,38 +41,38 @@ const CLIENT_PATHS: [&str; 9] = [
     "/events?limit=20&client=0000000000007&offset=10",
 ];
 
-/// Runs what is wanted of this family.
+/// Runs the selected disciplines of this family.
 ///
 /// # Errors
 /// When a database or a server fails.
-pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     let mut outcomes = Vec::new();
     let name = "postgres_list_p99";
     if bench.wanted.has(name) {
         let database = bench.server()?.database().await?;
-        set(&database.url, bench.scale.listed).await?;
-        database.settle().await?;
-        outcomes.push(look(bench, name, &database.url, &PATHS).await?);
+        prepare(&database.url, bench.scale.listed).await?;
+        database.vacuum().await?;
+        outcomes.push(measure(bench, name, &database.url, &PATHS).await?);
     }
     let name = "postgres_list_client_p99";
     if bench.wanted.has(name) {
         let database = bench.server()?.database().await?;
-        set(&database.url, bench.scale.listed).await?;
-        database.settle().await?;
-        outcomes.push(look(bench, name, &database.url, &CLIENT_PATHS).await?);
+        prepare(&database.url, bench.scale.listed).await?;
+        database.vacuum().await?;
+        outcomes.push(measure(bench, name, &database.url, &CLIENT_PATHS).await?);
     }
     let name = "sqlite_list_p99";
     if bench.wanted.has(name) {
         let folder = bench.sqlite_folder()?;
         let file = folder.path().join("tidegate.db").to_string_lossy().into_owned();
-        set(&file, bench.scale.listed).await?;
-        outcomes.push(look(bench, name, &file, &PATHS).await?);
+        prepare(&file, bench.scale.listed).await?;
+        outcomes.push(measure(bench, name, &file, &PATHS).await?);
     }
     Ok(outcomes)
 }
 
-/// Publishes events and ends them all. One of many belongs to a client.
-async fn set(address: &str, count: usize) -> Result<()> {
+/// Publishes events and ends them all. One in [`ONE_OF`] belongs to a client.
+async fn prepare(address: &str, count: usize) -> Result<()> {
     let queue = EventQueue::open(address).await?;
     let own = QueueName::of(Tsid::from_i64(7), "own")?;
     queue.of(own.clone()).await?;
@@ -86,7 +86,8 @@ async fn set(address: &str, count: usize) -> Result<()> {
         let mut ends = Vec::with_capacity(BATCH);
         for answer in queue.publish_many(events).await {
             let id = answer?.id;
-            // Which ones failed moves on with every batch, so that tags and statuses mix.
+            // Another event fails in every batch, so that tags and statuses mix. One in 40 of the client's events fails
+            // too.
             let failed = ends.len() == (start / BATCH) % BATCH || (start + ends.len()) % (40 * ONE_OF) == ONE_OF / 2;
             let end = if failed { End::Failed } else { End::Completed };
             ends.push(Finalize { id, token: None, end, errors: None, results: None });
@@ -105,7 +106,8 @@ struct Page {
     events: Vec<serde::de::IgnoredAny>,
 }
 
-async fn look(bench: &Bench, name: &str, address: &str, paths: &[&str]) -> Result<Outcome> {
+/// Lists every path many times; the result is the worst p99.
+async fn measure(bench: &Bench, name: &str, address: &str, paths: &[&str]) -> Result<Measured> {
     let served = Served::start(address).await?;
     let mut connection = Connection::open(served.address).await?;
     let (mut worst, mut notes) = (0.0_f64, Vec::new());
@@ -131,5 +133,5 @@ async fn look(bench: &Bench, name: &str, address: &str, paths: &[&str]) -> Resul
     }
     drop(connection);
     served.stop().await?;
-    Ok(notes.into_iter().fold(Outcome::absolute(known(name)?, vec![worst]), Outcome::note))
+    Ok(notes.into_iter().fold(Measured::absolute(known(name)?, vec![worst]), Measured::note))
 }

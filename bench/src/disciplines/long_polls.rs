@@ -1,4 +1,4 @@
-//! Two thousand subscribers that wait, each for a tag of its own: how soon one is told, and what waiting costs.
+//! Two thousand subscribers that wait, each for its own tag: how soon one gets its event, and what waiting costs.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::server_memory::settled;
+use super::server_memory::stable_resident;
 use super::{Bench, known};
 use crate::Result;
 use crate::http::Connection;
 use crate::machine::cpu_time;
-use crate::report::Outcome;
+use crate::report::Measured;
 use crate::runner::{progress, short};
 use crate::scale::{LONG_POLLS, PAYLOAD, payload};
 use crate::served::Served;
@@ -20,84 +20,89 @@ const MEMORY: &str = "server_rss_long_polls";
 const CPU: &str = "sqlite_long_polls_cpu";
 const SAME_NODE: [&str; 2] = ["sqlite_long_poll_p99", "postgres_long_poll_p99"];
 const OTHER_NODE: &str = "postgres_long_poll_other_node_p99";
-/// Between two publishes, so that everybody sleeps.
-const APART: Duration = Duration::from_millis(30);
-/// How long those who came are left alone before anything is measured.
-const SETTLE: Duration = Duration::from_secs(1);
+/// The pause between two publishes, so that the server is idle again.
+const PAUSE: Duration = Duration::from_millis(30);
+/// How long nothing happens between the last subscription and the first measurement.
+const QUIET: Duration = Duration::from_secs(1);
 
-/// Runs what is wanted of this family.
+/// Runs the selected disciplines of this family.
 ///
 /// # Errors
 /// When a server fails.
-pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     let mut outcomes = Vec::new();
     if bench.wanted.has_any(&[MEMORY, CPU, SAME_NODE[0]]) {
         let folder = bench.sqlite_folder()?;
         let served = Served::start(&folder.path().join("tidegate.db").to_string_lossy()).await?;
-        let mut crowd = Crowd::gather(served.address).await?;
+        let mut subscribers = Subscribers::connect(served.address).await?;
         if bench.wanted.has(MEMORY) {
-            let resident = settled(&served).await?;
+            let resident = stable_resident(&served).await?;
             progress(&format!("{MEMORY}: {} MiB", short(resident)));
-            outcomes.push(Outcome::absolute(known(MEMORY)?, vec![resident]));
+            outcomes.push(Measured::absolute(known(MEMORY)?, vec![resident]));
         }
         if bench.wanted.has(CPU) {
             let (before, start) = (cpu_time(served.pid()?)?, Instant::now());
             sleep(bench.scale.idle).await;
             let percent = (cpu_time(served.pid()?)? - before).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
             progress(&format!("{CPU}: {} %", short(percent)));
-            outcomes.push(Outcome::absolute(known(CPU)?, vec![percent]));
+            outcomes.push(Measured::absolute(known(CPU)?, vec![percent]));
         }
-        outcomes.push(told(bench, SAME_NODE[0], &mut crowd, served.address).await?);
+        outcomes.push(latency(bench, SAME_NODE[0], &mut subscribers, served.address).await?);
         served.stop().await?;
     }
     if bench.wanted.has_any(&[SAME_NODE[1], OTHER_NODE]) {
         let database = bench.server()?.database().await?;
         let (here, there) = (Served::start(&database.url).await?, Served::start(&database.url).await?);
-        let mut crowd = Crowd::gather(here.address).await?;
-        outcomes.push(told(bench, SAME_NODE[1], &mut crowd, here.address).await?);
-        outcomes.push(told(bench, OTHER_NODE, &mut crowd, there.address).await?);
-        drop(crowd);
+        let mut subscribers = Subscribers::connect(here.address).await?;
+        outcomes.push(latency(bench, SAME_NODE[1], &mut subscribers, here.address).await?);
+        outcomes.push(latency(bench, OTHER_NODE, &mut subscribers, there.address).await?);
+        drop(subscribers);
         here.stop().await?;
         there.stop().await?;
     }
     Ok(outcomes)
 }
 
-/// Publishes for one after the other of those who wait: from the answer to the publisher to the answer to the subscriber,
-/// in milliseconds, the 99th of a hundred.
-async fn told(bench: &Bench, name: &'static str, crowd: &mut Crowd, publish_at: SocketAddr) -> Result<Outcome> {
+/// Publishes for one subscriber after the other. The result is the 99th percentile, in milliseconds, of the time from
+/// the answer to the publisher to the answer to the subscriber.
+async fn latency(
+    bench: &Bench,
+    name: &'static str,
+    subscribers: &mut Subscribers,
+    publish_at: SocketAddr,
+) -> Result<Measured> {
     let mut publisher = Connection::open(publish_at).await?;
     let mut took = Vec::new();
     for number in 0..bench.scale.latency {
-        sleep(APART).await;
-        // Spread over all of them, so that none comes twice before all others did.
-        took.push(crowd.tell(number * 977 % LONG_POLLS, &mut publisher).await?.as_secs_f64() * 1e3);
+        sleep(PAUSE).await;
+        // 977 and the number of subscribers have no common factor, so no subscriber comes twice before all others.
+        took.push(subscribers.deliver(number * 977 % LONG_POLLS, &mut publisher).await?.as_secs_f64() * 1e3);
     }
     took.sort_by(f64::total_cmp);
     let p99 = took[took.len() * 99 / 100];
     progress(&format!("{name}: p50 {} ms, p99 {} ms", short(took[took.len() / 2]), short(p99)));
-    Ok(Outcome::absolute(known(name)?, vec![p99]))
+    Ok(Measured::absolute(known(name)?, vec![p99]))
 }
 
-/// All who wait, on a connection each.
-struct Crowd {
+/// All subscribers, each with its own connection and an open request.
+struct Subscribers {
     waiting: Vec<Connection>,
 }
 
-impl Crowd {
-    async fn gather(address: SocketAddr) -> Result<Self> {
+impl Subscribers {
+    async fn connect(address: SocketAddr) -> Result<Self> {
         let mut waiting = Vec::with_capacity(LONG_POLLS);
         for number in 0..LONG_POLLS {
             let mut connection = Connection::open(address).await?;
-            wait(&mut connection, number).await?;
+            subscribe(&mut connection, number).await?;
             waiting.push(connection);
         }
-        sleep(SETTLE).await;
+        sleep(QUIET).await;
         Ok(Self { waiting })
     }
 
-    /// Publishes for one, and has it wait again.
-    async fn tell(&mut self, number: usize, publisher: &mut Connection) -> Result<Duration> {
+    /// Publishes an event for one subscriber, which then waits again; returns the time between both answers.
+    async fn deliver(&mut self, number: usize, publisher: &mut Connection) -> Result<Duration> {
         let waiting = &mut self.waiting[number];
         let event = json!({ "title": "a title", "tags": tag(number), "payload": payload(PAYLOAD) });
         let event = serde_json::to_vec(&event)?;
@@ -112,10 +117,10 @@ impl Crowd {
         let (published, answered) = tokio::join!(publish, answer);
         let (status, at) = answered?;
         if status != 200 {
-            return Err(format!("a subscriber was answered {status}").into());
+            return Err(format!("a subscriber got status {status} instead of 200").into());
         }
         let took = at.saturating_duration_since(published?);
-        wait(&mut self.waiting[number], number).await?;
+        subscribe(&mut self.waiting[number], number).await?;
         Ok(took)
     }
 }
@@ -124,7 +129,8 @@ fn tag(number: usize) -> String {
     format!("tag-{number}")
 }
 
-async fn wait(connection: &mut Connection, number: usize) -> Result<()> {
+/// Sends the request of a subscriber without waiting for the answer.
+async fn subscribe(connection: &mut Connection, number: usize) -> Result<()> {
     let path = format!("/events/subscribe?tags={}&worker_id=host:{number}&wait=60", tag(number));
     connection.send("GET", &path, b"").await
 }

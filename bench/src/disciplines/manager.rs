@@ -1,4 +1,4 @@
-//! The manager: how fast it works off no-op events with one handler and with two, and how soon a handler starts.
+//! The manager: how fast it works off events with one or two no-op handlers, and how soon a handler starts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::{Bench, known};
 use crate::pg::Database;
-use crate::report::Outcome;
+use crate::report::Measured;
 use crate::runner::{interleave, median, progress, rate, short};
 use crate::scale::{BATCH, PAYLOAD};
 use crate::{Result, raw, tide};
@@ -20,12 +20,12 @@ const TWO: &str = "postgres_manager_two_handlers";
 const SQLITE: &str = "sqlite_manager_cycle";
 const POSTGRES_LATENCY: [&str; 2] = ["postgres_manager_latency_p50", "postgres_manager_latency_p99"];
 const SQLITE_LATENCY: [&str; 2] = ["sqlite_manager_latency_p50", "sqlite_manager_latency_p99"];
-/// Events in hand at once: enough for a few batches on their way.
-const IN_HAND: usize = 4 * BATCH;
-/// How often an event is published where latency is measured.
-const EVERY: Duration = Duration::from_millis(50);
+/// Concurrency of the manager: enough for a few batches at once.
+const CONCURRENCY: usize = 4 * BATCH;
+/// The interval between publishes where latency is measured.
+const INTERVAL: Duration = Duration::from_millis(50);
 
-/// What every payload of the benchmarks holds.
+/// The part of every benchmark payload that handlers read.
 #[derive(Debug, serde::Deserialize)]
 struct Order {
     order: u64,
@@ -35,32 +35,32 @@ impl Event for Order {
     const TYPE: &'static str = tide::TYPE;
 }
 
-/// Runs what is wanted of this family.
+/// Runs the selected disciplines of this family.
 ///
 /// # Errors
-/// When a database refuses.
-pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+/// When a database call fails.
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     let mut outcomes = Vec::new();
     let (runs, scale) = (bench.scale.runs, bench.scale);
     if bench.wanted.has(POSTGRES) {
         let server = bench.server()?;
         let ours = async || drain(&server.database().await?, scale.drain, 1).await;
-        let beside = async || raw::postgres::drain(&server.database().await?, scale.drain).await;
-        outcomes.push(Outcome::beside(known(POSTGRES)?, interleave(POSTGRES, runs, ours, beside).await?));
+        let baseline = async || raw::postgres::drain(&server.database().await?, scale.drain).await;
+        outcomes.push(Measured::beside(known(POSTGRES)?, interleave(POSTGRES, runs, ours, baseline).await?));
     }
     if bench.wanted.has(TWO) {
         let server = bench.server()?;
         let two = async || drain(&server.database().await?, scale.drain, 2).await;
         let one = async || drain(&server.database().await?, scale.drain, 1).await;
-        outcomes.push(Outcome::beside(known(TWO)?, interleave(TWO, runs, two, one).await?));
+        outcomes.push(Measured::beside(known(TWO)?, interleave(TWO, runs, two, one).await?));
     }
     if bench.wanted.has(SQLITE) {
         let ours = async || cycle(bench.sqlite_folder()?.path(), scale.cycle).await;
-        let beside = async || {
+        let baseline = async || {
             let (folder, events) = (bench.sqlite_folder()?, scale.cycle);
             tokio::task::spawn_blocking(move || raw::sqlite::cycle(&folder.path().join("raw.db"), events)).await?
         };
-        outcomes.push(Outcome::beside(known(SQLITE)?, interleave(SQLITE, runs, ours, beside).await?));
+        outcomes.push(Measured::beside(known(SQLITE)?, interleave(SQLITE, runs, ours, baseline).await?));
     }
     if bench.wanted.has_any(&POSTGRES_LATENCY) {
         let open = async || {
@@ -83,10 +83,10 @@ async fn open_sqlite(folder: &Path) -> Result<EventQueue> {
     Ok(EventQueue::open(folder.join("tidegate.db").to_string_lossy()).await?)
 }
 
-/// A manager whose handlers do nothing but read their event; it says when the last event was handled.
+/// A manager whose handlers only read their event. The `Notify` is notified when the last event was handled.
 fn no_op(queue: &EventQueue, handlers: usize, events: usize) -> Result<(EventManager, Arc<Notify>)> {
     let (done, finished) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
-    let mut builder = EventManager::builder(queue).concurrency(IN_HAND);
+    let mut builder = EventManager::builder(queue).concurrency(CONCURRENCY);
     for number in 0..handlers {
         let (done, finished) = (Arc::clone(&done), Arc::clone(&finished));
         builder = builder.on(format!("no-op-{number}"), move |order: Delivered<Order>| {
@@ -100,11 +100,11 @@ fn no_op(queue: &EventQueue, handlers: usize, events: usize) -> Result<(EventMan
     Ok((builder.build()?, finished))
 }
 
-/// Fills a queue and has one manager work it off; answers events per second.
+/// Fills a queue and has one manager work it off; returns events per second.
 async fn drain(database: &Database, events: usize, handlers: usize) -> Result<f64> {
     let queue = EventQueue::open(&database.url).await?;
     tide::fill(&queue, &tide::event(PAYLOAD), events).await?;
-    database.settle().await?;
+    database.vacuum().await?;
     let (manager, finished) = no_op(&queue, handlers, events)?;
     let start = Instant::now();
     let running = tokio::spawn({
@@ -112,7 +112,7 @@ async fn drain(database: &Database, events: usize, handlers: usize) -> Result<f6
         async move { manager.run_process_loop().await }
     });
     finished.notified().await;
-    // A shutdown waits until what was handled has also ended.
+    // A shutdown waits until the handled entries have ended.
     manager.shutdown();
     running.await??;
     let took = start.elapsed();
@@ -121,7 +121,7 @@ async fn drain(database: &Database, events: usize, handlers: usize) -> Result<f6
     Ok(rate(events, took))
 }
 
-/// Publishes batch by batch while one manager works them off; answers events per second of the whole.
+/// Publishes batch by batch while one manager works them off; returns events per second of the whole.
 async fn cycle(folder: &Path, events: usize) -> Result<f64> {
     let queue = open_sqlite(folder).await?;
     let (manager, finished) = no_op(&queue, 1, events)?;
@@ -143,12 +143,12 @@ async fn cycle(folder: &Path, events: usize) -> Result<f64> {
     Ok(rate(events, took))
 }
 
-/// From the call of publish to the start of the handler, in milliseconds: the middle and the 99th of a hundred.
+/// Median and 99th percentile of the time from the call of publish to the start of the handler, in milliseconds.
 async fn latencies<K>(
     bench: &Bench,
     names: [&'static str; 2],
     open: impl AsyncFn() -> Result<(EventQueue, K)>,
-) -> Result<Vec<Outcome>> {
+) -> Result<Vec<Measured>> {
     let (mut middles, mut tails) = (Vec::new(), Vec::new());
     for run in 1..=bench.scale.runs {
         let (queue, kept) = open().await?;
@@ -166,14 +166,15 @@ async fn latencies<K>(
             short(median(&tails))
         ));
     }
-    Ok(vec![Outcome::absolute(known(names[0])?, middles), Outcome::absolute(known(names[1])?, tails)])
+    Ok(vec![Measured::absolute(known(names[0])?, middles), Measured::absolute(known(names[1])?, tails)])
 }
 
+/// The latency of each event, in milliseconds.
 async fn latency(queue: &EventQueue, events: usize) -> Result<Vec<f64>> {
     let (sender, mut started) = mpsc::unbounded_channel();
     let manager = EventManager::builder(queue)
         .on("stamp", move |_: Delivered<Order>| {
-            // The other end lives until all have come.
+            // Fails only after the receiver was dropped, when all events were handled.
             let _ = sender.send(Instant::now());
             std::future::ready(Handled::Success)
         })
@@ -183,9 +184,9 @@ async fn latency(queue: &EventQueue, events: usize) -> Result<Vec<f64>> {
         async move { manager.run_process_loop().await }
     });
     let event = tide::event(PAYLOAD);
-    // The first pays for plans, lanes and connections.
+    // The first ten pay for plans, lanes and connections, and are not counted.
     let mut took = Vec::with_capacity(events);
-    let mut ticks = tokio::time::interval(EVERY);
+    let mut ticks = tokio::time::interval(INTERVAL);
     for number in 0..events + 10 {
         ticks.tick().await;
         let published = Instant::now();

@@ -1,4 +1,4 @@
-//! Resident memory while many events pass through. Measured in a child process that does nothing else.
+//! Peak resident memory while many events are published and ended, in a child process that does nothing else.
 
 use std::process::Stdio;
 
@@ -6,18 +6,18 @@ use tidegate::EventQueue;
 use tokio::process::Command;
 
 use super::{Bench, known};
-use crate::report::Outcome;
+use crate::report::Measured;
 use crate::runner::{progress, short};
 use crate::{Result, tide};
 
-/// Bytes of one payload here.
+/// Bytes per payload.
 const LARGE: usize = 1024;
 
-/// Runs what is wanted of this family.
+/// Runs the selected disciplines of this family.
 ///
 /// # Errors
 /// When the child fails.
-pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     let mut outcomes = Vec::new();
     if bench.wanted.has("memory_rss_sqlite") {
         let folder = bench.sqlite_folder()?;
@@ -31,7 +31,7 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-async fn one(bench: &Bench, name: &str, address: &str) -> Result<Outcome> {
+async fn one(bench: &Bench, name: &str, address: &str) -> Result<Measured> {
     let child = Command::new(std::env::current_exe()?)
         .args(["--memory-child", address, "--memory-events", &bench.scale.memory.to_string()])
         .stdin(Stdio::null())
@@ -40,18 +40,18 @@ async fn one(bench: &Bench, name: &str, address: &str) -> Result<Outcome> {
         .output()
         .await?;
     if !child.status.success() {
-        return Err(format!("the child that measures {name} ended with {}", child.status).into());
+        return Err(format!("the child that measures {name} exited with {}", child.status).into());
     }
     let kib: f64 = String::from_utf8_lossy(&child.stdout).trim().parse()?;
     progress(&format!("{name}: {} MiB", short(kib / 1024.0)));
-    Ok(Outcome::absolute(known(name)?, vec![kib / 1024.0]))
+    Ok(Measured::absolute(known(name)?, vec![kib / 1024.0]))
 }
 
-/// What the child does: half of the events pile up first, the rest is published while consumers run. Prints the peak of
-/// its resident memory in KiB.
+/// The main function of the child: publishes half of the events first, the rest while consumers run. Prints its peak
+/// resident memory in KiB.
 ///
 /// # Errors
-/// When the database refuses, or the system does not tell.
+/// When a database call fails, or `/proc` does not have the figure.
 pub(crate) async fn child(address: &str, events: usize) -> Result<()> {
     let queue = EventQueue::open(address).await?;
     let event = tide::event(LARGE);
@@ -62,12 +62,12 @@ pub(crate) async fn child(address: &str, events: usize) -> Result<()> {
     worked?;
     tide::expect_ended(&queue, events).await?;
     queue.close().await;
-    println!("{}", peak(&std::fs::read_to_string("/proc/self/status")?).ok_or("the system tells no peak memory")?);
+    println!("{}", peak(&std::fs::read_to_string("/proc/self/status")?).ok_or("no VmHWM in /proc/self/status")?);
     Ok(())
 }
 
-/// The highest resident memory so far, in KiB, as `/proc/self/status` tells it. The kernel keeps it, so that no peak
-/// between two looks is missed.
+/// The peak resident memory in KiB from the text of `/proc/self/status`. The kernel records it, so no peak is missed as
+/// it could be between two samples.
 fn peak(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.split_whitespace().next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! One file per family of disciplines. Each measures and answers outcomes; none prints a report.
+//! One file per family of disciplines. Each measures and returns results; none prints a report.
 
 mod claim_flat;
 mod held_snapshot;
@@ -23,11 +23,11 @@ use tempfile::TempDir;
 use crate::Result;
 use crate::catalogue::{DISCIPLINES, Discipline, Wanted, discipline};
 use crate::pg::Server;
-use crate::report::Outcome;
+use crate::report::Measured;
 use crate::runner::progress;
 use crate::scale::Scale;
 
-/// What every discipline works with.
+/// What all disciplines share: scale, selection, temporary folder and PostgreSQL server.
 #[derive(Debug)]
 pub(crate) struct Bench {
     scale: Scale,
@@ -40,7 +40,7 @@ impl Bench {
     /// Prepares a run; PostgreSQL is started only if a discipline needs it.
     ///
     /// # Errors
-    /// When there is no place for files, or PostgreSQL does not start.
+    /// When the temporary folder cannot be created, or PostgreSQL does not start.
     pub(crate) fn new(scale: Scale, wanted: Wanted) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("tidegate-bench-").tempdir()?;
         let needs_server = DISCIPLINES.iter().any(|one| one.name.contains("postgres") && wanted.has(one.name));
@@ -51,12 +51,12 @@ impl Bench {
         Ok(Self { scale, wanted, folder, server })
     }
 
-    /// Where SQLite's files lie.
+    /// The folder of the SQLite databases.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The server, where one was needed.
+    /// The PostgreSQL server; `None` when no selected discipline needs it.
     pub(crate) fn started_server(&self) -> Option<&Server> {
         self.server.as_ref()
     }
@@ -65,17 +65,17 @@ impl Bench {
         self.server.as_ref().ok_or_else(|| "PostgreSQL was not started for this run".into())
     }
 
-    /// A folder of its own for one SQLite database, removed with it.
+    /// A new folder for one SQLite database; removed when dropped.
     fn sqlite_folder(&self) -> Result<TempDir> {
         Ok(tempfile::tempdir_in(self.folder.path())?)
     }
 }
 
-/// Runs every wanted discipline, in the order of the catalogue.
+/// Runs every selected discipline, family by family.
 ///
 /// # Errors
-/// The first that cannot be measured.
-pub(crate) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+/// The error of the first discipline that cannot be measured.
+pub(crate) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     let mut outcomes = Vec::new();
     outcomes.extend(postgres::run(bench).await?);
     outcomes.extend(sqlite::run(bench).await?);
@@ -96,7 +96,7 @@ pub(crate) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-/// A discipline that the code names, so it must be in the catalogue.
+/// The discipline with a name that the code uses; it has to be in the catalogue.
 fn known(name: &str) -> Result<&'static Discipline> {
     discipline(name).ok_or_else(|| format!("{name} is not in the catalogue").into())
 }

@@ -1,4 +1,4 @@
-//! PostgreSQL's throughput: draining, publishing in batches, publishing one by one.
+//! Throughput on PostgreSQL: draining, publishing in batches, publishing one by one.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,16 @@ use tidegate::EventQueue;
 
 use super::{Bench, known};
 use crate::pg::Database;
-use crate::report::Outcome;
+use crate::report::Measured;
 use crate::runner::{at_once, interleave, rate};
 use crate::scale::{BATCH, CALLERS, PAYLOAD, PUBLISHERS};
 use crate::{Result, raw, tide};
 
-/// Runs what is wanted of this family.
+/// Runs the selected disciplines of this family.
 ///
 /// # Errors
-/// When a database refuses.
-pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+/// When a database call fails.
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     let mut outcomes = Vec::new();
     let (runs, scale) = (bench.scale.runs, bench.scale);
     for name in ["postgres_drain", "postgres_publish_many", "postgres_single_publish"] {
@@ -26,22 +26,23 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
         let pair = match name {
             "postgres_drain" => {
                 let ours = async || drain(&server.database().await?, scale.drain).await;
-                let beside = async || raw::postgres::drain(&server.database().await?, scale.drain).await;
-                interleave(name, runs, ours, beside).await?
+                let baseline = async || raw::postgres::drain(&server.database().await?, scale.drain).await;
+                interleave(name, runs, ours, baseline).await?
             }
             "postgres_publish_many" => {
                 let ours = async || publish_many(&server.database().await?, scale.publish_many).await;
-                let beside = async || raw::postgres::publish_many(&server.database().await?, scale.publish_many).await;
-                interleave(name, runs, ours, beside).await?
+                let baseline =
+                    async || raw::postgres::publish_many(&server.database().await?, scale.publish_many).await;
+                interleave(name, runs, ours, baseline).await?
             }
             _ => {
                 let ours = async || publish_single(&server.database().await?, scale.publish_single).await;
-                let beside =
+                let baseline =
                     async || raw::postgres::publish_single(&server.database().await?, scale.publish_single).await;
-                interleave(name, runs, ours, beside).await?
+                interleave(name, runs, ours, baseline).await?
             }
         };
-        outcomes.push(Outcome::beside(known(name)?, pair));
+        outcomes.push(Measured::beside(known(name)?, pair));
     }
     Ok(outcomes)
 }
@@ -49,7 +50,7 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
 async fn drain(database: &Database, events: usize) -> Result<f64> {
     let queue = EventQueue::open(&database.url).await?;
     tide::fill(&queue, &tide::event(PAYLOAD), events).await?;
-    database.settle().await?;
+    database.vacuum().await?;
     let start = Instant::now();
     tide::work_off(&queue, events).await?;
     let took = start.elapsed();
@@ -60,7 +61,7 @@ async fn drain(database: &Database, events: usize) -> Result<f64> {
 
 async fn publish_many(database: &Database, events: usize) -> Result<f64> {
     let queue = EventQueue::open(&database.url).await?;
-    // The first publish of a type makes its lane; the baseline's tables are ready, too.
+    // The first publish of a type creates its lane, which is not measured, like the creation of the baseline's tables.
     tide::publish(&queue, &tide::event(PAYLOAD), 1).await?;
     let events = events / (BATCH * CALLERS) * BATCH * CALLERS;
     let start = Instant::now();
@@ -78,7 +79,7 @@ async fn publish_single(database: &Database, time: Duration) -> Result<f64> {
     Ok(rate)
 }
 
-/// Many tasks that each publish one event after the other; answers events per second.
+/// Many tasks publish one event after the other for this long; returns events per second.
 ///
 /// # Errors
 /// When a publish fails.
@@ -96,7 +97,7 @@ pub(super) async fn publish_one_by_one(queue: &EventQueue, time: Duration) -> Re
     });
     at_once(tasks).await?;
     let took = start.elapsed();
-    // Counted in the database, so that only what is really there counts.
+    // Counted in the database, so that only committed events count.
     let published = queue.store().census().await?.events - before;
     Ok(rate(usize::try_from(published)?, took))
 }

@@ -1,4 +1,5 @@
-//! A projection over a full log, documents by key, beside a plain loop of SELECT and upsert in batches of the same size.
+//! A projection of a full log into documents by key, compared with a plain loop of SELECT and upsert in batches of the
+//! same size.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -7,15 +8,15 @@ use tidegate::{EventLogProjectionBuilder, EventQueue, NewEvent};
 
 use super::{Bench, known};
 use crate::pg::Database;
-use crate::report::Outcome;
+use crate::report::Measured;
 use crate::runner::{Pair, progress, rate, short};
 use crate::scale::BATCH;
 use crate::{Result, tide};
 
 const NAME: &str = "postgres_projection";
-/// Log rows of one transaction on both sides: the projection's default.
+/// Log rows per transaction on both sides: the default of projections.
 const STEP: usize = 100;
-/// How many documents there are.
+/// The number of documents.
 const KEYS: usize = 1_000;
 
 #[derive(Debug, serde::Deserialize)]
@@ -33,8 +34,8 @@ struct Total {
 /// Fills one log and reads it with both sides in turns.
 ///
 /// # Errors
-/// When the database refuses.
-pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+/// When a database call fails.
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     if !bench.wanted.has(NAME) {
         return Ok(Vec::new());
     }
@@ -42,7 +43,7 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
     let database = bench.server()?.database().await?;
     let queue = EventQueue::open(&database.url).await?;
     fill(&queue, events).await?;
-    database.settle().await?;
+    database.vacuum().await?;
     let mut pair = Pair::default();
     for run in 1..=bench.scale.runs.min(3) {
         bench.server()?.checkpoint().await?;
@@ -54,7 +55,7 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
         pair.baseline.push(plain);
     }
     queue.close().await;
-    Ok(vec![Outcome::beside(known(NAME)?, pair)])
+    Ok(vec![Measured::beside(known(NAME)?, pair)])
 }
 
 async fn fill(queue: &EventQueue, events: usize) -> Result<()> {
@@ -72,7 +73,7 @@ async fn fill(queue: &EventQueue, events: usize) -> Result<()> {
     tide::work_off(queue, events).await
 }
 
-/// A projection of its own for each run, from the first row of the log to the last.
+/// Runs a new projection from the first row of the log to the last; returns events per second.
 async fn project(queue: &EventQueue, run: usize, events: usize) -> Result<f64> {
     let projection = EventLogProjectionBuilder::new(format!("totals-{run}"))
         .batch_size(STEP)
@@ -102,7 +103,8 @@ async fn project(queue: &EventQueue, run: usize, events: usize) -> Result<f64> {
     Ok(rate(events, took))
 }
 
-/// The same by hand: a page of the log by id, the documents it touches, an upsert, the position, one commit.
+/// The same in plain SQL: in one transaction read a page of the log by id and the documents it touches, upsert them,
+/// and write the position. Returns events per second.
 async fn plain_loop(database: &Database, run: usize, events: usize) -> Result<f64> {
     let mut client = database.connect().await?;
     client

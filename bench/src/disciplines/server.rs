@@ -1,4 +1,4 @@
-//! The HTTP server under load on SQLite: one event per request beside the floor, many per request beside raw SQL.
+//! The HTTP server under load on SQLite: one event per request compared with the floor, many per request with raw SQL.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use serde_json::value::RawValue;
 
 use super::{Bench, known};
 use crate::http::Connection;
-use crate::report::Outcome;
+use crate::report::Measured;
 use crate::runner::{at_once, interleave, rate};
 use crate::scale::{CONNECTIONS, PAYLOAD, REQUEST, payload};
 use crate::served::{FLOOR, Served};
 use crate::{Result, raw};
 
-/// What every worker of these disciplines looks for.
+/// The tag of all events, by which workers claim.
 const TAG: &str = "bench";
 
-/// What each connection does over and over.
+/// What each connection does in a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Load {
     Publish,
@@ -28,11 +28,11 @@ enum Load {
     Batches,
 }
 
-/// Runs what is wanted of this family.
+/// Runs the selected disciplines of this family.
 ///
 /// # Errors
 /// When a server fails.
-pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     let mut outcomes = Vec::new();
     for (name, load) in [("server_publish", Load::Publish), ("server_cycle", Load::Cycle)] {
         if !bench.wanted.has(name) {
@@ -40,27 +40,27 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
         }
         let floor = Served::start(FLOOR).await?;
         let ours = async || ours(bench, load).await;
-        let beside = async || under(floor.address, load, bench.scale.serve).await;
-        let pair = interleave(name, bench.scale.runs, ours, beside).await?;
-        outcomes.push(Outcome::beside(known(name)?, pair));
+        let baseline = async || under(floor.address, load, bench.scale.serve).await;
+        let pair = interleave(name, bench.scale.runs, ours, baseline).await?;
+        outcomes.push(Measured::beside(known(name)?, pair));
         floor.stop().await?;
     }
     let name = "server_cycle_batches";
     if bench.wanted.has(name) {
         let time = bench.scale.serve;
         let ours = async || ours(bench, Load::Batches).await;
-        let beside = async || {
+        let baseline = async || {
             let folder = bench.sqlite_folder()?;
             let work = move || raw::sqlite_work::cycle(&folder.path().join("raw.db"), time);
             tokio::task::spawn_blocking(work).await?
         };
-        let pair = interleave(name, bench.scale.runs, ours, beside).await?;
-        outcomes.push(Outcome::beside(known(name)?, pair));
+        let pair = interleave(name, bench.scale.runs, ours, baseline).await?;
+        outcomes.push(Measured::beside(known(name)?, pair));
     }
     Ok(outcomes)
 }
 
-/// Tidegate's side: a fresh database and a fresh server each time.
+/// Tidegate's side: a fresh database and a fresh server for each run.
 async fn ours(bench: &Bench, load: Load) -> Result<f64> {
     let folder = bench.sqlite_folder()?;
     let served = Served::start(&folder.path().join("tidegate.db").to_string_lossy()).await?;
@@ -69,7 +69,7 @@ async fn ours(bench: &Bench, load: Load) -> Result<f64> {
     Ok(rate)
 }
 
-/// Puts a server under load; answers requests per second, or events per second where requests carry many.
+/// Puts a server under load; returns requests per second, or events per second where a request carries several.
 async fn under(address: SocketAddr, load: Load, time: Duration) -> Result<f64> {
     let mut connections = Vec::with_capacity(CONNECTIONS);
     for _ in 0..CONNECTIONS {
@@ -85,7 +85,7 @@ async fn under(address: SocketAddr, load: Load, time: Duration) -> Result<f64> {
     Ok(rate(done.load(Ordering::Relaxed), start.elapsed()))
 }
 
-/// One connection and what it counts.
+/// One connection, and the count that all workers share.
 struct Worker {
     connection: Connection,
     name: String,
@@ -139,7 +139,7 @@ impl Worker {
         let taken = self.connection.expect(200, "POST", "/events/claim", &ask).await?;
         let taken: Claimed = serde_json::from_slice(taken)?;
         if taken.events.is_empty() {
-            return Err("a worker that had published found nothing".into());
+            return Err("a worker claimed nothing right after it had published".into());
         }
         let items: Vec<_> = taken.events.iter().map(|one| json!({ "id": one.id, "status_code": 200 })).collect();
         let report = json_bytes(&json!({ "worker_id": self.name, "events": items }))?;

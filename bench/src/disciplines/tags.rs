@@ -1,7 +1,8 @@
-//! What a claim by tag costs: ten fitting events among very many, and a tag that all have beside one that only one has.
+//! The cost of a claim by tag: with ten matching events among very many, and with a tag that all events share besides
+//! one that only a single event has.
 //!
-//! Each claim takes one event, as a subscriber does, and is timed alone; then the event is finalised and its like is
-//! published again, so that the scene stays as it is.
+//! Each claim takes one event, as a subscriber does, and is timed alone. Then the event is finalised and one with the
+//! same tags is published, so that the scene does not change.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +10,17 @@ use tidegate::{End, EventQueue, Finalize, NewEvent};
 use tidegate_store::Claim;
 
 use super::{Bench, known};
-use crate::report::Outcome;
+use crate::report::Measured;
 use crate::runner::{Pair, median, progress, short};
 use crate::scale::{BATCH, PAYLOAD};
 use crate::{Result, tide};
 
-/// Events that fit, or that are all there is.
+/// Events with the rare tag, and all events of the baseline.
 const FEW: usize = 10;
-/// Claims that are made before any is measured.
+/// Claims before the first measured one.
 const WARM_UP: usize = 10;
 
-/// How the tags are spread.
+/// How the tags are distributed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scene {
     Rare,
@@ -32,7 +33,7 @@ impl Scene {
         format!("{backend}_subscribe_{word}_tag")
     }
 
-    /// The tags of the event with this number. Those that fit a rare tag come last.
+    /// The tags of the event with this number. Events with the rare tag come last.
     fn tags(self, number: usize, count: usize) -> Vec<String> {
         match self {
             Self::Rare if number + FEW < count => vec!["common".into()],
@@ -41,7 +42,7 @@ impl Scene {
         }
     }
 
-    /// What claims ask for; each is compared on its own.
+    /// The sets of tags that are claimed by; each is measured on its own.
     fn asks(self) -> Vec<Vec<String>> {
         let ask = |tags: &[&str]| tags.iter().map(|tag| (*tag).to_owned()).collect();
         match self {
@@ -51,11 +52,11 @@ impl Scene {
     }
 }
 
-/// Runs what is wanted of this family.
+/// Runs the selected disciplines of this family.
 ///
 /// # Errors
-/// When a database refuses.
-pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+/// When a database call fails.
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     let mut outcomes = Vec::new();
     for scene in [Scene::Rare, Scene::Hot] {
         let many = if scene == Scene::Rare { bench.scale.rare } else { bench.scale.hot };
@@ -65,8 +66,8 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
             for count in [many, FEW] {
                 let database = bench.server()?.database().await?;
                 let queue = EventQueue::open(&database.url).await?;
-                set(&queue, scene, count).await?;
-                database.settle().await?;
+                prepare(&queue, scene, count).await?;
+                database.vacuum().await?;
                 stages.push((database, queue));
             }
             bench.server()?.checkpoint().await?;
@@ -78,7 +79,7 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
             for count in [many, FEW] {
                 let folder = bench.sqlite_folder()?;
                 let queue = EventQueue::open(folder.path().join("tidegate.db").to_string_lossy()).await?;
-                set(&queue, scene, count).await?;
+                prepare(&queue, scene, count).await?;
                 stages.push((folder, queue));
             }
             outcomes.push(compare(bench, scene, &name, &stages[0].1, &stages[1].1).await?);
@@ -91,7 +92,7 @@ fn event(tags: Vec<String>) -> NewEvent {
     tide::event(PAYLOAD).title("a title").tags(tags)
 }
 
-async fn set(queue: &EventQueue, scene: Scene, count: usize) -> Result<()> {
+async fn prepare(queue: &EventQueue, scene: Scene, count: usize) -> Result<()> {
     for start in (0..count).step_by(BATCH) {
         let events = (start..count.min(start + BATCH)).map(|number| event(scene.tags(number, count))).collect();
         for answer in queue.publish_many(events).await {
@@ -101,8 +102,8 @@ async fn set(queue: &EventQueue, scene: Scene, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Rounds of claims in turns. Of several ways to ask the one that fares worst counts.
-async fn compare(bench: &Bench, scene: Scene, name: &str, hard: &EventQueue, few: &EventQueue) -> Result<Outcome> {
+/// Measures both queues in turns. Of several sets of tags the one with the worst ratio counts.
+async fn compare(bench: &Bench, scene: Scene, name: &str, hard: &EventQueue, few: &EventQueue) -> Result<Measured> {
     let mut found: Vec<(Vec<String>, Pair)> = Vec::new();
     for ask in scene.asks() {
         for queue in [hard, few] {
@@ -111,11 +112,11 @@ async fn compare(bench: &Bench, scene: Scene, name: &str, hard: &EventQueue, few
         let mut pair = Pair::default();
         for run in 1..=bench.scale.runs {
             let ours = round(hard, &ask, bench.scale.claims).await?;
-            let beside = round(few, &ask, bench.scale.claims).await?;
-            let figures = format!("{} vs {} ms", short(ours), short(beside));
+            let baseline = round(few, &ask, bench.scale.claims).await?;
+            let figures = format!("{} vs {} ms", short(ours), short(baseline));
             progress(&format!("{name} by {} {run}/{}: {figures}", ask.join(","), bench.scale.runs));
             pair.ours.push(ours);
-            pair.baseline.push(beside);
+            pair.baseline.push(baseline);
         }
         found.push((ask, pair));
     }
@@ -127,10 +128,10 @@ async fn compare(bench: &Bench, scene: Scene, name: &str, hard: &EventQueue, few
     let notes: Vec<String> =
         found.iter().map(|(ask, pair)| format!("by {}: {:.2}×", ask.join(","), ratio(pair))).collect();
     let (_, worst) = found.swap_remove(0);
-    Ok(notes.into_iter().fold(Outcome::beside(known(name)?, worst), Outcome::note))
+    Ok(notes.into_iter().fold(Measured::beside(known(name)?, worst), Measured::note))
 }
 
-/// A round of claims; answers the median of their times in milliseconds.
+/// Claims several times; returns the median in milliseconds.
 async fn round(queue: &EventQueue, ask: &[String], claims: usize) -> Result<f64> {
     let mut times = Vec::with_capacity(claims);
     for _ in 0..claims {
@@ -147,7 +148,7 @@ async fn round(queue: &EventQueue, ask: &[String], claims: usize) -> Result<f64>
         let claimed = queue.store().claim(claim).await?;
         times.push(start.elapsed().as_secs_f64() * 1e3);
         let Some(one) = claimed.into_iter().next() else {
-            return Err(format!("there is nothing with {}", ask.join(" or ")).into());
+            return Err(format!("a claim by the tag {} returned nothing", ask.join(" or ")).into());
         };
         let end = Finalize { id: one.id, token: Some(one.token), end: End::Completed, errors: None, results: None };
         for answer in queue.store().finalize(vec![end]).await? {

@@ -1,4 +1,4 @@
-//! How soon an idle manager starts on what was published elsewhere, and what it costs while there is nothing to do.
+//! How soon an idle manager handles a new event, and how much CPU time it uses while there is nothing to do.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::{Bench, known};
 use crate::machine::cpu_time;
-use crate::report::Outcome;
+use crate::report::Measured;
 use crate::runner::{progress, short};
 use crate::scale::PAYLOAD;
 use crate::{Result, tide};
@@ -20,8 +20,8 @@ const WAKES: [&str; 5] = [
     "postgres_wake_lost",
 ];
 const IDLE: [&str; 2] = ["postgres_manager_idle_cpu", "sqlite_manager_idle_cpu"];
-/// How long the manager is left alone before each publish, so that it sleeps.
-const REST: Duration = Duration::from_millis(130);
+/// The pause before each publish, so that the manager is idle.
+const PAUSE: Duration = Duration::from_millis(130);
 
 #[derive(Debug, serde::Deserialize)]
 struct Order {}
@@ -30,11 +30,11 @@ impl Event for Order {
     const TYPE: &'static str = tide::TYPE;
 }
 
-/// Runs what is wanted of this family.
+/// Runs the selected disciplines of this family.
 ///
 /// # Errors
-/// When a database refuses.
-pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+/// When a database call fails.
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     let mut outcomes = Vec::new();
     for name in WAKES.into_iter().filter(|name| bench.wanted.has(name)) {
         let mut runs = Vec::new();
@@ -43,23 +43,24 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
             progress(&format!("{name} {run}/{}: p99 {} ms", bench.scale.wakes, short(took)));
             runs.push(took);
         }
-        outcomes.push(Outcome::absolute(known(name)?, runs));
+        outcomes.push(Measured::absolute(known(name)?, runs));
     }
     for name in IDLE.into_iter().filter(|name| bench.wanted.has(name)) {
         let mut runs = Vec::new();
         for _ in 0..bench.scale.wakes {
             runs.push(idle(bench, name).await?);
         }
-        outcomes.push(Outcome::absolute(known(name)?, runs));
+        outcomes.push(Measured::absolute(known(name)?, runs));
     }
     Ok(outcomes)
 }
 
+/// A manager whose handler sends the moment of its start.
 fn stamping(queue: &EventQueue) -> Result<(EventManager, mpsc::UnboundedReceiver<Instant>)> {
     let (sender, started) = mpsc::unbounded_channel();
     let manager = EventManager::builder(queue)
         .on("stamp", move |_: Delivered<Order>| {
-            // The other end lives until all have come.
+            // Fails only after the receiver was dropped, when all events were handled.
             let _ = sender.send(Instant::now());
             std::future::ready(Handled::Success)
         })
@@ -67,11 +68,11 @@ fn stamping(queue: &EventQueue) -> Result<(EventManager, mpsc::UnboundedReceiver
     Ok((manager, started))
 }
 
-/// Milliseconds from the commit of a publish to the start of the handler: the 99th of a hundred.
+/// The 99th percentile of the time from the commit of a publish to the start of the handler, in milliseconds.
 async fn wake(bench: &Bench, name: &str) -> Result<f64> {
     let database = bench.server()?.database().await?;
     let queue = EventQueue::open(&database.url).await?;
-    // Nothing is shared with this one but the database: it stands for another process.
+    // Shares nothing with `queue` but the database, like a queue in another process.
     let other = EventQueue::open(&database.url).await?;
     let mut own = database.connect().await?;
     let (manager, mut started) = stamping(&queue)?;
@@ -82,7 +83,7 @@ async fn wake(bench: &Bench, name: &str) -> Result<f64> {
     let event = tide::event(PAYLOAD);
     let mut took = Vec::new();
     for number in 0..bench.scale.latency / 4 + 3 {
-        tokio::time::sleep(REST).await;
+        tokio::time::sleep(PAUSE).await;
         match name {
             "postgres_wake_same_process" => drop(queue.publish(event.clone()).await?),
             "postgres_wake_publish" => drop(other.publish(event.clone()).await?),
@@ -109,13 +110,14 @@ async fn wake(bench: &Bench, name: &str) -> Result<f64> {
     Ok(took[took.len() * 99 / 100])
 }
 
+/// Publishes with plain SQL, with or without a notification.
 async fn sql(own: &tokio_postgres::Client, wake: bool) -> Result<()> {
     let sql = "SELECT tidegate.publish($1, '{}', wake => $2)";
     own.execute(sql, &[&tide::TYPE, &wake]).await?;
     Ok(())
 }
 
-/// Percent of a core that this process uses while its manager has nothing to do.
+/// CPU time that this process uses while its manager has nothing to do, in percent of a core.
 async fn idle(bench: &Bench, name: &str) -> Result<f64> {
     let (mut database, mut folder) = (None, None);
     let address = if name == IDLE[0] {

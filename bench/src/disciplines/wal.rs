@@ -1,10 +1,10 @@
-//! How many bytes of write-ahead log one event costs from publish to end.
+//! Bytes of write-ahead log per event, from publish to end.
 
 use tidegate::EventQueue;
 use tokio_postgres::Client;
 
 use super::{Bench, known};
-use crate::report::Outcome;
+use crate::report::Measured;
 use crate::runner::{median, progress, short};
 use crate::scale::{BATCH, PAYLOAD};
 use crate::{Result, tide};
@@ -16,42 +16,42 @@ const NAME: &str = "postgres_wal_bytes_per_event";
 struct Parts {
     publish: f64,
     claim: f64,
-    finish: f64,
+    end: f64,
 }
 
-/// Weighs the log of a fresh database a few times.
+/// Measures on a fresh database several times.
 ///
 /// # Errors
-/// When the database refuses.
-pub(super) async fn run(bench: &Bench) -> Result<Vec<Outcome>> {
+/// When a database call fails.
+pub(super) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     if !bench.wanted.has(NAME) {
         return Ok(Vec::new());
     }
     let mut runs = Vec::new();
     for run in 1..=bench.scale.runs {
-        let parts = weigh(bench).await?;
+        let parts = measure(bench).await?;
         progress(&format!("{NAME} {run}/{}: {}", bench.scale.runs, short(total(&parts))));
         runs.push(parts);
     }
     let middle = |part: fn(&Parts) -> f64| short(median(&runs.iter().map(part).collect::<Vec<_>>()));
     let note = format!(
-        "of these publish {}, claim {}, finish {}",
+        "of these publish {}, claim {}, end {}",
         middle(|parts| parts.publish),
         middle(|parts| parts.claim),
-        middle(|parts| parts.finish)
+        middle(|parts| parts.end)
     );
-    Ok(vec![Outcome::absolute(known(NAME)?, runs.iter().map(total).collect()).note(note)])
+    Ok(vec![Measured::absolute(known(NAME)?, runs.iter().map(total).collect()).note(note)])
 }
 
 fn total(parts: &Parts) -> f64 {
-    parts.publish + parts.claim + parts.finish
+    parts.publish + parts.claim + parts.end
 }
 
-async fn weigh(bench: &Bench) -> Result<Parts> {
+async fn measure(bench: &Bench) -> Result<Parts> {
     let database = bench.server()?.database().await?;
     let queue = EventQueue::open(&database.url).await?;
     let event = tide::event(PAYLOAD);
-    // Tables, lanes and plans exist before the first byte is counted.
+    // Create tables, lanes and plans before counting starts.
     tide::publish(&queue, &event, BATCH).await?;
     tide::work_off(&queue, BATCH).await?;
     bench.server()?.checkpoint().await?;
@@ -65,27 +65,27 @@ async fn weigh(bench: &Bench) -> Result<Parts> {
     while ended < events {
         let claimed = queue.poll_many(BATCH).await?;
         if claimed.is_empty() {
-            return Err(format!("only {ended} of {events} events came").into());
+            return Err(format!("a claim returned nothing after {ended} of {events} events").into());
         }
         ended += claimed.len();
         parts.claim += step(&client, &mut at).await?;
         for answer in queue.finalize_many(claimed).await {
             answer?;
         }
-        parts.finish += step(&client, &mut at).await?;
+        parts.end += step(&client, &mut at).await?;
     }
     queue.close().await;
     let each = events as f64;
-    Ok(Parts { publish: parts.publish / each, claim: parts.claim / each, finish: parts.finish / each })
+    Ok(Parts { publish: parts.publish / each, claim: parts.claim / each, end: parts.end / each })
 }
 
-/// Where the log ends.
+/// The end of the write-ahead log, in bytes.
 async fn position(client: &Client) -> Result<f64> {
     let end = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8";
     Ok(client.query_one(end, &[]).await?.get(0))
 }
 
-/// How far the log's end moved since the last look.
+/// The bytes that were added to the log since `at`, which moves to its end.
 async fn step(client: &Client, at: &mut f64) -> Result<f64> {
     let now = position(client).await?;
     Ok(now - std::mem::replace(at, now))

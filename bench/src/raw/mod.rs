@@ -1,4 +1,4 @@
-//! The baselines: bare loops of the best plain SQL that write the same rows. No line of Tidegate runs here.
+//! The baselines: bare loops of good plain SQL that write the same rows. Must not use any code of Tidegate.
 
 pub(crate) mod postgres;
 pub(crate) mod sqlite;

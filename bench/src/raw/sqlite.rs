@@ -1,4 +1,4 @@
-//! Plain SQL on SQLite: one connection, WAL, synchronous=FULL, prepared statements.
+//! Baselines in plain SQL on SQLite: one connection, WAL, synchronous=FULL, prepared statements.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ const LOG: &str = "
     SELECT id, 2, attempts, created_at, unixepoch(), event_type, worker, payload FROM jobs WHERE id = ?1";
 const DELETE: &str = "DELETE FROM jobs WHERE id = ?1";
 
-/// What the header of a report says of SQLite.
+/// Version and settings for the header of a report.
 pub(crate) fn describe() -> String {
     format!("SQLite {}: journal_mode=WAL, synchronous=FULL on both sides", rusqlite::version())
 }
@@ -55,10 +55,10 @@ pub(super) fn open(file: &Path, tables: &str) -> Result<Connection> {
     Ok(connection)
 }
 
-/// Publish, claim and finish in three transactions per batch; answers events per second.
+/// Publishes, claims and ends in three transactions per batch; returns events per second.
 ///
 /// # Errors
-/// When SQLite refuses, or not every event arrives in the log.
+/// When a statement fails, or not every event is in the log at the end.
 pub(crate) fn cycle(file: &Path, events: usize) -> Result<f64> {
     let mut connection = open(file, TABLES)?;
     let body = payload(PAYLOAD).into_bytes();
@@ -81,24 +81,24 @@ pub(crate) fn cycle(file: &Path, events: usize) -> Result<f64> {
         drop(claim);
         take.commit()?;
 
-        let finish = connection.transaction()?;
-        let (mut log, mut delete) = (finish.prepare_cached(LOG)?, finish.prepare_cached(DELETE)?);
+        let end = connection.transaction()?;
+        let (mut log, mut delete) = (end.prepare_cached(LOG)?, end.prepare_cached(DELETE)?);
         for (id, _) in &claimed {
             log.execute([id])?;
             delete.execute([id])?;
         }
         drop((log, delete));
-        finish.commit()?;
+        end.commit()?;
     }
     let took = start.elapsed();
     expect_rows(&connection, "job_log", batches * BATCH)?;
     Ok(rate(batches * BATCH, took))
 }
 
-/// One row, one commit; answers events per second.
+/// Inserts one row per commit; returns events per second.
 ///
 /// # Errors
-/// When SQLite refuses.
+/// When a statement fails, or rows are missing at the end.
 pub(crate) fn publish_single(file: &Path, time: Duration) -> Result<f64> {
     let connection = open(file, TABLES)?;
     let body = payload(PAYLOAD).into_bytes();
@@ -114,11 +114,11 @@ pub(crate) fn publish_single(file: &Path, time: Duration) -> Result<f64> {
     Ok(rate(done, took))
 }
 
-/// A baseline that did not do its work must not count.
+/// Fails when the baseline did not write all its rows, so that its figure does not count.
 pub(super) fn expect_rows(connection: &Connection, table: &str, expected: usize) -> Result<()> {
     let count: i64 = connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
     if usize::try_from(count)? == expected {
         return Ok(());
     }
-    Err(format!("the baseline left {count} rows in {table} where {expected} belong").into())
+    Err(format!("the baseline left {count} rows in {table}, expected {expected}").into())
 }

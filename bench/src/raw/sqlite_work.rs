@@ -1,5 +1,5 @@
-//! Plain SQL on SQLite that writes what pull workers leave behind: the fact, the entry, its tag, the audit of the claim and
-//! of the end, and the log with its tag. One connection, three transactions per batch.
+//! Plain SQL on SQLite that writes the same rows as Tidegate's pull workers: the fact, the entry, its tag, the audit of
+//! the claim and of the end, and the log row with its tag. One connection, three transactions per batch.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ const CLAIM: [&str; 3] = [
     "UPDATE job_tags SET status = 3, rank = unixepoch() + 60 WHERE tag = 'bench' AND job_id = ?1",
     "INSERT INTO audit (job_id, action, worker, attempt, created_at) VALUES (?1, 0, 'worker', 1, unixepoch())",
 ];
-const FINISH: [&str; 5] = [
+const END: [&str; 5] = [
     "INSERT INTO job_log (id, event_id, finished_at, started_at, attempts, max_attempts, status, worker)
      SELECT id, event_id, unixepoch(), started_at, attempts, max_attempts, 0, worker FROM jobs WHERE id = ?1",
     "DELETE FROM jobs WHERE id = ?1",
@@ -67,10 +67,10 @@ const FINISH: [&str; 5] = [
      VALUES (?1, 2, 'worker', 1, 200, unixepoch())",
 ];
 
-/// Publish, claim and complete in batches; answers events per second.
+/// Publishes, claims and completes in batches for this long; returns events per second.
 ///
 /// # Errors
-/// When SQLite refuses, or not every event arrives in the log.
+/// When a statement fails, or log or audit rows are missing at the end.
 pub(crate) fn cycle(file: &Path, time: Duration) -> Result<f64> {
     let mut connection = open(file, TABLES)?;
     let body = payload(PAYLOAD).into_bytes();
@@ -95,11 +95,11 @@ pub(crate) fn cycle(file: &Path, time: Duration) -> Result<f64> {
         }
         take.commit()?;
 
-        let finish = connection.transaction()?;
+        let end = connection.transaction()?;
         for (id, _) in &claimed {
-            each(&finish, &FINISH, *id)?;
+            each(&end, &END, *id)?;
         }
-        finish.commit()?;
+        end.commit()?;
         done += batch;
     }
     let took = start.elapsed();

@@ -1,21 +1,14 @@
-//! What a soak looks at: memory of this process, sizes of the database, latency.
+//! The figures that a soak samples: memory of this process, sizes of the database, latency. Judges nothing.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use super::database::Database;
 use super::load::Load;
 use crate::Result;
 
-/// Where the queue is.
-#[derive(Debug)]
-pub(super) enum Database {
-    Sqlite(PathBuf),
-    Postgres(String),
-}
-
-/// The series, by name, with their unit.
+/// Name and unit of the series.
 pub(super) const SERIES: [(&str, &str); 7] = [
     ("resident memory", "MiB"),
     ("tables", "MiB"),
@@ -25,18 +18,19 @@ pub(super) const SERIES: [(&str, &str); 7] = [
     ("p99 publish to handled", "ms"),
     ("p99 of a plain commit", "ms"),
 ];
-/// As many of them are judged; the last one says what the disk did.
+/// How many of them are judged. The last one shows the disk's own latency.
 pub(super) const JUDGED: usize = 6;
 
-/// What one moment looked like.
+/// The figures at one moment. Counts are totals since the start.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Sample {
     pub(super) minute: f64,
     pub(super) published: u64,
     pub(super) handled: u64,
     pub(super) redriven: u64,
+    /// Entries that retention removed.
     pub(super) forgotten: u64,
-    /// As [`SERIES`] names them; nothing where the database does not tell.
+    /// One value per series of [`SERIES`]; `None` where the database has no such figure.
     pub(super) values: [Option<f64>; 7],
 }
 
@@ -52,10 +46,10 @@ impl fmt::Display for Sample {
     }
 }
 
-/// Looks at everything now.
+/// Samples all figures.
 ///
 /// # Errors
-/// When the system or the database does not tell.
+/// When `/proc` or the database cannot be read.
 pub(super) async fn sample(begun: Instant, load: &Load, database: &Database) -> Result<Sample> {
     let sizes = database.sizes().await?;
     let [tables, indexes, log, files] = sizes.map(|bytes| bytes.map(mebibytes));
@@ -76,7 +70,7 @@ fn mebibytes(bytes: u64) -> f64 {
 
 fn resident() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no resident memory is told")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS in /proc/self/status")?;
     let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
     Ok(kib << 10)
 }
@@ -87,46 +81,7 @@ fn p99(mut latencies: Vec<f32>) -> Option<f64> {
     latencies.get(place.saturating_sub(1)).map(|value| f64::from(*value))
 }
 
-impl Database {
-    pub(super) fn address(&self) -> String {
-        match self {
-            Self::Sqlite(path) => format!("sqlite:{}", path.display()),
-            Self::Postgres(url) => url.clone(),
-        }
-    }
-
-    /// Bytes of tables, indexes, the write-ahead log and the files.
-    async fn sizes(&self) -> Result<[Option<u64>; 4]> {
-        match self {
-            Self::Sqlite(path) => {
-                let length = |path: PathBuf| std::fs::metadata(path).map_or(0, |about| about.len());
-                let log = length(PathBuf::from(format!("{}-wal", path.display())));
-                let connection = rusqlite::Connection::open(path)?;
-                connection.busy_timeout(std::time::Duration::from_secs(10))?;
-                let pragma =
-                    |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0));
-                // SQLite does not say which pages are an index's: those in use count as tables.
-                let used = (pragma("page_count")? - pragma("freelist_count")?) * pragma("page_size")?;
-                Ok([Some(u64::try_from(used)?), None, Some(log), Some(length(path.clone()))])
-            }
-            Self::Postgres(url) => {
-                let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
-                // It ends with the client; what goes wrong on it, the client's calls say.
-                tokio::spawn(connection);
-                let sql = "SELECT coalesce(sum(pg_table_size(c.oid)), 0)::bigint,
-                                  coalesce(sum(pg_indexes_size(c.oid)), 0)::bigint,
-                                  (SELECT sum(size)::bigint FROM pg_ls_waldir()), pg_database_size(current_database())
-                           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-                           WHERE n.nspname = 'tidegate' AND c.relkind = 'r'";
-                let row = client.query_one(sql, &[]).await?;
-                let bytes = |column: usize| row.try_get::<_, i64>(column).map(|size| Some(size.unsigned_abs()));
-                Ok([bytes(0)?, bytes(1)?, bytes(2)?, bytes(3)?])
-            }
-        }
-    }
-}
-
-/// All samples as a table.
+/// All samples as CSV.
 pub(super) fn csv(samples: &[Sample]) -> String {
     let mut text = String::from("minute,published,handled,redriven,forgotten");
     for (name, unit) in SERIES {

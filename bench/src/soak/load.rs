@@ -1,5 +1,5 @@
-//! The load of a soak: publishers at a steady rate, workers who now and then fail, somebody who redrives what ended badly,
-//! and retention.
+//! The load of a soak: a publisher at a steady rate, workers that retry or fail some events, a task that redrives dead
+//! letters, and retention.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 
 use tidegate::{DeadLetterFilter, EventQueue, NewEvent, QueuedEvent, Retention};
 
-use super::figures::Database;
-use super::plain;
 use crate::Result;
 
 const WORKERS: usize = 4;
 const BATCH: usize = 50;
-/// How often events are published: a few at a time, as applications do.
+/// The interval between publishes: a few events at a time, as applications do.
 const TICK: Duration = Duration::from_millis(50);
-/// It begins with a rush, so that connections, caches and the allocator have the size of a bad minute from the start.
-const RUSH: (u32, Duration) = (5, Duration::from_secs(30));
+/// The load starts with this multiple of the rate for this long, so that connections, caches and the allocator have the
+/// size of a busy minute from the start.
+const BURST: (u32, Duration) = (5, Duration::from_secs(30));
 const REDRIVE_EVERY: Duration = Duration::from_secs(5);
 const RETAIN_EVERY: Duration = Duration::from_secs(5);
-/// One of so many is tried again; one of so many ends badly, and is redriven.
+/// One in this many events is retried.
 const RETRIED: u64 = 50;
+/// One in this many events ends with an error and is redriven.
 const FAILED: u64 = 20;
 
-/// What runs, and what it counts.
+/// The tasks of the load, and what they count.
 #[derive(Debug)]
 pub(super) struct Load {
     queue: EventQueue,
@@ -34,12 +34,14 @@ pub(super) struct Load {
     pub(super) published: AtomicU64,
     pub(super) handled: AtomicU64,
     pub(super) redriven: AtomicU64,
+    /// Entries that retention removed.
     pub(super) forgotten: AtomicU64,
-    /// Milliseconds from publish to handled since the last sample, of first attempts.
+    /// Milliseconds from publish to handled, of first attempts since the last sample.
     latencies: Mutex<Vec<f32>>,
-    /// Milliseconds of each plain commit beside it since then.
+    /// Milliseconds of each plain commit beside the load, since the last sample.
     commits: Mutex<Vec<f32>>,
-    broken: Mutex<Option<String>>,
+    /// The error that stopped the load.
+    failure: Mutex<Option<String>>,
 }
 
 impl Load {
@@ -56,7 +58,7 @@ impl Load {
             forgotten: AtomicU64::new(0),
             latencies: Mutex::default(),
             commits: Mutex::default(),
-            broken: Mutex::default(),
+            failure: Mutex::default(),
         }
     }
 
@@ -64,8 +66,8 @@ impl Load {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Runs everything until told to stop.
-    pub(super) async fn run(self: Arc<Self>, database: Arc<Database>) -> Result<()> {
+    /// Runs all tasks, and one beside them, until `stop` is set or one of them fails.
+    pub(super) async fn run(self: Arc<Self>, beside: impl Future<Output = Result<()>> + Send + 'static) -> Result<()> {
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(Arc::clone(&self).publish());
         for _ in 0..WORKERS {
@@ -73,20 +75,20 @@ impl Load {
         }
         tasks.spawn(Arc::clone(&self).redrive());
         tasks.spawn(Arc::clone(&self).retain());
-        tasks.spawn(plain::run(Arc::clone(&self), database));
+        tasks.spawn(beside);
         while let Some(ended) = tasks.join_next().await {
             if let Err(error) = ended.map_err(Into::into).and_then(|ended| ended) {
-                *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+                *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
                 self.stop.store(true, Ordering::Relaxed);
             }
         }
         self.check()
     }
 
-    /// Whether everything still runs.
+    /// Fails with the error that stopped the load, if there was one.
     pub(super) fn check(&self) -> Result<()> {
-        let broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
-        broken.as_ref().map_or(Ok(()), |error| Err(format!("the load broke: {error}").into()))
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.as_ref().map_or(Ok(()), |error| Err(format!("the load failed: {error}").into()))
     }
 
     /// Takes the latencies since the last call.
@@ -94,12 +96,12 @@ impl Load {
         std::mem::take(&mut *self.latencies.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes how long a plain commit took.
+    /// Records how long a plain commit took.
     pub(super) fn committed(&self, took: Duration) {
         self.commits.lock().unwrap_or_else(PoisonError::into_inner).push(took.as_secs_f32() * 1_000.0);
     }
 
-    /// Takes what plain commits took since the last call.
+    /// Takes the latencies of plain commits since the last call.
     pub(super) fn commits(&self) -> Vec<f32> {
         std::mem::take(&mut *self.commits.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -110,7 +112,7 @@ impl Load {
         let mut number = 0_u64;
         while !self.stopped() {
             ticks.tick().await;
-            let times = if self.begun.elapsed() < RUSH.1 { RUSH.0 } else { 1 };
+            let times = if self.begun.elapsed() < BURST.1 { BURST.0 } else { 1 };
             due += f64::from(self.rate * times) * TICK.as_secs_f64();
             let now = self.begun.elapsed().as_micros();
             let count = due as usize;
@@ -133,42 +135,42 @@ impl Load {
     async fn work(self: Arc<Self>) -> Result<()> {
         while !self.stopped() {
             let events = self.queue.wait_many(BATCH, Duration::from_millis(500)).await?;
-            let mut good = Vec::new();
+            let mut completed = Vec::new();
             for event in events {
-                let Task { at, number } = event.json()?;
+                let Payload { at, number } = event.json()?;
                 if event.generation == 1 && event.attempts == 1 {
                     let took = self.begun.elapsed().as_micros().saturating_sub(u128::from(at)) as f32 / 1_000.0;
                     self.latencies.lock().unwrap_or_else(PoisonError::into_inner).push(took);
                 }
-                match self.verdict(&event, number) {
-                    Verdict::Good => good.push(event),
-                    Verdict::Again => event.retry_after(Duration::from_millis(200), "not yet").await?,
-                    Verdict::Bad => drop(event.finalize(["on purpose"]).await?),
+                match self.decide(&event, number) {
+                    Decision::Complete => completed.push(event),
+                    Decision::Retry => event.retry_after(Duration::from_millis(200), "not yet").await?,
+                    Decision::Fail => drop(event.finalize(["on purpose"]).await?),
                 }
                 self.handled.fetch_add(1, Ordering::Relaxed);
             }
-            for answer in self.queue.finalize_many(good).await {
+            for answer in self.queue.finalize_many(completed).await {
                 answer?;
             }
         }
         Ok(())
     }
 
-    /// What comes again goes well.
-    fn verdict(&self, event: &QueuedEvent, number: u64) -> Verdict {
+    /// Only first attempts of the first generation are retried or fail.
+    fn decide(&self, event: &QueuedEvent, number: u64) -> Decision {
         if event.generation > 1 || event.attempts > 1 {
-            Verdict::Good
+            Decision::Complete
         } else if number.is_multiple_of(FAILED) {
-            Verdict::Bad
+            Decision::Fail
         } else if number % RETRIED == 1 {
-            Verdict::Again
+            Decision::Retry
         } else {
-            Verdict::Good
+            Decision::Complete
         }
     }
 
     async fn redrive(self: Arc<Self>) -> Result<()> {
-        while self.rest(REDRIVE_EVERY).await {
+        while self.pause(REDRIVE_EVERY).await {
             let redriven = self.queue.redrive_all(DeadLetterFilter::new()).await?;
             self.redriven.fetch_add(redriven, Ordering::Relaxed);
         }
@@ -183,15 +185,15 @@ impl Load {
             batch: 500,
             from: None,
         };
-        while self.rest(RETAIN_EVERY).await {
+        while self.pause(RETAIN_EVERY).await {
             let done = self.queue.retain_all(retention, Duration::from_millis(5)).await?;
             self.forgotten.fetch_add(done.entries, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Sleeps, in pieces so that it hears when to stop. Whether to go on.
-    async fn rest(&self, length: Duration) -> bool {
+    /// Sleeps, but returns soon after `stop` is set; true if the load goes on.
+    async fn pause(&self, length: Duration) -> bool {
         let until = Instant::now() + length;
         while Instant::now() < until && !self.stopped() {
             tokio::time::sleep(TICK).await;
@@ -200,15 +202,15 @@ impl Load {
     }
 }
 
-enum Verdict {
-    Good,
-    Again,
-    Bad,
+enum Decision {
+    Complete,
+    Retry,
+    Fail,
 }
 
-/// The payload.
 #[derive(serde::Deserialize)]
-struct Task {
+struct Payload {
+    /// When the event was published, in microseconds since the load began.
     at: u64,
     number: u64,
 }

@@ -1,18 +1,18 @@
-//! Plain commits beside the load, one at a time: what the disk does by itself. Where their p99 rises too, the load's is no
-//! sign of anything in the queue.
+//! Plain commits beside the load, one at a time, to measure the disk's own latency: where their p99 rises too, a rise of the
+//! load's p99 is not caused by the queue.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::figures::Database;
+use super::database::Database;
 use super::load::Load;
 use crate::Result;
 
 const EVERY: Duration = Duration::from_millis(50);
 
-/// Commits one small change after the other, until the load stops.
+/// Commits one small change every [`EVERY`], until the load stops.
 ///
 /// # Errors
 /// When the database refuses.
@@ -43,7 +43,7 @@ fn sqlite(load: &Load, path: &Path) -> Result<()> {
 
 async fn postgres(load: &Load, url: &str) -> Result<()> {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
-    // It ends with the client; what goes wrong on it, the client's calls say.
+    // It ends with the client, whose calls return its errors.
     tokio::spawn(connection);
     client.batch_execute("CREATE TABLE plain (number bigint NOT NULL); INSERT INTO plain VALUES (0)").await?;
     let update = client.prepare("UPDATE plain SET number = number + 1").await?;

@@ -1,4 +1,4 @@
-//! Draws the series of a soak as one SVG: a panel each, from zero up, over the minutes of the run.
+//! Draws the series of a soak as one SVG: a panel for each, from zero up, over the minutes of the run.
 
 use std::fmt::Write as _;
 
@@ -12,11 +12,11 @@ const TOP: f64 = 90.0;
 const PANEL: f64 = 120.0;
 const GAP: f64 = 46.0;
 
-/// The whole drawing.
+/// The whole drawing. Series without any value have no panel.
 pub(super) fn svg(samples: &[Sample], title: &str, machine: &str) -> String {
-    let told: Vec<usize> =
+    let present: Vec<usize> =
         (0..SERIES.len()).filter(|index| samples.iter().any(|s| s.values[*index].is_some())).collect();
-    let height = TOP + (PANEL + GAP) * told.len() as f64 + 20.0;
+    let height = TOP + (PANEL + GAP) * present.len() as f64 + 20.0;
     let mut out = String::new();
     let _ = writeln!(
         out,
@@ -27,7 +27,7 @@ pub(super) fn svg(samples: &[Sample], title: &str, machine: &str) -> String {
     text(&mut out, 24.0, 36.0, 20.0, "start", &format!("Tidegate over time: {}", escape(title)));
     text(&mut out, 24.0, 60.0, 12.5, "start", &escape(machine));
     let last = samples.last().map_or(1.0, |sample| sample.minute).max(1e-9);
-    for (place, index) in told.into_iter().enumerate() {
+    for (place, index) in present.into_iter().enumerate() {
         panel(&mut out, samples, index, TOP + (PANEL + GAP) * place as f64, last);
     }
     out.push_str("</svg>\n");

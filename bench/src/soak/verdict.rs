@@ -1,34 +1,35 @@
-//! Whether a series keeps rising: a straight line through its last three quarters. Pure.
+//! Decides whether a series keeps rising, by a straight line through its last three quarters. No IO.
 
 use super::figures::{JUDGED, SERIES, Sample};
 use crate::runner::{median, short};
 
-/// As much of its median may a series rise over the time that is looked at.
+/// How much a series may rise over the judged part of the run, as a fraction of its median.
 const MAY_RISE: f64 = 0.05;
 
-/// What is said of one series.
+/// The result of one series.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Judged {
     name: &'static str,
     unit: &'static str,
     median: f64,
-    /// How much the line rises, as a part of the median.
+    /// How much the line rises from the first to the last point, as a fraction of the median.
     rise: f64,
-    /// Whether it may not rise.
+    /// Whether the series must not rise; others are only shown.
     judged: bool,
+    /// Whether the series does not keep rising.
     pub(super) holds: bool,
 }
 
-/// Judges every series that the database tells of, and tells the others.
+/// Judges every series that the database has figures for.
 pub(super) fn judge(samples: &[Sample]) -> Vec<Judged> {
     let last = &samples[samples.len() / 4..];
     let mut judged = Vec::new();
     for (index, (name, unit)) in SERIES.into_iter().enumerate() {
         let points: Vec<(f64, f64)> =
             last.iter().filter_map(|sample| Some((sample.minute, sample.values[index]?))).collect();
-        // A size that a database does not tell is not judged; a latency that nobody measured does not hold.
-        let told = samples.iter().any(|sample| sample.values[index].is_some());
-        if !told && unit == "MiB" {
+        // A size that the database does not have is not judged. A latency that was never measured fails.
+        let measured = samples.iter().any(|sample| sample.values[index].is_some());
+        if !measured && unit == "MiB" {
             continue;
         }
         let values: Vec<f64> = points.iter().map(|(_, value)| *value).collect();
@@ -46,7 +47,7 @@ pub(super) fn judge(samples: &[Sample]) -> Vec<Judged> {
     judged
 }
 
-/// How much the line of least squares rises from the first point to the last.
+/// How much the least-squares line rises from the first point to the last.
 fn rise(points: &[(f64, f64)]) -> f64 {
     let count = points.len() as f64;
     let mean = |part: fn(&(f64, f64)) -> f64| points.iter().map(part).sum::<f64>() / count;
@@ -57,7 +58,7 @@ fn rise(points: &[(f64, f64)]) -> f64 {
     if across == 0.0 { 0.0 } else { along / across * span }
 }
 
-/// The verdicts for people.
+/// The results as a printed table.
 pub(super) fn table(judged: &[Judged]) -> String {
     let mut text = String::new();
     for Judged { name, unit, median, rise, judged, holds } in judged {

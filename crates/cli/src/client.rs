@@ -1,4 +1,4 @@
-//! Talking to a server: where it is, with which key, and what its errors say.
+//! The client of a server: its address, the key, requests, and the errors that it answers with.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use reqwest::{Method, StatusCode};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::output::shown;
 
-/// Where the server is.
+/// How to reach the server, and how to print its answers.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerArgs {
-    /// The server's address.
+    /// Address of the server.
     #[arg(long, env = "TIDEGATE_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]
     url: String,
-    /// An API key or a token.
+    /// API key or token.
     #[arg(long, env = "TIDEGATE_KEY", hide_env_values = true, value_name = "KEY")]
     key: Option<String>,
-    /// For machines.
+    /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// A server.
+/// A client of one server.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     http: reqwest::Client,
@@ -32,7 +32,7 @@ pub(crate) struct Client {
     key: Option<String>,
 }
 
-/// An answer that is not a success.
+/// An answer with an error status.
 #[derive(Debug, thiserror::Error)]
 #[error("{error} ({status})")]
 pub(crate) struct Refused {
@@ -59,17 +59,17 @@ impl Client {
         }
     }
 
-    /// Asks for something.
+    /// Sends a GET request.
     pub(crate) async fn get(&self, path: &str, query: &[(&str, String)]) -> Result<Value, Failure> {
         self.send(self.request(Method::GET, path).query(query)).await
     }
 
-    /// Posts a body.
+    /// Sends a POST request.
     pub(crate) async fn post(&self, path: &str, body: &impl Serialize) -> Result<Value, Failure> {
         self.send(self.request(Method::POST, path).json(body)).await
     }
 
-    /// Posts a body with headers.
+    /// Sends a POST request with further headers.
     pub(crate) async fn post_with(
         &self,
         path: &str,
@@ -80,17 +80,18 @@ impl Client {
         self.send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
     }
 
-    /// Removes what is there.
+    /// Sends a DELETE request.
     pub(crate) async fn delete(&self, path: &str) -> Result<Value, Failure> {
         self.send(self.request(Method::DELETE, path)).await
     }
 
-    /// Puts a body.
+    /// Sends a PUT request.
     pub(crate) async fn put(&self, path: &str, body: &impl Serialize) -> Result<Value, Failure> {
         self.send(self.request(Method::PUT, path).json(body)).await
     }
 
-    /// The raw text of an answer, or `None` for 204: payloads must stay as they are.
+    /// Sends a GET request and returns the text of the answer; `None` for 204. Not parsed, because payloads must stay
+    /// as they are.
     pub(crate) async fn get_text(&self, path: &str, query: &[(&str, String)]) -> Result<Option<String>, Failure> {
         let response = self.request(Method::GET, path).query(query).send().await.map_err(|error| self.lost(&error))?;
         let status = response.status();
@@ -122,17 +123,17 @@ fn refused(status: StatusCode, text: &str) -> Refused {
     let field = |name: &str| body[name].as_str().map(str::to_owned);
     let mut error = shown(&field("error").unwrap_or_else(|| text.chars().take(200).collect()));
     if status == StatusCode::UNAUTHORIZED {
-        error.push_str("; name a key with --key or in TIDEGATE_KEY, `tidegate keys create` makes one");
+        error.push_str("; pass a key with --key or in TIDEGATE_KEY, `tidegate keys create` makes one");
     }
     Refused { status, error, code: field("code").unwrap_or_default() }
 }
 
-/// Whether the server said this status.
+/// Whether the server answered with this status.
 pub(crate) fn is_status(failure: &Failure, status: StatusCode) -> bool {
     failure.downcast_ref::<Refused>().is_some_and(|refused| refused.status == status)
 }
 
-/// A queue's name as part of a path.
+/// A text, percent-encoded as a part of a path or a query.
 pub(crate) fn path_part(text: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'~');
     text.bytes().map(|byte| if plain(&byte) { (byte as char).to_string() } else { format!("%{byte:02X}") }).collect()

@@ -1,5 +1,5 @@
-//! Settings of `serve`, declared once: the commented default file, the environment and `--set` all derive from
-//! [`SETTINGS`]. Later sources win: defaults, file, environment, flags.
+//! Values of the settings: collected from the defaults, the file, the environment and flags, of which later ones win,
+//! then parsed and checked.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,82 +8,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// One setting.
-#[derive(Debug)]
-pub(crate) struct Setting {
-    /// Its key in the file, dotted.
-    pub(crate) key: &'static str,
-    /// Its default as text.
-    pub(crate) default: &'static str,
-    /// Whether its value is text in the file, so that it is quoted there.
-    pub(crate) quoted: bool,
-    /// What it does.
-    pub(crate) help: &'static str,
-}
+use crate::secrets::without_password;
+use crate::setting_table::{SETTINGS, Setting, variable};
 
-const fn text(key: &'static str, default: &'static str, help: &'static str) -> Setting {
-    Setting { key, default, quoted: true, help }
-}
-
-const fn plain(key: &'static str, default: &'static str, help: &'static str) -> Setting {
-    Setting { key, default, quoted: false, help }
-}
-
-/// Every setting.
-pub(crate) const SETTINGS: &[Setting] = &[
-    text("listen", "127.0.0.1:8080", "Address or name, and port, to listen on; port 0 picks a free one."),
-    text("data_dir", "./tidegate-data", "Where the embedded database lives, unless database_url is set."),
-    text(
-        "database_url",
-        "",
-        "A database elsewhere instead: postgres://user@host/name, or sqlite:PATH for the file of an application that \
-         embeds the library.",
-    ),
-    text("namespace", "tidegate", "Schema (PostgreSQL) or table prefix (SQLite)."),
-    plain("max_lanes", "4096", "Pairs of an event type and a priority that a queue may hold at once."),
-    plain("grace_seconds", "10", "How long running requests may take to end at a shutdown."),
-    plain("lease_seconds", "60", "How long a worker holds an event if it does not say."),
-    plain("stale_seconds", "30", "A worker that holds something and is silent for this long looks stale."),
-    plain("auth.required", "false", "Whether callers need a key or a token. Must be true to listen beyond loopback."),
-    text(
-        "auth.hosts",
-        "",
-        "Names beside loopback ones that callers may use in Host without keys, separated by commas.",
-    ),
-    text("auth.oidc.issuer", "", "An OpenID Connect issuer whose tokens are accepted beside keys."),
-    text("auth.oidc.audience", "", "The audience that such tokens must be meant for."),
-    plain(
-        "auth.oidc.allow_unscoped",
-        "false",
-        "Whether tokens that name no client are accepted; they see all clients.",
-    ),
-    plain("limits.payload_bytes", "1048576", "The largest payload of one event."),
-    plain("limits.batch_bytes", "33554432", "The largest body of a batch."),
-    plain("limits.batch_items", "1000", "Items of one batch."),
-    plain("limits.json_depth", "128", "How deeply JSON may be nested."),
-    plain("limits.head_seconds", "30", "How long a request's head may take to arrive, and a kept connection be idle."),
-    plain("limits.body_seconds", "30", "How long a body may take to arrive."),
-    plain("limits.bodies_bytes", "268435456", "Bytes of all request bodies together; beyond, the answer is 503."),
-    plain("limits.write_seconds", "30", "How long a caller may take to read an answer, plus a second per 16 KiB."),
-    plain("limits.connections", "10000", "Connections at once."),
-    plain("limits.backlog", "4096", "Connections that wait to be accepted; the system may allow fewer."),
-    plain("retention.audit_days", "0", "What workers did is forgotten after so many days; 0 keeps it for ever."),
-    plain("retention.log_days", "0", "Ended events are forgotten after so many days; 0 keeps them for ever."),
-    plain("retention.dead_letter_days", "0", "Dead letters are forgotten after so many days; 0 keeps them for ever."),
-    plain("metrics.queue_labels", "1000", "Queues that metrics show by name; all others are summed as _other."),
-    text("log.format", "text", "text, or json for machines."),
-    text("log.level", "info", "error, warn, info, debug, trace, or a filter such as info,tidegate_server=debug."),
-    text(
-        "telemetry.otlp_endpoint",
-        "",
-        "Where traces go by OTLP over HTTP, such as http://127.0.0.1:4318; none if empty.",
-    ),
-];
-
-/// How much is logged.
+/// Levels of `log.level`.
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
-/// Variables of the environment that are not settings of the server.
+/// Environment variables of ours that are not settings of the server.
 const OTHER_VARIABLES: [&str; 3] = ["TIDEGATE_CONFIG", "TIDEGATE_URL", "TIDEGATE_KEY"];
 
 /// Where a value came from.
@@ -106,17 +37,17 @@ impl fmt::Display for Source {
     }
 }
 
-/// What is wrong with a setting.
+/// A setting that is unknown or not valid.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct ConfigError(String);
 
-/// Values as text, each with where it came from.
+/// The values of all settings as text, each with its source.
 #[derive(Debug, Clone)]
 pub(crate) struct Values(BTreeMap<&'static str, (String, Source)>);
 
 impl Values {
-    /// Defaults, then the file, then the environment, then flags.
+    /// Collects values from the defaults, the file, the environment and flags; later sources win.
     pub(crate) fn gather(
         file: Option<&Path>,
         environment: impl IntoIterator<Item = (String, String)>,
@@ -175,7 +106,7 @@ impl Values {
 
     fn typed<T: FromStr>(&self, key: &'static str, what: &str) -> Result<T, ConfigError> {
         let (value, source) = &self.0[key];
-        value.parse().map_err(|_| ConfigError(format!("{key} = {value:?} ({source}) does not fit: it must be {what}")))
+        value.parse().map_err(|_| ConfigError(format!("{key} = {value:?} ({source}) is not valid: it must be {what}")))
     }
 
     fn within(&self, key: &'static str, least: u64, most: u64) -> Result<u64, ConfigError> {
@@ -185,10 +116,10 @@ impl Values {
             return Ok(value);
         }
         let (text, source) = &self.0[key];
-        Err(ConfigError(format!("{key} = {text} ({source}) does not fit: it must be {what}")))
+        Err(ConfigError(format!("{key} = {text} ({source}) is not valid: it must be {what}")))
     }
 
-    /// Each setting with its value and source; secrets are left out.
+    /// Each setting with its value and source; secrets are masked.
     pub(crate) fn rows(&self) -> Vec<(&'static str, String, String)> {
         let row = |setting: &Setting| {
             let (value, source) = &self.0[setting.key];
@@ -197,7 +128,7 @@ impl Values {
         SETTINGS.iter().map(row).collect()
     }
 
-    /// Checks every value.
+    /// Parses and checks every value.
     pub(crate) fn typed_config(&self) -> Result<Config, ConfigError> {
         let seconds = |key, most| Ok::<_, ConfigError>(Duration::from_secs(self.within(key, 1, most)?));
         let optional = |key| Some(self.get(key).to_owned()).filter(|value| !value.is_empty());
@@ -244,7 +175,7 @@ impl Values {
             json_logs: match self.get("log.format") {
                 "text" => false,
                 "json" => true,
-                other => return Err(ConfigError(format!("log.format = {other:?} does not fit: use text or json"))),
+                other => return Err(ConfigError(format!("log.format = {other:?} is not valid: use text or json"))),
             },
             log_filter: self.log_filter()?,
             queue_labels: self.within("metrics.queue_labels", 0, 1_000_000)? as usize,
@@ -253,32 +184,32 @@ impl Values {
         })
     }
 
-    /// An address, or what a name such as `localhost` stands for.
+    /// A socket address, or what a name such as `localhost` resolves to, preferably IPv4.
     fn address(&self, key: &'static str) -> Result<SocketAddr, ConfigError> {
         let (value, source) = &self.0[key];
         let found: Vec<SocketAddr> = value.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
         let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
         first.copied().ok_or_else(|| {
             let must = "an address or name and a port, such as 127.0.0.1:8080 or localhost:8080";
-            ConfigError(format!("{key} = {value:?} ({source}) does not fit: it must be {must}"))
+            ConfigError(format!("{key} = {value:?} ({source}) is not valid: it must be {must}"))
         })
     }
 
-    /// A filter of logs. A word that is no level would be taken for the name of a module, and silence all others.
+    /// The log filter. Unknown levels are refused: they would be taken for module names and silence everything else.
     fn log_filter(&self) -> Result<String, ConfigError> {
         let (value, source) = &self.0["log.level"];
         let is_known = |part: &str| part.contains('=') || LEVELS.iter().any(|level| part.eq_ignore_ascii_case(level));
         match value.split(',').map(str::trim).find(|part| !part.is_empty() && !is_known(part)) {
             None => Ok(value.clone()),
             Some(part) => Err(ConfigError(format!(
-                "log.level = {value:?} ({source}) does not fit: {part:?} is not one of {}, nor a pair such as \
+                "log.level = {value:?} ({source}) is not valid: {part:?} is not one of {}, nor a pair such as \
                  tidegate_server=debug",
                 LEVELS.join(", ")
             ))),
         }
     }
 
-    /// The database's address.
+    /// The URL of the database.
     pub(crate) fn database(&self) -> String {
         match self.get("database_url") {
             "" => format!("sqlite:{}", Path::new(self.get("data_dir")).join("tidegate.db").display()),
@@ -287,12 +218,12 @@ impl Values {
     }
 }
 
-/// Settings that fit.
+/// Checked settings.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) database: String,
-    /// The folder to make, for the embedded database.
+    /// The folder to create for the embedded database; `None` when `database_url` is set.
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) namespace: String,
     pub(crate) max_lanes: usize,
@@ -304,7 +235,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// The database's file, where it is SQLite.
+    /// The database's file; `None` for PostgreSQL.
     pub(crate) fn sqlite_file(&self) -> Option<PathBuf> {
         if self.database.starts_with("postgres:") || self.database.starts_with("postgresql:") {
             return None;
@@ -312,11 +243,6 @@ impl Config {
         let path = self.database.strip_prefix("sqlite:").unwrap_or(&self.database);
         Some(path.strip_prefix("//").unwrap_or(path).into())
     }
-}
-
-/// The variable of a setting.
-fn variable(key: &str) -> String {
-    format!("TIDEGATE_{}", key.replace('.', "_").to_uppercase())
 }
 
 fn flatten(prefix: &str, table: toml::Table, flat: &mut Vec<(String, String)>) {
@@ -330,59 +256,10 @@ fn flatten(prefix: &str, table: toml::Table, flat: &mut Vec<(String, String)>) {
     }
 }
 
-/// A value without its secrets: the password of an address, and what is called one in its query or in `key=value` pairs.
-pub(crate) fn without_password(value: &str) -> String {
-    let mut shown = value.to_owned();
-    if let Some((scheme, rest)) = value.split_once("://")
-        && let Some((user, host)) = rest.rsplit_once('@')
-        && let Some((name, _)) = user.split_once(':')
-    {
-        shown = format!("{scheme}://{name}:***@{host}");
-    }
-    let mut from = 0;
-    while let Some((at, word)) = first_secret(&shown[from..]) {
-        let start = from + at + word.len();
-        let rest = &shown[start..];
-        let length = match rest.chars().next() {
-            Some(quote @ ('\'' | '"')) => rest[1..].find(quote).map_or(rest.len(), |end| end + 2),
-            _ => rest.find(|c: char| c == '&' || c.is_whitespace()).unwrap_or(rest.len()),
-        };
-        shown.replace_range(start..start + length, "***");
-        from = start + 3;
-    }
-    shown
-}
-
-/// The first name of a secret and where it stands. `sslpassword=` ends like `password=`.
-fn first_secret(text: &str) -> Option<(usize, &'static str)> {
-    let lower = text.to_ascii_lowercase();
-    ["password=", "passwd=", "secret=", "token=", "apikey=", "api_key="]
-        .into_iter()
-        .filter_map(|word| Some((lower.find(word)?, word)))
-        .min()
-}
-
-/// The default file with every setting commented out.
-pub(crate) fn default_file() -> String {
-    let mut file = String::from("# Settings of `tidegate serve`. Every value shown is the default.\n");
-    let mut section = "";
-    for setting in SETTINGS {
-        let (table, name) = setting.key.rsplit_once('.').unwrap_or(("", setting.key));
-        if table != section {
-            section = table;
-            file.push_str(&format!("\n[{table}]\n"));
-        } else {
-            file.push('\n');
-        }
-        let value = if setting.quoted { format!("{:?}", setting.default) } else { setting.default.into() };
-        file.push_str(&format!("# {} Environment: {}.\n# {name} = {value}\n", setting.help, variable(setting.key)));
-    }
-    file
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::setting_table::default_file;
 
     fn gather(file: Option<&Path>, environment: &[(&str, &str)]) -> Result<Values, ConfigError> {
         Values::gather(file, environment.iter().map(|(name, value)| (name.to_string(), value.to_string())), Vec::new())

@@ -1,4 +1,4 @@
-//! `tidegate doctor`: looks at the database, versions, the clock and durability, and says what to change.
+//! `tidegate doctor`: checks settings, the database, its version, clock and durability, and says what to change.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,25 +7,26 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 
-use crate::Failure;
 use crate::config::Config;
+use crate::failure::Failure;
 use crate::output;
 use crate::settings::{SettingsArgs, open};
 
-/// A database's clock may differ from ours by this much before anybody wonders.
+/// Seconds by which the database's clock may differ from ours without a warning.
 const CLOCK_SLACK: f64 = 2.0;
+/// How long one check of the database may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     settings: SettingsArgs,
-    /// For machines.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// How bad it is.
+/// How serious a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Grade {
@@ -34,7 +35,7 @@ enum Grade {
     Bad,
 }
 
-/// What was found.
+/// The result of one check.
 #[derive(Debug, Serialize)]
 struct Finding {
     check: &'static str,
@@ -58,9 +59,9 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<ExitCode, Failure> {
     let mut findings = Vec::new();
     match args.settings.config() {
         Ok(config) => {
-            findings.push(Finding::good("settings", "every setting fits"));
-            findings.push(look_at_access(&config));
-            look_at_database(&config, &mut findings).await;
+            findings.push(Finding::good("settings", "every setting is valid"));
+            findings.push(check_access(&config));
+            check_database(&config, &mut findings).await;
         }
         Err(error) => findings.push(Finding::graded("settings", Grade::Bad, error.to_string(), "correct the setting")),
     }
@@ -82,7 +83,7 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<ExitCode, Failure> {
     Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn look_at_access(config: &Config) -> Finding {
+fn check_access(config: &Config) -> Finding {
     let address = config.listen;
     match (config.options.auth.required, address.ip().to_canonical().is_loopback()) {
         (true, _) => Finding::good("access", "every caller needs a key or a token"),
@@ -90,29 +91,25 @@ fn look_at_access(config: &Config) -> Finding {
         (false, false) => Finding::graded(
             "access",
             Grade::Bad,
-            format!("{address} could be reached by anybody, so the server will not start"),
+            format!("{address} can be reached from other machines without a key, so the server will not start"),
             "set auth.required = true and make a key with `tidegate keys create`",
         ),
     }
 }
 
-async fn look_at_database(config: &Config, findings: &mut Vec<Finding>) {
+async fn check_database(config: &Config, findings: &mut Vec<Finding>) {
     let file = config.sqlite_file();
     if file.is_none() {
-        match tokio::time::timeout(PATIENCE, look_at_postgres(&config.database)).await {
+        match tokio::time::timeout(PATIENCE, check_postgres(&config.database)).await {
             Ok(Ok(found)) => findings.extend(found),
             Ok(Err(error)) => {
-                let advice = "check database_url, that the server runs, and that it lets this machine in";
+                let advice =
+                    "check database_url, that the server runs, and that it accepts connections from this machine";
                 return findings.push(Finding::graded("database", Grade::Bad, error, advice));
             }
             Err(_) => {
                 let advice = "check that the database can be reached from here";
-                return findings.push(Finding::graded(
-                    "database",
-                    Grade::Bad,
-                    "it does not answer within 10 s",
-                    advice,
-                ));
+                return findings.push(Finding::graded("database", Grade::Bad, "no answer within 10 s", advice));
             }
         }
     }
@@ -121,8 +118,8 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>) {
         Ok(queue) => {
             let version = tidegate_server::SCHEMA_VERSION;
             findings.push(Finding::good("schema", format!("version {version}, opened in {:?}", started.elapsed())));
-            findings.push(look_at_health(&queue).await);
-            findings.push(look_at_writes(&queue).await);
+            findings.push(check_health(&queue).await);
+            findings.push(check_writes(&queue).await);
             queue.close().await;
         }
         Err(error) => {
@@ -131,7 +128,7 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>) {
         }
     }
     if let Some(path) = file {
-        match tokio::task::spawn_blocking(move || look_at_sqlite(&path)).await {
+        match tokio::task::spawn_blocking(move || check_sqlite(&path)).await {
             Ok(Ok(found)) => findings.extend(found),
             Ok(Err(error)) => {
                 let advice = "check that the folder can be read and the file is a database";
@@ -142,7 +139,7 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>) {
     }
 }
 
-async fn look_at_health(queue: &tidegate::EventQueue) -> Finding {
+async fn check_health(queue: &tidegate::EventQueue) -> Finding {
     let health = queue.health().await;
     match health.store {
         Ok(()) if health.answered_in > Duration::from_secs(1) => Finding::graded(
@@ -156,13 +153,13 @@ async fn look_at_health(queue: &tidegate::EventQueue) -> Finding {
     }
 }
 
-/// Whether a server could work: a write and a claim are tried, and change nothing.
-async fn look_at_writes(queue: &tidegate::EventQueue) -> Finding {
-    match tokio::time::timeout(PATIENCE, queue.store().probe()).await {
-        Ok(Ok(_)) => Finding::good("writes", "a write and a claim would succeed"),
+/// Tries a write and a claim, without changing anything, to see whether a server could work.
+async fn check_writes(queue: &tidegate::EventQueue) -> Finding {
+    match tokio::time::timeout(PATIENCE, queue.probe()).await {
+        Ok(Ok(())) => Finding::good("writes", "a write and a claim would succeed"),
         Ok(Err(error)) => {
             let advice = "look for a full disk, another program that holds the database, a file that was moved, a \
-                          standby, or rights that were taken";
+                          standby, or missing permissions";
             Finding::graded("writes", Grade::Bad, output::with_cause(&error), advice)
         }
         Err(_) => {
@@ -172,7 +169,7 @@ async fn look_at_writes(queue: &tidegate::EventQueue) -> Finding {
     }
 }
 
-fn look_at_sqlite(path: &Path) -> rusqlite::Result<Vec<Finding>> {
+fn check_sqlite(path: &Path) -> rusqlite::Result<Vec<Finding>> {
     let conn = rusqlite::Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     conn.busy_timeout(PATIENCE)?;
     let text = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, String>(0));
@@ -198,11 +195,11 @@ fn look_at_sqlite(path: &Path) -> rusqlite::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-async fn look_at_postgres(url: &str) -> Result<Vec<Finding>, String> {
-    look_at_server(url).await.map_err(|error| output::with_cause(&*error))
+async fn check_postgres(url: &str) -> Result<Vec<Finding>, String> {
+    check_server(url).await.map_err(|error| output::with_cause(&*error))
 }
 
-async fn look_at_server(url: &str) -> Result<Vec<Finding>, Failure> {
+async fn check_server(url: &str) -> Result<Vec<Finding>, Failure> {
     let (client, driver) = tidegate::postgres::PostgresStore::connect(url).await?;
     let mut findings = Vec::new();
     let row = client.query_one("SELECT current_setting('server_version_num')::int, version()", &[]).await?;
@@ -216,11 +213,7 @@ async fn look_at_server(url: &str) -> Result<Vec<Finding>, Failure> {
     for (name, advice, grade) in [
         ("fsync", "set fsync = on: a power loss may destroy the whole database", Grade::Bad),
         ("full_page_writes", "set full_page_writes = on: a power loss may tear pages", Grade::Bad),
-        (
-            "synchronous_commit",
-            "set synchronous_commit = on, or a crash may lose what was acknowledged",
-            Grade::Warning,
-        ),
+        ("synchronous_commit", "set synchronous_commit = on: a crash may lose acknowledged commits", Grade::Warning),
     ] {
         let row = client.query_one("SELECT current_setting($1)", &[&name]).await?;
         let value: String = row.get(0);
@@ -230,13 +223,13 @@ async fn look_at_server(url: &str) -> Result<Vec<Finding>, Failure> {
             Finding::good("durability", format!("{name} is {value}"))
         });
     }
-    findings.push(look_at_clock(&client).await?);
+    findings.push(check_clock(&client).await?);
     drop(client);
     driver.abort();
     Ok(findings)
 }
 
-async fn look_at_clock(client: &tokio_postgres::Client) -> Result<Finding, Failure> {
+async fn check_clock(client: &tokio_postgres::Client) -> Result<Finding, Failure> {
     let row = client.query_one("SELECT extract(epoch FROM clock_timestamp())::float8", &[]).await?;
     let theirs: f64 = row.get(0);
     let ours = tidegate::Timestamp::now().as_microsecond() as f64 / 1e6;

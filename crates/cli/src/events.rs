@@ -1,10 +1,10 @@
-//! `tidegate events`.
+//! `tidegate events`: lists, shows, resets and redrives events.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::Failure;
 use crate::client::{Client, ServerArgs};
+use crate::failure::Failure;
 use crate::output::{self, cell};
 
 #[derive(Debug, Args)]
@@ -15,57 +15,57 @@ pub(crate) struct EventsArgs {
 
 #[derive(Debug, Subcommand)]
 enum EventsCommand {
-    /// List events, the youngest first.
+    /// List events, newest first.
     List {
-        /// PENDING, PROCESSING, COMPLETED, COMPLETED_WITH_ERRORS, FAILED or CANCELLED.
+        /// Only events that are PENDING, PROCESSING, COMPLETED, COMPLETED_WITH_ERRORS, FAILED or CANCELLED.
         #[arg(long)]
         status: Option<String>,
-        /// With any of these tags.
+        /// Only events with any of these tags.
         #[arg(long, value_name = "TAG,…")]
         tags: Option<String>,
-        /// Of this queue.
+        /// Only events of this queue.
         #[arg(long)]
         queue: Option<String>,
-        /// Of this type.
+        /// Only events of this type.
         #[arg(long = "type", value_name = "TYPE")]
         event_type: Option<String>,
-        /// How many at most.
+        /// Maximum number of events.
         #[arg(long, default_value_t = 20)]
         limit: u32,
-        /// Where the page before ended.
+        /// Where to continue, as the previous page printed it.
         #[arg(long)]
         cursor: Option<String>,
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Show one event with what happened to it.
+    /// Show an event with its audit.
     Show {
-        /// Its number.
+        /// Id of the event.
         id: u64,
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Put an event back that is PROCESSING or FAILED.
+    /// Reset an event that is PROCESSING or FAILED, so that it can be claimed again.
     Reset {
-        /// Its number.
+        /// Id of the event.
         id: u64,
-        /// For the record.
+        /// Reason, for the audit.
         #[arg(long)]
         reason: Option<String>,
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Start dead letters over: one by its number, or those of a queue.
+    /// Redrive dead letters: one by its id, or all that match.
     Redrive {
-        /// Its number; without it, all that fit.
+        /// Id of the event; without it, all dead letters that match are redriven.
         id: Option<u64>,
-        /// Of this queue.
+        /// Only dead letters of this queue.
         #[arg(long)]
         queue: Option<String>,
-        /// Of this type.
+        /// Only dead letters of this type.
         #[arg(long = "type", value_name = "TYPE")]
         event_type: Option<String>,
-        /// How many at most.
+        /// Maximum number of dead letters.
         #[arg(long, default_value_t = 1000)]
         limit: u32,
         #[command(flatten)]
@@ -104,7 +104,7 @@ pub(crate) async fn run(args: EventsArgs) -> Result<(), Failure> {
             if server.json {
                 return output::json(&answer);
             }
-            output::line(&format!("{} started over", cell(&answer, "redriven")));
+            output::line(&format!("{} redriven", cell(&answer, "redriven")));
             Ok(())
         }
     }
@@ -116,7 +116,7 @@ fn show_page(page: &Value) -> Result<(), Failure> {
     let rows = rows.map(|event| columns.iter().map(|column| cell(event, column)).collect()).collect();
     output::table(&["ID", "STATUS", "TITLE", "TAGS", "QUEUE", "RETRIES", "WORKER", "UPDATED"], rows);
     let capped = if page["total_capped"] == true { "at least " } else { "" };
-    eprintln!("{capped}{} in all", cell(page, "total"));
+    eprintln!("{capped}{} in total", cell(page, "total"));
     if let Some(cursor) = page["next_cursor"].as_str() {
         eprintln!("more: --cursor {cursor}");
     }

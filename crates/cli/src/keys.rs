@@ -1,10 +1,10 @@
-//! `tidegate keys`: works on the database itself, so that the first key can be made before anybody is let in.
+//! `tidegate keys`: works on the database directly, so that the first key can be made before any caller has one.
 
 use clap::{Args, Subcommand};
 use tidegate::Tsid;
 use tidegate_server::{KeyInfo, Keyring, Scope};
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::output;
 use crate::settings::{SettingsArgs, open};
 
@@ -14,7 +14,7 @@ pub(crate) struct KeysArgs {
     command: KeysCommand,
     #[command(flatten)]
     settings: SettingsArgs,
-    /// For machines.
+    /// Print JSON.
     #[arg(long, global = true)]
     json: bool,
 }
@@ -23,7 +23,7 @@ pub(crate) struct KeysArgs {
 enum KeysCommand {
     /// Make a key. It is shown once.
     Create {
-        /// What people call it.
+        /// Name of the key, for people.
         name: String,
         /// What it may do: publish, consume, read, manage (with read), admin (everything).
         #[arg(long, value_delimiter = ',', required = true, value_name = "SCOPE,…")]
@@ -34,9 +34,9 @@ enum KeysCommand {
     },
     /// List keys, without their secrets.
     List,
-    /// Revoke a key by its number.
+    /// Revoke a key.
     Revoke {
-        /// Its number.
+        /// Id of the key, as `list` shows it.
         id: i64,
     },
 }
@@ -57,7 +57,7 @@ async fn act(keys: &Keyring, command: KeysCommand, json: bool) -> Result<(), Fai
                 return output::json(&serde_json::json!({ "key": key.secret, "info": key.info }));
             }
             output::line(&key.secret);
-            eprintln!("key {} ({name}): keep it now, it is not shown again", key.info.id);
+            eprintln!("key {} ({name}): store it now, it is not shown again", key.info.id);
         }
         KeysCommand::List => {
             let all = keys.list().await?;

@@ -1,15 +1,18 @@
-//! The one binary of Tidegate. This file only wires: one file per subcommand does the work.
+//! The binary `tidegate`. This file only wires: each subcommand has its own file.
 
 mod client;
 mod config;
 mod doctor;
 mod events;
+mod failure;
 mod keys;
 mod output;
 mod projections;
 mod publish;
 mod queues;
+mod secrets;
 mod serve;
+mod setting_table;
 mod settings;
 mod tail;
 mod telemetry;
@@ -19,13 +22,12 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use failure::Failure;
+
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What can go wrong in a command: a text for people.
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
-/// A durable event queue: publish, work, look after it.
+/// A durable event queue: run it, publish to it, work on its events, and operate it.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, propagate_version = true)]
 struct Cli {
@@ -49,11 +51,11 @@ enum Command {
     Publish(publish::PublishArgs),
     /// Run a command for each event.
     Work(work::WorkArgs),
-    /// Look at events, put them back, start dead letters over.
+    /// List, show, reset and redrive events.
     Events(events::EventsArgs),
-    /// Look after queues.
+    /// List, configure, pause, resume and drain queues.
     Queues(queues::QueuesArgs),
-    /// List projections, and remove one that is no longer wanted.
+    /// List and remove projections.
     Projections(projections::ProjectionsArgs),
     /// Show events as they are published.
     Tail(tail::TailArgs),

@@ -1,19 +1,19 @@
-//! Tables for people, JSON for machines.
+//! Output of commands: tables for people, JSON for programs.
 
 use std::io::Write;
 
 use serde::Serialize;
 
-use crate::Failure;
+use crate::failure::Failure;
 
-/// Prints JSON.
+/// Prints a value as indented JSON.
 pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value)?;
     line(&text);
     Ok(())
 }
 
-/// Prints columns under a head.
+/// Prints rows in columns under a header. Control characters in cells become spaces.
 pub(crate) fn table(head: &[&str], rows: Vec<Vec<String>>) {
     let mut widths: Vec<usize> = head.iter().map(|text| text.chars().count()).collect();
     for row in &rows {
@@ -27,7 +27,7 @@ pub(crate) fn table(head: &[&str], rows: Vec<Vec<String>>) {
     }
 }
 
-/// One row.
+/// One row, padded to the widths.
 fn columns(cells: impl Iterator<Item = String>, widths: &[usize]) -> String {
     let mut text = String::new();
     for (cell, width) in cells.zip(widths) {
@@ -38,24 +38,24 @@ fn columns(cells: impl Iterator<Item = String>, widths: &[usize]) -> String {
     text.trim_end().to_owned()
 }
 
-/// A line on stdout. Whoever reads it may be gone, for instance `head`.
+/// Prints a line. Exits when stdout is closed, for instance by `head`.
 pub(crate) fn line(text: &str) {
     if writeln!(std::io::stdout().lock(), "{text}").is_err() {
         std::process::exit(0);
     }
 }
 
-/// A text that a terminal shows and does not obey: control characters, and those that turn the direction of writing, are
+/// A text that is safe to print to a terminal: control characters and those that change the direction of writing are
 /// escaped.
 pub(crate) fn shown(text: &str) -> String {
-    let is_heeded = |c: char| {
+    let is_unsafe = |c: char| {
         c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
-    let escaped = |c: char| if is_heeded(c) { c.escape_default().to_string() } else { c.to_string() };
+    let escaped = |c: char| if is_unsafe(c) { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(escaped).collect()
 }
 
-/// An error with what caused it in the first place, unless its text says that already.
+/// An error with its root cause, unless its text names that already.
 pub(crate) fn with_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let text = error.to_string();
     let Some(root) = std::iter::successors(error.source(), |cause| cause.source()).last() else { return text };
@@ -64,7 +64,7 @@ pub(crate) fn with_cause(error: &(dyn std::error::Error + 'static)) -> String {
     if text.contains(said) { text } else { format!("{text}: {root}") }
 }
 
-/// A field of a JSON object as text.
+/// A field of a JSON object as text; `-` when it is null or absent.
 pub(crate) fn cell(value: &serde_json::Value, key: &str) -> String {
     match &value[key] {
         serde_json::Value::Null => "-".into(),

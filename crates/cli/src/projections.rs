@@ -1,10 +1,10 @@
-//! `tidegate projections`.
+//! `tidegate projections`: lists and removes projections.
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use crate::Failure;
 use crate::client::{Client, ServerArgs, path_part};
+use crate::failure::Failure;
 use crate::output::{self, cell};
 
 #[derive(Debug, Args)]
@@ -15,14 +15,14 @@ pub(crate) struct ProjectionsArgs {
 
 #[derive(Debug, Subcommand)]
 enum ProjectionsCommand {
-    /// List projections with how far they have read.
+    /// List projections with their positions.
     List {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Remove a projection with its documents: it then holds no row of the log back.
+    /// Remove a projection and its documents. Retention then no longer keeps log rows for it.
     Remove {
-        /// Its name.
+        /// Name of the projection.
         name: String,
         #[command(flatten)]
         server: ServerArgs,

@@ -1,4 +1,4 @@
-//! `tidegate publish`.
+//! `tidegate publish`: publishes one event.
 
 use std::io::Read;
 
@@ -6,45 +6,45 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::Failure;
 use crate::client::{Client, ServerArgs};
+use crate::failure::Failure;
 use crate::output;
 
 #[derive(Debug, Args)]
 pub(crate) struct PublishArgs {
-    /// What people call it.
+    /// Title, for people.
     title: String,
-    /// What workers choose it by.
+    /// Tags that workers select events by.
     #[arg(long, value_name = "TAG,…")]
     tags: String,
-    /// The payload as JSON; `-` reads it from stdin.
+    /// Payload as JSON; `-` reads it from stdin.
     #[arg(long, value_name = "JSON")]
     payload: Option<String>,
-    /// What people say about it.
+    /// Description, for people.
     #[arg(long)]
     description: Option<String>,
-    /// The queue.
+    /// Queue to publish to.
     #[arg(long)]
     queue: Option<String>,
-    /// Its type.
+    /// Event type.
     #[arg(long = "type", value_name = "TYPE")]
     event_type: Option<String>,
     /// Retries after the first attempt.
     #[arg(long)]
     max_retries: Option<u32>,
-    /// Can be claimed after this many seconds.
+    /// Seconds until it can be claimed.
     #[arg(long, value_name = "SECONDS")]
     delay: Option<f64>,
-    /// Lower goes first.
+    /// Priority from -100 to 100; lower goes first.
     #[arg(long, allow_hyphen_values = true)]
     priority: Option<i16>,
-    /// A repeat within 24 hours is answered with the first event.
+    /// Deduplication key: a repeat within 24 hours is answered with the first event.
     #[arg(long, value_name = "ID")]
     deduplication_id: Option<String>,
-    /// Events of one group are worked off one at a time, in order.
+    /// Group: its events run one after the other, in order.
     #[arg(long, value_name = "GROUP")]
     message_group: Option<String>,
-    /// A repeat of this request within 24 hours gets the first answer.
+    /// Idempotency key: a repeat of this request within 24 hours gets the first answer.
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
     #[command(flatten)]

@@ -1,10 +1,10 @@
-//! `tidegate queues`.
+//! `tidegate queues`: lists, configures, pauses, resumes and drains queues.
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use crate::Failure;
 use crate::client::{Client, ServerArgs, path_part};
+use crate::failure::Failure;
 use crate::output::{self, cell};
 
 #[derive(Debug, Args)]
@@ -15,22 +15,22 @@ pub(crate) struct QueuesArgs {
 
 #[derive(Debug, Subcommand)]
 enum QueuesCommand {
-    /// List queues with what they hold.
+    /// List queues with their depths.
     List {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Create a queue, or change what is named.
+    /// Create a queue, or change the given settings of one.
     Set {
-        /// Its name.
+        /// Name of the queue.
         name: String,
-        /// Events it holds at most.
+        /// Maximum number of live events.
         #[arg(long)]
         depth_limit: Option<u64>,
-        /// Seconds that a lease lasts when its worker does not say.
+        /// Length of a lease, in seconds, when the claim names none.
         #[arg(long)]
         lease_seconds: Option<u32>,
-        /// Retries of an event that does not say.
+        /// Retries of an event that sets no number.
         #[arg(long)]
         max_retries: Option<u32>,
         /// Whether workers must name their lease when they report.
@@ -49,7 +49,7 @@ enum QueuesCommand {
 
 #[derive(Debug, Args)]
 struct NamedQueue {
-    /// Its name.
+    /// Name of the queue.
     name: String,
     #[command(flatten)]
     server: ServerArgs,

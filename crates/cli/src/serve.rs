@@ -1,4 +1,4 @@
-//! `tidegate serve`.
+//! `tidegate serve`: starts logs, traces, metrics and the server, and stops it by signals.
 
 use std::io::Write;
 
@@ -8,8 +8,9 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::Failure;
-use crate::config::{Config, without_password};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::secrets::without_password;
 use crate::settings::{SettingsArgs, open};
 use crate::telemetry::{self, Sending};
 
@@ -17,7 +18,7 @@ pub(crate) async fn run(args: SettingsArgs) -> Result<(), Failure> {
     let config = args.config()?;
     let traces = start_logs(&config)?;
     let mut options = config.options.clone();
-    options.metrics = Metrics::install(); // before the queue is opened, or it would not be counted
+    options.metrics = Metrics::install(); // before the queue is opened, or its metrics are lost
     let queue = open(&config).await?;
     let database = without_password(&config.database);
     tracing::info!(database, namespace = config.namespace, "opened the database");
@@ -37,7 +38,7 @@ pub(crate) async fn run(args: SettingsArgs) -> Result<(), Failure> {
     Ok(served?)
 }
 
-/// The one line on stdout: whoever started us may wait for it.
+/// Prints the only line on stdout, which the process that started us may wait for.
 fn say_ready(address: std::net::SocketAddr) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "tidegate listens on http://{address}")?;
@@ -45,7 +46,7 @@ fn say_ready(address: std::net::SocketAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Over when somebody asks the process to stop. Asked again, it hurries; a hang-up of the terminal is not asking.
+/// Completes at SIGTERM or SIGINT. A second one ends the grace period; SIGHUP is ignored.
 fn stop_signal(hurry: Hurry) -> Result<impl Future<Output = ()>, Failure> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -57,8 +58,8 @@ fn stop_signal(hurry: Hurry) -> Result<impl Future<Output = ()>, Failure> {
     });
     Ok(async move {
         tokio::select! {
-            _ = terminate.recv() => tracing::info!("asked to stop: running requests may end"),
-            _ = interrupt.recv() => tracing::info!("interrupted: running requests may end"),
+            _ = terminate.recv() => tracing::info!("SIGTERM: stopping once running requests have ended"),
+            _ = interrupt.recv() => tracing::info!("SIGINT: stopping once running requests have ended"),
         }
         tokio::spawn(async move {
             tokio::select! {
@@ -70,11 +71,10 @@ fn stop_signal(hurry: Hurry) -> Result<impl Future<Output = ()>, Failure> {
     })
 }
 
-/// Logs go to stderr, so that stdout keeps its one line; traces go to their collector, if there is one.
+/// Starts logging to stderr, since stdout has only the ready line, and traces to the collector, if one is configured.
 fn start_logs(config: &Config) -> Result<Option<Sending>, Failure> {
     let filter = EnvFilter::try_new(&config.log_filter)
-        .map_err(|error| format!("log.level = {:?} does not fit: {error}", config.log_filter))?;
-    // Colours are for people at a terminal.
+        .map_err(|error| format!("log.level = {:?} is not valid: {error}", config.log_filter))?;
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
     let lines = if config.json_logs { lines.json().boxed() } else { lines.boxed() };

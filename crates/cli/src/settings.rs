@@ -1,13 +1,14 @@
-//! Flags that name settings, `tidegate config`, `tidegate migrate`, and opening the database.
+//! Flags for settings, `tidegate config`, `tidegate migrate`, and opening the database.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tidegate::EventQueue;
 
-use crate::Failure;
-use crate::config::{Config, Values, default_file};
+use crate::config::{Config, Values};
+use crate::failure::Failure;
 use crate::output;
+use crate::setting_table::default_file;
 
 /// Where settings come from.
 #[derive(Debug, Args)]
@@ -15,19 +16,19 @@ pub(crate) struct SettingsArgs {
     /// Address and port to listen on; port 0 picks a free one.
     #[arg(long, global = true, value_name = "ADDR:PORT")]
     listen: Option<String>,
-    /// Where the embedded database lives.
+    /// Folder of the embedded database.
     #[arg(long, global = true, value_name = "DIR")]
     data_dir: Option<String>,
-    /// A PostgreSQL database instead of the embedded one.
+    /// PostgreSQL database instead of the embedded one.
     #[arg(long, global = true, value_name = "postgres://…")]
     database_url: Option<String>,
-    /// A file of settings.
+    /// Settings file.
     #[arg(long, global = true, value_name = "FILE", env = "TIDEGATE_CONFIG")]
     config: Option<PathBuf>,
     /// Require a key or a token of every caller.
     #[arg(long, global = true)]
     require_auth: bool,
-    /// Any setting, as KEY=VALUE; may be repeated.
+    /// Set any setting; may be repeated.
     #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
@@ -63,7 +64,7 @@ impl SettingsArgs {
 /// Opens the database that the settings name.
 pub(crate) async fn open(config: &Config) -> Result<EventQueue, Failure> {
     if let Some(dir) = &config.data_dir {
-        std::fs::create_dir_all(dir).map_err(|error| format!("{} cannot be made: {error}", dir.display()))?;
+        std::fs::create_dir_all(dir).map_err(|error| format!("{} cannot be created: {error}", dir.display()))?;
     }
     let max_lanes = config.max_lanes;
     let builder = EventQueue::builder()
@@ -81,7 +82,7 @@ pub(crate) async fn open(config: &Config) -> Result<EventQueue, Failure> {
     })
 }
 
-/// What the system has against writing a database file; SQLite does not say it.
+/// Why the system refuses to write a database file or its folder; `None` if it does not. SQLite's errors do not say.
 fn why_not_writable(file: &Path) -> Option<String> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let trial = folder.join(format!(".tidegate-{}", std::process::id()));
@@ -96,7 +97,7 @@ fn why_not_writable(file: &Path) -> Option<String> {
     Some(format!("{} cannot be written to: {error}", at.display()))
 }
 
-/// What `tidegate config` shows.
+/// Flags of `tidegate config`.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
     #[command(flatten)]
@@ -104,7 +105,7 @@ pub(crate) struct ConfigArgs {
     /// Print a commented file with every setting at its default instead.
     #[arg(long)]
     default: bool,
-    /// For machines.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -124,7 +125,7 @@ pub(crate) fn show(args: ConfigArgs) -> Result<(), Failure> {
     }
     let rows = values.rows().into_iter().map(|(key, value, source)| vec![key.to_owned(), value, source]).collect();
     output::table(&["SETTING", "VALUE", "FROM"], rows);
-    values.typed_config()?; // what does not fit is said after all is shown
+    values.typed_config()?; // after the table, so that it is shown even when a value is not valid
     Ok(())
 }
 

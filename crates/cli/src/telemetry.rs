@@ -1,8 +1,8 @@
-//! Traces by OTLP over HTTP, as JSON: each request is a span that continues its caller's trace, and what happens to an event
-//! continues its publisher's.
+//! Traces by OTLP over HTTP, as JSON: the span of a request continues its caller's trace, the spans of an event that of
+//! its publisher.
 //!
-//! A layer notes spans as they close and hands them to a task through a bounded channel. When the collector is slow or away,
-//! spans are dropped and counted; requests never wait for it.
+//! A tracing layer hands spans to a task through a bounded channel as they close. When the collector is slow or
+//! unreachable, spans are dropped and counted; requests never wait for it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,27 +17,28 @@ use tracing::span::{Attributes, Id, Record};
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::Failure;
+use crate::failure::Failure;
 
-/// Spans that wait for the collector at most.
-const ROOM: usize = 8_192;
+/// The most spans that wait for the collector.
+const MAX_WAITING: usize = 8_192;
+/// Spans per request to the collector.
 const BATCH: usize = 512;
 const EVERY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The span of a request, as the server names it.
 const REQUEST: &str = "request";
 
-/// Spans of events, as the library names them, with the kind that the collector knows: producer or consumer.
+/// Spans of events, as the library names them, with their kind in OTLP: 4 is a producer, 5 a consumer.
 const OF_EVENTS: [(&str, u8); 4] = [("publish", 4), ("claim", 5), ("handler", 5), ("report", 5)];
 
-/// The layer; spans that are neither of requests nor of events are passed over.
+/// The tracing layer. It ignores spans that belong to neither a request nor an event.
 #[derive(Debug)]
 pub(crate) struct Traces {
-    finished: mpsc::Sender<Value>,
+    sender: mpsc::Sender<Value>,
     dropped: Arc<AtomicU64>,
 }
 
-/// The task that sends what was noted; ended in good order, it sends the rest.
+/// The task that sends spans; [`end`](Self::end) has it send the rest.
 #[derive(Debug)]
 pub(crate) struct Sending {
     task: JoinHandle<()>,
@@ -51,16 +52,16 @@ impl Sending {
     }
 }
 
-/// A layer, and the task that sends what it notes to `endpoint`.
+/// A layer, and the task that sends its spans to `endpoint`.
 pub(crate) fn start(endpoint: &str) -> Result<(Traces, Sending), Failure> {
     let http =
         reqwest::Client::builder().timeout(PATIENCE).redirect(reqwest::redirect::Policy::none()).no_proxy().build()?;
     let address = format!("{}/v1/traces", endpoint.trim_end_matches('/'));
-    let (finished, spans) = mpsc::channel(ROOM);
+    let (sender, spans) = mpsc::channel(MAX_WAITING);
     let (stop, stopped) = mpsc::channel(1);
     let dropped = Arc::new(AtomicU64::new(0));
     let task = tokio::spawn(send_all(http, address, spans, stopped, Arc::clone(&dropped)));
-    Ok((Traces { finished, dropped }, Sending { task, stop }))
+    Ok((Traces { sender, dropped }, Sending { task, stop }))
 }
 
 async fn send_all(
@@ -88,15 +89,16 @@ async fn send_all(
         }
         let lost = dropped.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            tracing::warn!(lost, "spans were dropped: the collector did not take them");
+            tracing::warn!(lost, "spans were dropped: the collector refused them, was unreachable or too slow");
         }
     }
 }
 
 async fn send(http: &reqwest::Client, address: &str, spans: Vec<Value>, dropped: &AtomicU64) {
     let count = spans.len() as u64;
+    let service = [text("service.name", "tidegate"), text("service.version", env!("CARGO_PKG_VERSION"))];
     let body = json!({ "resourceSpans": [{
-        "resource": { "attributes": [text("service.name", "tidegate"), text("service.version", env!("CARGO_PKG_VERSION"))] },
+        "resource": { "attributes": service },
         "scopeSpans": [{ "scope": { "name": "tidegate" }, "spans": spans }],
     }] });
     let sent = http.post(address).json(&body).send().await.and_then(reqwest::Response::error_for_status);
@@ -109,15 +111,15 @@ fn text(key: &str, value: &str) -> Value {
     json!({ "key": key, "value": { "stringValue": value } })
 }
 
-/// What is known of a span while it lasts.
+/// What is known of an open span.
 #[derive(Clone, Debug, Default)]
-struct Noted {
+struct OpenSpan {
     name: &'static str,
     started: u128,
     trace_id: String,
     parent_id: String,
     span_id: String,
-    /// Further fields of an event's span.
+    /// Further fields, which become attributes of an event's span.
     fields: Vec<(&'static str, String)>,
     method: String,
     route: String,
@@ -125,7 +127,7 @@ struct Noted {
     status: u64,
 }
 
-impl Visit for Noted {
+impl Visit for OpenSpan {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
             "method" => self.method = value.into(),
@@ -150,23 +152,23 @@ impl Visit for Noted {
     }
 }
 
-/// Whether it is an id of a trace or a span. What a caller made up must not spoil the batch for others.
+/// Whether this is a valid id of a trace or a span. For an invalid one the collector would refuse the whole batch.
 fn is_id(text: &str, length: usize) -> bool {
     let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     text.len() == length && text.bytes().all(hex) && text.bytes().any(|byte| byte != b'0')
 }
 
-impl Noted {
-    /// The span as the collector wants it.
-    fn finish(&self, ended: u128, random: [u64; 3]) -> Value {
+impl OpenSpan {
+    /// The span in OTLP.
+    fn to_otlp(&self, ended: u128, random: [u64; 3]) -> Value {
         match OF_EVENTS.iter().find(|(name, _)| *name == self.name) {
-            Some((_, kind)) => self.finish_event(ended, *kind),
-            None => self.finish_request(ended, random),
+            Some((_, kind)) => self.event_to_otlp(ended, *kind),
+            None => self.request_to_otlp(ended, random),
         }
     }
 
-    /// The library has checked the ids.
-    fn finish_event(&self, ended: u128, kind: u8) -> Value {
+    /// The library has checked the ids already.
+    fn event_to_otlp(&self, ended: u128, kind: u8) -> Value {
         let attributes: Vec<Value> =
             self.fields.iter().map(|(name, value)| text(&format!("tidegate.{name}"), value)).collect();
         json!({
@@ -182,7 +184,7 @@ impl Noted {
         })
     }
 
-    fn finish_request(&self, ended: u128, random: [u64; 3]) -> Value {
+    fn request_to_otlp(&self, ended: u128, random: [u64; 3]) -> Value {
         let fresh = (format!("{:016x}{:016x}", random[0], random[1].max(1)), None);
         let mut parts = self.traceparent.split('-').skip(1);
         let (trace, parent) = match (parts.next(), parts.next()) {
@@ -224,24 +226,24 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
         if !is_ours || name != REQUEST && OF_EVENTS.iter().all(|(of_event, _)| *of_event != name) {
             return;
         }
-        let mut noted = Noted { name, started: now(), ..Noted::default() };
-        attributes.record(&mut noted);
+        let mut open = OpenSpan { name, started: now(), ..OpenSpan::default() };
+        attributes.record(&mut open);
         if let Some(span) = context.span(id) {
-            span.extensions_mut().insert(noted);
+            span.extensions_mut().insert(open);
         }
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         if let Some(span) = context.span(id)
-            && let Some(noted) = span.extensions_mut().get_mut::<Noted>()
+            && let Some(open) = span.extensions_mut().get_mut::<OpenSpan>()
         {
-            values.record(noted);
+            values.record(open);
         }
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
-        let Some(noted) = context.span(&id).and_then(|span| span.extensions_mut().remove::<Noted>()) else { return };
-        if self.finished.try_send(noted.finish(now(), rand::random())).is_err() {
+        let Some(open) = context.span(&id).and_then(|span| span.extensions_mut().remove::<OpenSpan>()) else { return };
+        if self.sender.try_send(open.to_otlp(now(), rand::random())).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -254,16 +256,16 @@ mod tests {
     #[test]
     fn a_span_of_an_event_continues_its_publishers_trace() {
         let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
-        let noted = Noted {
+        let open = OpenSpan {
             name: "handler",
             started: 5,
             trace_id: trace.into(),
             parent_id: parent.into(),
             span_id: "00000000000000aa".into(),
             fields: vec![("entry", "7".into())],
-            ..Noted::default()
+            ..OpenSpan::default()
         };
-        let span = noted.finish(9, [1, 2, 3]);
+        let span = open.to_otlp(9, [1, 2, 3]);
         assert_eq!((&span["traceId"], &span["parentSpanId"]), (&json!(trace), &json!(parent)));
         assert_eq!(
             (&span["spanId"], &span["name"], &span["kind"]),
@@ -274,16 +276,16 @@ mod tests {
 
     #[test]
     fn a_span_continues_its_callers_trace() {
-        let noted = Noted {
+        let open = OpenSpan {
             name: REQUEST,
             started: 5,
             method: "POST".into(),
             route: "/events".into(),
             traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into(),
             status: 503,
-            ..Noted::default()
+            ..OpenSpan::default()
         };
-        let span = noted.finish(9, [1, 2, 3]);
+        let span = open.to_otlp(9, [1, 2, 3]);
         assert_eq!(span["traceId"], "4bf92f3577b34da6a3ce929d0e0e4736");
         assert_eq!(span["parentSpanId"], "00f067aa0ba902b7");
         assert_eq!((&span["spanId"], &span["name"]), (&json!("0000000000000003"), &json!("POST /events")));
@@ -297,7 +299,7 @@ mod tests {
             format!("00-{no_trace}-{parent}-01"),
             format!("00-{trace}-{no_parent}-01"),
         ] {
-            let alone = Noted { traceparent: bad.clone(), ..noted.clone() }.finish(9, [1, 2, 3]);
+            let alone = OpenSpan { traceparent: bad.clone(), ..open.clone() }.to_otlp(9, [1, 2, 3]);
             assert_eq!(alone["traceId"], "00000000000000010000000000000002", "{bad}");
             assert!(alone.get("parentSpanId").is_none(), "{bad}");
         }

@@ -1,29 +1,30 @@
-//! Cron expressions in a time zone: reading them and finding the next tick.
+//! Cron expressions in a time zone: parsing them and finding the next tick.
 //!
-//! Written here rather than taken from elsewhere for two things: seconds, and fixed hours that clock changes neither
-//! leave out nor repeat. Zones come from a database inside this program, so that all nodes of one version agree.
+//! Not an existing crate, for two features: seconds, and fixed hours that a clock change neither skips nor repeats. The
+//! time zone database is compiled in, so that all nodes of one version agree.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
 use jiff::{Timestamp, ToSpan};
 
-/// Longest expression, in bytes.
+/// The longest expression, in bytes.
 const MAX_LENGTH: usize = 255;
-/// Every leap day that can be combined with a day of the week comes round within this.
+/// How many years are searched for a match: every combination of leap day and weekday occurs within them.
 const YEARS: i16 = 60;
-/// More changes of the clock than any zone has in that time.
+/// More clock changes than any zone has in [`YEARS`] years.
 const MAX_TRANSITIONS: usize = 1_000;
 
 /// A cron expression in a time zone.
 ///
-/// Fields are `[second] minute hour day-of-month month day-of-week`, or one of `@yearly`, `@monthly`, `@weekly`, `@daily`,
-/// `@hourly`. A field is `*`, a value, a range `a-b`, a step `*/n`, `a-b/n` or `a/n`, or a list of these. Months and days
-/// of the week have names (`JAN`, `MON`); 0 and 7 are Sunday. `L` is the last day of the month, `5L` the last Friday and
-/// `5#2` the second. When both days are restricted (neither starts with `*`), either is enough.
+/// Fields are `[second] minute hour day-of-month month day-of-week`, or one of `@yearly`, `@monthly`, `@weekly`,
+/// `@daily`, `@hourly`. A field is `*`, a value, a range `a-b`, a step `*/n`, `a-b/n` or `a/n`, or a list of these.
+/// Months and days of the week have names (`JAN`, `MON`); 0 and 7 are Sunday. `L` is the last day of the month, `5L`
+/// the last Friday and `5#2` the second. When both day fields are restricted (neither starts with `*` or `?`), matching
+/// one is enough.
 ///
-/// **Clock changes.** Where the hour starts with `*`, ticks follow time as it passes: nothing is shown twice or left out by
-/// the clock that did not happen. With fixed hours a tick happens once per day: a moment that the clock skips happens when
-/// it has jumped, and one that it shows twice happens the first time.
+/// **Clock changes.** Where the hour starts with `*`, ticks follow elapsed time: an hour that the clock repeats ticks
+/// twice, an hour that it skips does not tick. With fixed hours every matching time ticks once per day: a time that the
+/// clock skips ticks at the moment of the jump, and a time that it shows twice ticks the first time.
 ///
 /// ```
 /// use tidegate_core::Cron;
@@ -39,18 +40,18 @@ pub struct Cron {
     days: Days,
     months: u64,
     weekdays: Weekdays,
-    /// Whether ticks follow time as it passes rather than the clock on the wall.
+    /// Whether the hour field starts with `*`, so that ticks follow elapsed time.
     every_hour: bool,
     zone: TimeZone,
 }
 
-/// A cron expression, or a zone, that cannot be used.
+/// A cron expression or a time zone that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not a {what}: {why}")]
 pub struct InvalidCron {
-    /// What it should have been.
+    /// What it should have been: a cron expression or a time zone.
     pub what: &'static str,
-    /// The start of what was given.
+    /// The first 60 characters of what was given.
     pub given: String,
     /// What is wrong with it.
     pub why: String,
@@ -67,7 +68,7 @@ struct Days {
 struct Weekdays {
     values: u64,
     last: u64,
-    /// Per weekday the weeks of the month, as bits 1 to 5.
+    /// Which weeks of the month match, as bits 1 to 5, per weekday from Sunday.
     nth: [u8; 7],
     any: bool,
 }
@@ -93,10 +94,10 @@ const WEEKDAY: Field =
     Field { name: "day of the week", min: 0, max: 7, names: &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"] };
 
 impl Cron {
-    /// Reads an expression and a zone, such as `UTC` or `Europe/Berlin`.
+    /// Parses an expression and a zone, such as `UTC` or `Europe/Berlin`.
     ///
     /// # Errors
-    /// Says which part cannot be read, or that the expression never happens.
+    /// When the expression or the zone cannot be parsed, or no day ever matches; `why` says which part is wrong.
     pub fn parse(expression: &str, zone: &str) -> Result<Self, InvalidCron> {
         let refused = |why: String| InvalidCron { what: "cron expression", given: clip(expression), why };
         if expression.len() > MAX_LENGTH {
@@ -141,19 +142,19 @@ impl Cron {
         })
     }
 
-    /// The first tick after a moment; `None` when time as we can write it is over.
+    /// The first tick after a moment; `None` when it would be later than the last moment that can be represented.
     #[must_use]
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         if self.every_hour { self.next_as_time_passes(after) } else { self.next_by_the_day(after) }
     }
 
-    /// Every moment at which the clock shows a matching time.
+    /// The next moment at which the zone's clock shows a matching time.
     fn next_as_time_passes(&self, after: Timestamp) -> Option<Timestamp> {
         let (mut at, mut inclusive) = (after, false);
         for _ in 0..MAX_TRANSITIONS {
             let offset = self.zone.to_offset(at);
             let change = self.zone.following(at).next().map(|transition| transition.timestamp());
-            // Under the offset of now, as long as that lasts.
+            // Computed with the current offset, so valid only before the next clock change.
             let shown = self.next_on_clock(offset.to_datetime(at), inclusive)?;
             let next = offset.to_timestamp(shown).ok()?;
             match change {
@@ -164,10 +165,11 @@ impl Cron {
         None
     }
 
-    /// Each time that the calendar has, once.
+    /// The next matching time of the calendar, each of which ticks once.
     fn next_by_the_day(&self, after: Timestamp) -> Option<Timestamp> {
         let mut shown = self.zone.to_datetime(after);
-        // Times that the clock shows again lie before `after`: at most some hours of them, by the second.
+        // While the clock repeats itself, the first moment of a matching time lies before `after`, and the time is
+        // passed over: at most a few hours of them, one per second.
         for _ in 0..100_000 {
             shown = self.next_on_clock(shown, false)?;
             let at = self.first_moment(shown)?;
@@ -178,20 +180,20 @@ impl Cron {
         None
     }
 
-    /// When the clock shows this for the first time, or has jumped over it.
+    /// When the clock first shows this time or, for a time that it skips, the moment of the jump.
     fn first_moment(&self, shown: DateTime) -> Option<Timestamp> {
         match self.zone.to_ambiguous_timestamp(shown).offset() {
             AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(shown).ok(),
             AmbiguousOffset::Fold { before, .. } => before.to_timestamp(shown).ok(),
             AmbiguousOffset::Gap { after, .. } => {
-                // Under the later offset it lies before the jump.
+                // With the offset after the jump, the time lies before the jump, which is then the next transition.
                 let earlier = after.to_timestamp(shown).ok()?;
                 self.zone.following(earlier).next().map(|transition| transition.timestamp())
             }
         }
     }
 
-    /// The next matching time on a clock that nobody changes.
+    /// The next matching time, ignoring clock changes.
     fn next_on_clock(&self, from: DateTime, inclusive: bool) -> Option<DateTime> {
         let whole = from.subsec_nanosecond() == 0;
         let mut earliest = if inclusive && whole {
@@ -227,7 +229,7 @@ impl Cron {
         if self.days.any || self.weekdays.any { day && weekday } else { day || weekday }
     }
 
-    /// The first matching time of a day from this second on.
+    /// The first matching time of a day, from this second on.
     fn time_from(&self, earliest: Time) -> Option<Time> {
         for hour in earliest.hour()..24 {
             if !has(self.hours, hour) {
@@ -304,7 +306,7 @@ impl Field {
         parts(text, self)?.into_iter().try_fold(0, |values, part| Ok(values | self.read_part(part)?))
     }
 
-    /// `*`, `a`, `a-b`, each perhaps with `/n`.
+    /// Parses `*`, `a` or `a-b`, each optionally with `/n`, into a set of bits.
     fn read_part(&self, part: &str) -> Result<u64, String> {
         let (range, step) = match part.split_once('/') {
             Some((range, step)) => {
@@ -323,7 +325,7 @@ impl Field {
             None if step.is_some() => (self.value(range)?, self.max),
             None => (self.value(range)?, self.value(range)?),
         };
-        // `FRI-SUN`: Sunday also ends a week.
+        // `FRI-SUN`: as the end of a range, Sunday is 7.
         let last = if self.max == 7 && last == 0 && first > 0 { 7 } else { last };
         if first > last {
             return Err(format!("the range {range:?} ({}) runs backwards", self.name));
@@ -360,7 +362,7 @@ fn find_zone(name: &str) -> Result<TimeZone, InvalidCron> {
     })
 }
 
-/// The start of a text, short enough for a message.
+/// The first 60 characters, for error messages.
 fn clip(text: &str) -> String {
     text.chars().take(60).collect()
 }

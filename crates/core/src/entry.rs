@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::EntryId;
 
-/// Counts redrives and resets of one entry, from 1. Each generation ends at most once.
+/// How often an entry was started over: 1 at publish, one more with each redrive or reset of a failed entry. Each
+/// generation ends at most once.
 pub type Generation = u32;
 
 /// The fencing token of a lease. It rises with every claim of an entry and is never reset.
@@ -33,13 +34,13 @@ pub struct LeaseToken(pub i64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum End {
-    /// Worked off.
+    /// Successful.
     Completed,
-    /// Ended with an unrecoverable error, or its attempts were used up.
+    /// An unrecoverable error, or exhausted (unless `exhausted_as` says otherwise).
     CompletedWithErrors,
-    /// Ended as failed.
+    /// Failed: the last attempt of a pull worker failed, or exhausted where `exhausted_as` is this.
     Failed,
-    /// Taken out before it was worked off.
+    /// Cancelled by an operator or discarded by a handler.
     Cancelled,
 }
 
@@ -47,7 +48,7 @@ impl End {
     /// All ends, in the order of their codes.
     pub const ALL: [Self; 4] = [Self::Completed, Self::CompletedWithErrors, Self::Failed, Self::Cancelled];
 
-    /// Dead letters can be listed, redriven and discarded.
+    /// Whether an entry with this end is a dead letter, which can be listed, redriven and discarded.
     #[must_use]
     pub const fn is_dead_letter(self) -> bool {
         matches!(self, Self::CompletedWithErrors | Self::Failed)
@@ -64,13 +65,13 @@ impl End {
         }
     }
 
-    /// Reads the number that databases store.
+    /// The end with this stored number; `None` when there is none.
     #[must_use]
     pub fn from_code(code: i16) -> Option<Self> {
         Self::ALL.into_iter().find(|end| end.code() == code)
     }
 
-    /// The name used on every wire.
+    /// The name in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -88,91 +89,91 @@ impl fmt::Display for End {
     }
 }
 
-/// The right to process one entry until a moment of database time.
+/// The right to work on an entry until a moment of database time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Who holds it.
+    /// The worker that holds it.
     pub worker: String,
-    /// When somebody else may take it.
+    /// When another worker may claim the entry.
     pub until: Timestamp,
 }
 
 /// Where an entry is in its life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// Behind the head of its group.
+    /// Waits behind the head of its group.
     Parked,
-    /// Can be claimed; from `due` on, where one is set.
+    /// Can be claimed, from `due` on where it is set.
     Waiting {
-        /// When it may be claimed; at once when absent.
+        /// When it may be claimed; at once when `None`.
         due: Option<Timestamp>,
     },
-    /// Somebody holds it.
+    /// Held by a worker; the lease may have expired.
     Leased(Lease),
     /// In the log.
     Ended(End),
 }
 
-/// What decides about an entry's next step.
+/// The part of an entry that decides its next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its number.
+    /// The entry's number.
     pub id: EntryId,
-    /// Its generation, from 1.
+    /// The entry's generation, from 1.
     pub generation: Generation,
-    /// Claims that count: released ones do not.
+    /// Attempts that count; released and snoozed ones do not.
     pub attempts: u32,
-    /// Attempts before it ends with errors.
+    /// Attempts after which it is exhausted.
     pub max_attempts: u32,
-    /// How it ends then.
+    /// How it ends when it is exhausted.
     pub exhausted_as: End,
     /// The token of its last claim; 0 before the first.
     pub token: LeaseToken,
-    /// Where it is.
+    /// Where it is in its life.
     pub phase: Phase,
 }
 
 /// What can happen to an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// Its group's head is gone, and it is next.
+    /// It becomes the head of its group.
     Promote {
-        /// The due moment it was published with.
+        /// When it may be claimed; at once when `None`.
         due: Option<Timestamp>,
     },
-    /// A worker takes it.
+    /// A worker claims it.
     Claim {
-        /// Who.
+        /// The worker's name.
         worker: String,
-        /// For how long.
+        /// The length of the lease.
         lease: Duration,
     },
-    /// Its holder (or, without a token, anybody by id) ends it.
+    /// It ends: by its holder, or by any caller that names no token.
     Finalize {
-        /// The lease it is ended under.
+        /// The token of the holder; `None` ends it whether or not a worker holds it.
         token: Option<LeaseToken>,
-        /// How.
+        /// How it ends.
         end: End,
     },
-    /// Its holder needs more time.
+    /// Its holder extends the lease.
     Extend {
-        /// The lease that is extended.
+        /// The token of the holder.
         token: LeaseToken,
-        /// For how long from now.
+        /// The length of the lease, from now.
         lease: Duration,
     },
-    /// Its holder gives it back; `due` delays it, `counts` keeps the attempt.
+    /// Its holder gives the lease back.
     Requeue {
-        /// The lease that is given back.
+        /// The token of the holder.
         token: LeaseToken,
-        /// When it may be claimed again; at once when absent.
+        /// When it may be claimed again; at once when `None`.
         due: Option<Timestamp>,
-        /// Whether the attempt counts.
+        /// Whether the attempt counts: it does for a retry, not for a release or a snooze.
         counts: bool,
     },
-    /// It is taken out.
+    /// It is cancelled.
     Cancel,
-    /// A dead letter starts over.
+    /// A dead letter starts over as a new generation.
     Redrive,
 }
 
@@ -182,21 +183,21 @@ pub enum Refusal {
     /// The token is not the one of the current lease.
     #[error("the lease is no longer held: another claim, a release or an end came first")]
     Fenced,
-    /// It cannot be claimed now.
+    /// It is parked, not due, held by a worker, or has ended.
     #[error("the entry cannot be claimed now")]
     NotEligible,
-    /// It ended already.
+    /// It has ended.
     #[error("the entry has ended")]
     AlreadyEnded,
-    /// Only dead letters can be redriven.
+    /// A redrive of an entry that is not a dead letter.
     #[error("the entry is not a dead letter")]
     NotADeadLetter,
-    /// Only parked entries are promoted.
+    /// A promotion of an entry that is not parked.
     #[error("the entry is not parked")]
     NotParked,
 }
 
-/// Moves an entry by one input, or says why not.
+/// Applies one input to an entry.
 ///
 /// # Errors
 /// A [`Refusal`]; the entry is then unchanged.
@@ -231,7 +232,7 @@ pub fn transition(entry: &Entry, input: &Input, now: Timestamp) -> Result<Entry,
             next.phase = Phase::Leased(Lease { worker: held.worker.clone(), until: later(now, *lease) });
         }
         (Input::Requeue { token, due, counts }, Phase::Leased(_)) if entry.token == *token => {
-            // A moment that is past means now.
+            // A past moment means now.
             next.phase = Phase::Waiting { due: due.map(|due| due.max(now)) };
             if !counts {
                 next.attempts -= 1;
@@ -245,7 +246,7 @@ pub fn transition(entry: &Entry, input: &Input, now: Timestamp) -> Result<Entry,
     Ok(next)
 }
 
-/// Whether a claim may take an entry in this phase.
+/// Whether a claim may take an entry in this phase at `now`.
 #[must_use]
 pub fn is_eligible(phase: &Phase, now: Timestamp) -> bool {
     match phase {
@@ -259,7 +260,8 @@ fn holds(entry: &Entry, phase: &Phase, token: LeaseToken) -> bool {
     matches!(phase, Phase::Leased(_)) && entry.token == token
 }
 
-/// A repeated finalisation under the same token was done already; anything else needs a redrive first.
+/// Inputs to an entry that has ended: only a redrive of a dead letter changes it. A repeated finalize under the last
+/// token is told that the entry has ended, one under an older token that it is fenced.
 fn from_end(mut next: Entry, end: End, input: &Input) -> Result<Entry, Refusal> {
     match input {
         Input::Redrive if end.is_dead_letter() => {
@@ -275,7 +277,7 @@ fn from_end(mut next: Entry, end: End, input: &Input) -> Result<Entry, Refusal> 
     }
 }
 
-/// `now + duration`, held at the last moment that can be written.
+/// `now + duration`, or the last moment that can be represented.
 #[must_use]
 pub fn later(now: Timestamp, duration: Duration) -> Timestamp {
     jiff::SignedDuration::try_from(duration)
@@ -284,7 +286,7 @@ pub fn later(now: Timestamp, duration: Duration) -> Timestamp {
         .unwrap_or(Timestamp::MAX)
 }
 
-/// What every step keeps, whatever the input was.
+/// The invariants of every step.
 fn check_step(before: &Entry, after: &Entry) {
     assert!(after.token >= before.token, "a token fell: {before:?} -> {after:?}");
     assert!(after.generation >= before.generation, "a generation fell: {before:?} -> {after:?}");
@@ -466,7 +468,8 @@ mod tests {
     }
 
     proptest! {
-        /// Over any history: tokens only rise, each claim raises them, a generation ends once, releases use up nothing.
+        /// Over any history: tokens only rise, each claim raises them, a generation ends once, releases use up no
+        /// attempt.
         #[test]
         fn every_history_keeps_the_invariants(
             inputs in proptest::collection::vec((any_input(), 0_i64..50), 0..60),
@@ -498,7 +501,7 @@ mod tests {
             }
         }
 
-        /// Fifty deploys exhaust nothing: claim and release any number of times, the entry stays claimable.
+        /// However often an entry is claimed and released, for instance by deployments, it is not exhausted.
         #[test]
         fn releases_never_exhaust(rounds in 1_usize..200) {
             let mut entry = fresh(1);

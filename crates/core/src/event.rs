@@ -1,28 +1,28 @@
-//! What a publisher hands in.
+//! An event as a publisher hands it in, with its defaults and limits. It is checked here and not changed.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 
+use crate::attempt::{MAX_DESCRIPTION, MAX_TAGS, MAX_TITLE, check_tag, is_readable};
 use crate::entry::End;
 use crate::id::Tsid;
 use crate::name::{InvalidName, QueueName, check_text};
 use crate::retry::RetryPolicy;
-use crate::work::{MAX_DESCRIPTION, MAX_TAGS, MAX_TITLE, check_tag, is_readable};
 
-/// Attempts that an entry has when nobody says otherwise.
+/// Attempts of an entry by default.
 pub const DEFAULT_MAX_ATTEMPTS: u32 = 20;
-/// How long a deduplication key is remembered when nobody says otherwise.
+/// How long deduplication and idempotency keys are remembered by default.
 pub const DEFAULT_DEDUP_WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// Priorities run from `-MAX_PRIORITY` (first) to `MAX_PRIORITY` (last).
 pub const MAX_PRIORITY: i16 = 100;
-/// The largest payload when nobody says otherwise.
+/// The largest payload by default, in bytes.
 pub const DEFAULT_PAYLOAD_LIMIT: usize = 1 << 20;
-/// The largest attributes document.
+/// The largest attributes document, in bytes.
 pub const MAX_ATTRIBUTES: usize = 64 << 10;
 
-/// An event about to be published: the fact and how its entry shall be worked off.
+/// An event to be published: the fact, and how its entry is worked on.
 ///
 /// ```
 /// use tidegate_core::NewEvent;
@@ -32,60 +32,60 @@ pub const MAX_ATTRIBUTES: usize = 64 << 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NewEvent {
-    /// The queue it waits in.
+    /// The queue it is published to.
     pub queue: QueueName,
     /// The event's type, such as `order.created`.
     pub event_type: String,
     /// The payload's bytes, kept and returned exactly as given.
     pub payload: Bytes,
-    /// The payload's media type; `application/json` is meant when absent.
+    /// The payload's media type; `application/json` when `None`.
     pub content_type: Option<String>,
     /// The system it came from.
     pub source: Option<String>,
     /// The thing it is about, such as `order:12345`.
     pub subject: Option<String>,
-    /// When it happened; the moment of publication is meant when absent.
+    /// When it happened; the moment of publication when `None`.
     pub time: Option<Timestamp>,
-    /// The producer's own id.
+    /// The publisher's own id of the event.
     pub external_id: Option<String>,
-    /// Links events of one request.
+    /// Shared by the events of one request.
     pub correlation_id: Option<String>,
-    /// The event that caused this one.
+    /// The id of the event that caused this one.
     pub causation_id: Option<String>,
     /// Further attributes (context data, trace parent), a JSON object as text.
     pub attributes: Option<String>,
-    /// The tenant that owns it; `None` is the anchor level.
+    /// The client it belongs to; the queue's when `None`.
     pub client: Option<Tsid>,
-    /// Lower goes first.
+    /// Lower goes first; see [`MAX_PRIORITY`].
     pub priority: i16,
-    /// When it may first be taken.
+    /// When it may first be claimed.
     pub available: Availability,
-    /// FIFO group: at most one of a group is in flight, in order.
+    /// The group: its entries run one after the other, in the order of publication.
     pub group: Option<String>,
-    /// Suppresses repeats.
+    /// Suppresses repeats under a key.
     pub deduplication: Option<Deduplication>,
-    /// Attempts before the entry ends with errors.
+    /// Attempts after which the entry is exhausted.
     pub max_attempts: u32,
-    /// How the entry ends when its attempts are used up: [`End::CompletedWithErrors`] or [`End::Failed`].
+    /// How the entry ends when it is exhausted: [`End::CompletedWithErrors`] or [`End::Failed`].
     pub exhausted_as: End,
-    /// What people call it.
+    /// A title, for people.
     pub title: Option<String>,
-    /// What people say about it.
+    /// A description, for people.
     pub description: Option<String>,
-    /// What pull workers choose it by.
+    /// Tags that workers and lists select it by.
     pub tags: Vec<String>,
-    /// When a failed attempt is tried again; the queue decides when absent.
+    /// The delays between attempts; the queue's policy when `None`.
     pub retry: Option<RetryPolicy>,
-    /// Answers a repeat of the same request with its first result.
+    /// Answers a repeated request with its first result.
     pub idempotency: Option<Idempotency>,
 }
 
-/// The key of one request: a repeat within the window is answered with the first result.
+/// The idempotency key of one request: a repeat within the window is answered with the first result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Idempotency {
-    /// The caller's key, unique per client.
+    /// The key, unique per client.
     pub key: String,
-    /// A hash of the request: the same key with another one is a conflict.
+    /// A hash of the request: another request under the same key is a conflict.
     pub fingerprint: i64,
     /// How long the key is remembered.
     pub window: Duration,
@@ -98,7 +98,7 @@ impl Idempotency {
     }
 }
 
-/// When an entry may first be taken.
+/// When an entry may first be claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Availability {
     /// At once.
@@ -124,10 +124,10 @@ pub struct Deduplication {
 /// What a repeat of a deduplication key does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DedupMode {
-    /// The first stays and is the answer; a repeat with other contents is a conflict.
+    /// The first entry stays and is the answer; a repeat with other contents is a conflict.
     #[default]
     KeepFirst,
-    /// While the first still waits, its contents are replaced; afterwards the repeat is a new entry.
+    /// While the first entry still waits, its contents are replaced; afterwards the repeat becomes a new entry.
     ReplaceWaiting,
 }
 
@@ -171,21 +171,21 @@ impl NewEvent {
         }
     }
 
-    /// Gives it a title.
+    /// Sets the title.
     #[must_use]
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = Some(title.into());
         self
     }
 
-    /// Gives it a description.
+    /// Sets the description.
     #[must_use]
     pub fn description(mut self, description: impl Into<String>) -> Self {
         self.description = Some(description.into());
         self
     }
 
-    /// Gives it tags; repeats are dropped.
+    /// Adds tags; repeats are dropped.
     #[must_use]
     pub fn tags<T: Into<String>>(mut self, tags: impl IntoIterator<Item = T>) -> Self {
         for tag in tags {
@@ -197,7 +197,7 @@ impl NewEvent {
         self
     }
 
-    /// Retries after the first attempt; when they are used up the entry ends as FAILED.
+    /// Sets the number of retries after the first attempt; an exhausted entry then ends as FAILED.
     #[must_use]
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.max_attempts = retries.saturating_add(1);
@@ -205,55 +205,55 @@ impl NewEvent {
         self
     }
 
-    /// When a failed attempt is tried again.
+    /// Sets the delays between attempts.
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = Some(policy);
         self
     }
 
-    /// Whether it has what only pull workers use; the stores keep more about such entries.
+    /// Whether it has fields that only pull workers use; the stores keep more about such entries.
     #[must_use]
     pub fn is_for_workers(&self) -> bool {
         self.title.is_some() || self.description.is_some() || !self.tags.is_empty() || self.retry.is_some()
     }
 
-    /// Puts it into another queue.
+    /// Sets the queue; `default` if not called.
     #[must_use]
     pub fn queue(mut self, queue: QueueName) -> Self {
         self.queue = queue;
         self
     }
 
-    /// Lower goes first; 0 by default.
+    /// Sets the priority: lower goes first, 0 by default.
     #[must_use]
     pub fn priority(mut self, priority: i16) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Makes it wait for a while.
+    /// Makes it claimable this long after publication.
     #[must_use]
     pub fn delay(mut self, delay: Duration) -> Self {
         self.available = Availability::After(delay);
         self
     }
 
-    /// Makes it wait until a moment of database time.
+    /// Makes it claimable from a moment of database time on.
     #[must_use]
     pub fn available_at(mut self, at: Timestamp) -> Self {
         self.available = Availability::At(at);
         self
     }
 
-    /// Puts it into a FIFO group.
+    /// Puts it into a group, whose entries run one after the other.
     #[must_use]
     pub fn group(mut self, group: impl Into<String>) -> Self {
         self.group = Some(group.into());
         self
     }
 
-    /// Suppresses repeats of this key for 24 hours; the first stays.
+    /// Suppresses repeats under this key for 24 hours; the first entry stays.
     #[must_use]
     pub fn deduplicate(mut self, key: impl Into<String>) -> Self {
         self.deduplication =
@@ -269,20 +269,20 @@ impl NewEvent {
         self
     }
 
-    /// Attempts before the entry ends with errors; 20 by default.
+    /// Sets the number of attempts after which the entry is exhausted; 20 by default.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
     }
 
-    /// Whose fact it is: the client's it names, else its queue's.
+    /// The client that the fact belongs to: its own, else its queue's.
     #[must_use]
     pub fn owner(&self) -> Option<Tsid> {
         self.client.or(self.queue.client())
     }
 
-    /// Whether the fact is only a type and a payload.
+    /// Whether the fact has nothing but a type and a payload.
     #[must_use]
     pub fn is_bare_fact(&self) -> bool {
         let texts = [
@@ -300,7 +300,7 @@ impl NewEvent {
             && texts.into_iter().all(Option::is_none)
     }
 
-    /// The bytes it will occupy, roughly; batches are bounded by this.
+    /// Roughly the bytes that it occupies; batches are bounded by their sum.
     #[must_use]
     pub fn weight(&self) -> usize {
         let texts = [&self.source, &self.subject, &self.attributes, &self.group, &self.external_id];
@@ -309,10 +309,10 @@ impl NewEvent {
         256 + self.payload.len() + described + tags + texts.into_iter().flatten().map(String::len).sum::<usize>()
     }
 
-    /// Checks everything a publisher can get wrong.
+    /// Checks every field against its limits.
     ///
     /// # Errors
-    /// Names the first field that does not fit and what would.
+    /// Names the first field that is invalid, and what would be accepted.
     pub fn check(&self, limit: PayloadLimit) -> Result<(), InvalidEvent> {
         check_text("event type", &self.event_type)?;
         if self.queue.client().is_some() && self.owner() != self.queue.client() {
@@ -399,26 +399,26 @@ impl NewEvent {
     }
 }
 
-/// What a publisher got wrong.
+/// Why an event cannot be published.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEvent {
     /// A name or a text that breaks its rule.
     #[error(transparent)]
     Name(#[from] InvalidName),
     /// An event of one client for a queue of another.
-    #[error("the event names another client than the queue's owner: leave the client out, it is the queue's")]
+    #[error("the event names another client than its queue's: leave the client out, the queue's is used")]
     OtherClient,
     /// The payload is larger than the limit.
     #[error(
         "the payload has {size} bytes, above the limit of {limit}: store it elsewhere and publish a reference to it"
     )]
     PayloadTooLarge {
-        /// The payload's bytes.
+        /// The payload's size in bytes.
         size: usize,
-        /// The limit in force.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// The attributes are too large or hold a NUL.
+    /// The attributes are too large or contain a NUL.
     #[error("the attributes must be JSON text of at most {MAX_ATTRIBUTES} bytes without NUL characters")]
     BadAttributes,
     /// The priority is out of range.
@@ -427,31 +427,31 @@ pub enum InvalidEvent {
     /// The number of attempts is out of range.
     #[error("max attempts {0} is out of range: it must be 1 to 2147483647")]
     MaxAttemptsOutOfRange(u32),
-    /// Exhausted attempts can only be a dead letter.
+    /// An exhausted entry must end as a dead letter.
     #[error("an exhausted entry cannot end as {0}: use COMPLETED_WITH_ERRORS or FAILED")]
     BadExhaustedEnd(End),
-    /// A moment that no database can hold.
-    #[error("a moment must lie between 1970 and 9998, a delay be at most 100 years")]
+    /// A moment that a database may not be able to store, or a delay that is too long.
+    #[error("a moment must be between 1970 and 9998, a delay at most 100 years")]
     MomentOutOfRange,
-    /// The title is empty, too long or holds a NUL.
+    /// The title is empty, too long or contains a NUL.
     #[error("the title must be 1 to {MAX_TITLE} characters without NUL characters")]
     BadTitle,
-    /// The description is too long or holds a NUL.
+    /// The description is too long or contains a NUL.
     #[error("the description must be at most {MAX_DESCRIPTION} bytes without NUL characters")]
     BadDescription,
     /// There are too many tags.
     #[error("{0} tags are too many: use at most {MAX_TAGS}")]
     TooManyTags(usize),
-    /// A tag is named twice.
-    #[error("the tag {0:?} is named twice")]
+    /// A tag is given twice.
+    #[error("the tag {0:?} is given twice")]
     RepeatedTag(String),
     /// The retry policy is out of range.
     #[error(
         "the retry policy is out of range: delays must be at most 100 years, jitter 0 to 1, a list at most 1000 long"
     )]
     BadRetry,
-    /// A deduplication window that makes no sense.
-    #[error("a deduplication window must be above zero and at most a year")]
+    /// The window of a deduplication or idempotency key is out of range.
+    #[error("the window of a deduplication or idempotency key must be above zero and at most 366 days")]
     WindowOutOfRange,
 }
 

@@ -1,4 +1,4 @@
-//! Identifiers: entry sequence numbers, TSIDs, and the space entry ids are drawn from.
+//! Identifiers: entry ids, TSIDs, and the id space that entry ids are drawn from.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ const TSID_SEQUENCE_BITS: u32 = 22;
 const TSID_SEQUENCE_MASK: u64 = (1 << TSID_SEQUENCE_BITS) - 1;
 const CROCKFORD: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
-/// The number of one queue entry. It rises in the order in which entries were published.
+/// The number of an entry, drawn at insert: it rises in the order of publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EntryId(i64);
@@ -67,7 +67,7 @@ impl Tsid {
         self.0 as i64
     }
 
-    /// Reads an id as a database stores it.
+    /// The id for a number that a database stores.
     #[must_use]
     pub const fn from_i64(raw: i64) -> Self {
         Self(raw as u64)
@@ -130,7 +130,7 @@ impl<'de> Deserialize<'de> for Tsid {
     }
 }
 
-/// Crockford's reading rules: case does not matter, I and L read as 1, O as 0.
+/// Crockford's rules for decoding: case does not matter, I and L are 1, O is 0.
 fn crockford_digit(byte: u8) -> Option<u8> {
     let digit = match byte.to_ascii_uppercase() {
         b'O' => 0,
@@ -140,8 +140,8 @@ fn crockford_digit(byte: u8) -> Option<u8> {
     Some(digit)
 }
 
-/// Which numbers a database draws entry ids from: `offset`, `offset + step`, … With several databases, `id mod step`
-/// then names the shard.
+/// The numbers that a database draws entry ids from: `offset`, `offset + step`, … With several databases, `id mod step`
+/// identifies the shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdSpace {
     /// The first id drawn; at least 1 and at most `step` when `step` is above 1.
@@ -182,9 +182,9 @@ pub enum InvalidId {
     /// An offset and step that cannot be used.
     #[error("id offset {offset} and step {step} do not fit: step must be 1 to 1024, offset 1 to step")]
     BadIdSpace {
-        /// The offset that was asked for.
+        /// The refused offset.
         offset: i64,
-        /// The step that was asked for.
+        /// The refused step.
         step: i64,
     },
 }

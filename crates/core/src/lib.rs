@@ -1,14 +1,16 @@
-//! The pure domain of Tidegate.
+//! The domain of Tidegate, pure.
 //!
-//! Everything that *decides* lives here: what an event is, how an entry moves through its life, when a retry is due,
-//! who is next in a FIFO group, why an entry is not running. Nothing here performs IO, awaits, or reads a clock: time
-//! and randomness are arguments. The stores execute these decisions in SQL and are held to [`model::Model`] by the
-//! conformance suite.
+//! All decisions are made here: what an event is, how an entry moves through its life, when a retry is due, which entry
+//! of a group is next, why an entry is not running. Nothing here performs IO, awaits or reads a clock: time and
+//! randomness are arguments. The stores carry the decisions out in SQL, and the conformance suite compares them with
+//! [`model::Model`].
 
+pub mod attempt;
+pub mod claim;
 pub mod cron;
 pub mod entry;
 pub mod event;
-pub mod handled;
+pub mod handlers;
 pub mod id;
 pub mod model;
 pub mod name;
@@ -18,12 +20,12 @@ pub mod schedule;
 pub mod template;
 pub mod trace;
 pub mod why;
-pub mod work;
 
+pub use attempt::{Action, AttemptOutcome, Status};
 pub use cron::{Cron, InvalidCron};
 pub use entry::{End, Entry, Generation, Input, Lease, LeaseToken, Phase, Refusal, transition};
 pub use event::{Availability, DedupMode, Deduplication, Idempotency, NewEvent, PayloadLimit};
-pub use handled::{Handled, HandlerRecord, Verdict};
+pub use handlers::{Handled, HandlerDecision, HandlerRecord};
 pub use id::{EntryId, IdSpace, InvalidId, Tsid};
 pub use jiff::Timestamp;
 pub use name::{InvalidName, QueueName};
@@ -33,4 +35,3 @@ pub use schedule::MissedTicks;
 pub use template::EventTemplate;
 pub use trace::TraceContext;
 pub use why::Why;
-pub use work::{Action, Outcome, Status};

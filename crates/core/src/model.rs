@@ -1,7 +1,7 @@
-//! A whole queue in memory, small enough to be obviously right.
+//! A whole queue in memory, small enough to be obviously correct.
 //!
-//! The stores are compared with it step by step over random histories, so it says exactly what they must do: which
-//! entries a claim takes and in which order, who is next in a group, what a repeated key answers.
+//! The stores are compared with it step by step over random histories, so it specifies what they must do: which entries
+//! a claim takes and in which order, which entry of a group is next, how a publish under a repeated key is answered.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::event::{Availability, DedupMode, NewEvent};
 use crate::id::EntryId;
 use crate::queue::{Depth, QueueState};
 
-/// One queue, its live entries and its ended ones.
+/// One queue with its live and its ended entries.
 #[derive(Debug, Clone, Default)]
 pub struct Model {
-    /// Whether it accepts and delivers.
+    /// Whether it accepts and delivers events.
     pub state: QueueState,
-    /// Entries it accepts at most.
+    /// The most live entries that it accepts; unlimited when `None`.
     pub depth_limit: Option<u64>,
     items: BTreeMap<EntryId, Item>,
     keys: HashMap<String, Key>,
@@ -29,7 +29,7 @@ pub struct Model {
 struct Item {
     event: NewEvent,
     entry: Entry,
-    /// The moment that sorts it among entries that did not go straight into the queue; `None` for those that did.
+    /// The moment that sorts it among the timed entries of its lane; `None` for a fresh one.
     due: Option<Timestamp>,
 }
 
@@ -40,7 +40,7 @@ struct Key {
     expires: Timestamp,
 }
 
-/// Priority, type, and whether it sorts by due moment.
+/// A lane (priority and type), and which of its entries: the timed or the fresh ones.
 type Path<'a> = (i16, &'a str, bool);
 
 /// What a publish did.
@@ -52,7 +52,7 @@ pub enum PublishOutcome {
     Duplicate(EntryId),
     /// The waiting entry under the same key has new contents.
     Replaced(EntryId),
-    /// The same key stands for other contents.
+    /// The key stands for other contents.
     KeyConflict,
     /// The queue is full.
     Full,
@@ -69,7 +69,8 @@ impl Model {
 
     /// Publishes one event.
     pub fn publish(&mut self, event: &NewEvent, now: Timestamp) -> PublishOutcome {
-        // A repeat is answered whatever the queue accepts; new contents are not a repeat.
+        // A repeat is answered even when the queue is full or draining. New contents are not a repeat: a draining queue
+        // refuses them.
         let draining = self.state == QueueState::Draining;
         let replaces = event.deduplication.as_ref().is_some_and(|dedup| dedup.mode == DedupMode::ReplaceWaiting);
         if !(draining && replaces)
@@ -105,7 +106,7 @@ impl Model {
         PublishOutcome::Created(id)
     }
 
-    /// What a repeated key answers, or `None` when the publish goes on as a new entry.
+    /// The answer to a publish under a repeated key; `None` when it becomes a new entry.
     fn repeat(&mut self, event: &NewEvent, now: Timestamp) -> Option<PublishOutcome> {
         let dedup = event.deduplication.as_ref()?;
         let key = self.keys.get_mut(&dedup.key).filter(|key| key.expires > now)?;
@@ -125,8 +126,8 @@ impl Model {
         }
     }
 
-    /// Takes up to `max` eligible entries of these types (all, when `None`), in order. Entries whose attempts are used
-    /// up end here and are not among them.
+    /// Claims up to `max` eligible entries of these types (all when `None`) and returns them in order. Exhausted
+    /// entries end here and are not returned.
     pub fn claim(
         &mut self,
         max: usize,
@@ -140,7 +141,7 @@ impl Model {
         }
         let input = Input::Claim { worker: worker.into(), lease };
         let mut taken = Vec::new();
-        // Entries that end here make room for others, so look again until nothing ends.
+        // Other entries may be claimed instead of those that end here, so repeat until none ends.
         loop {
             let mut ended = false;
             for id in self.candidates(max - taken.len(), types, now) {
@@ -162,8 +163,8 @@ impl Model {
         taken.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Each lane (type and priority) offers its first `max` of both paths: straight ones by id, timed ones by due
-    /// moment; of what is offered, the first `max` by priority and id are taken.
+    /// Each lane (type and priority) offers its first `max` fresh entries by id and its first `max` timed ones by due
+    /// moment; of all that are offered, the first `max` by priority and id are taken.
     fn candidates(&self, max: usize, types: Option<&[String]>, now: Timestamp) -> Vec<EntryId> {
         let mut offers: BTreeMap<Path<'_>, Vec<(Option<Timestamp>, EntryId)>> = BTreeMap::new();
         for (id, item) in &self.items {
@@ -185,13 +186,13 @@ impl Model {
     /// Applies any other input to one entry.
     ///
     /// # Errors
-    /// The refusal of the entry's state machine; [`Refusal::AlreadyEnded`] is also what an unknown id gives.
+    /// The refusal of [`transition`]; [`Refusal::AlreadyEnded`] also for an unknown id.
     pub fn apply(&mut self, id: EntryId, input: &Input, now: Timestamp) -> Result<(), Refusal> {
         let item = self.items.get_mut(&id).ok_or(Refusal::AlreadyEnded)?;
         item.entry = transition(&item.entry, input, now)?;
         match input {
             Input::Requeue { due: Some(due), .. } => item.due = Some((*due).max(now)),
-            // A release goes back to where it was.
+            // A released entry goes back to where it waited before.
             Input::Requeue { due: None, .. } => item.entry.phase = Phase::Waiting { due: item.due },
             Input::Redrive => {
                 item.due = Some(now);
@@ -207,7 +208,7 @@ impl Model {
         Ok(())
     }
 
-    /// If nobody of the group is waiting or leased, its first parked entry is next.
+    /// Makes the first parked entry of the group its head, unless another one is waiting or leased.
     fn promote(&mut self, group: Option<&str>, now: Timestamp) {
         let Some(group) = group else { return };
         let of_group = |item: &&mut Item| item.event.group.as_deref() == Some(group);
@@ -232,18 +233,18 @@ impl Model {
         self.items.get(&id).map(|item| &item.entry)
     }
 
-    /// The payload the entry carries now.
+    /// The current payload of an entry.
     #[must_use]
     pub fn payload(&self, id: EntryId) -> Option<&[u8]> {
         self.items.get(&id).map(|item| item.event.payload.as_ref())
     }
 
-    /// All ids ever given.
+    /// The ids of all entries, live and ended.
     pub fn ids(&self) -> impl Iterator<Item = EntryId> + '_ {
         self.items.keys().copied()
     }
 
-    /// What the queue holds.
+    /// What the queue holds, by state.
     #[must_use]
     pub fn depth(&self, now: Timestamp) -> Depth {
         let mut depth = Depth::default();
@@ -259,7 +260,7 @@ impl Model {
         depth
     }
 
-    /// How many ended in each way.
+    /// How many entries have this end.
     #[must_use]
     pub fn ended(&self, end: End) -> usize {
         self.items.values().filter(|item| item.entry.phase == Phase::Ended(end)).count()
@@ -478,7 +479,7 @@ mod tests {
     enum Step {
         Publish { kind: u8, priority: i16, group: Option<u8>, delay: u64 },
         Claim { max: usize, kind: Option<u8> },
-        Settle { pick: usize, how: u8 },
+        Apply { pick: usize, how: u8 },
     }
 
     fn any_step() -> impl Strategy<Value = Step> {
@@ -487,12 +488,12 @@ mod tests {
                 Step::Publish { kind, priority, group, delay: delay * 20 }
             }),
             (1_usize..5, proptest::option::of(0_u8..3)).prop_map(|(max, kind)| Step::Claim { max, kind }),
-            (0_usize..50, 0_u8..5).prop_map(|(pick, how)| Step::Settle { pick, how }),
+            (0_usize..50, 0_u8..5).prop_map(|(pick, how)| Step::Apply { pick, how }),
         ]
     }
 
     proptest! {
-        /// Over any history: created = live + ended; at most one of a group in flight; a group goes in order; and once
+        /// Over any history: created = live + ended; at most one entry of a group is waiting or leased; and once
         /// everything is due and claimed, everything ends.
         #[test]
         fn every_history_keeps_the_invariants(steps in proptest::collection::vec((any_step(), 0_i64..40), 1..120)) {
@@ -531,7 +532,7 @@ mod tests {
                 let types = kind.map(|kind| vec![format!("t{kind}")]);
                 model.claim(max, types.as_deref(), "w", LEASE, now);
             }
-            Step::Settle { pick, how } => {
+            Step::Apply { pick, how } => {
                 let ids: Vec<EntryId> = model.ids().collect();
                 let Some(id) = ids.get(pick % ids.len().max(1)).copied() else { return };
                 let token = model.entry(id).unwrap().token;
@@ -553,7 +554,7 @@ mod tests {
             if let Some(group) = &item.event.group {
                 let slot = open.entry(group).or_default();
                 *slot += u32::from(matches!(item.entry.phase, Phase::Waiting { .. } | Phase::Leased(_)));
-                prop_assert!(*slot <= 1, "two of group {} are open", group);
+                prop_assert!(*slot <= 1, "two entries of group {} are waiting or leased", group);
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Names that users choose, checked once at the edge.
+//! Names and keys that users choose, checked once where they enter.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Tsid;
 
-/// Longest name, in bytes, of a queue, an event type, a group, a key or a worker.
+/// The longest name, in bytes, of a queue, an event type, a group, a key or a worker.
 pub const MAX_NAME: usize = 255;
 
-/// Which queue: a name of letters, digits and `. _ - : /`, at most 255 bytes, and the client that owns it.
+/// The identity of a queue: a name of letters, digits and `. _ - : /`, at most 255 bytes, and its client.
 ///
-/// A queue is (client, name): two clients' `mail` are two queues, and neither is the queue `mail` that belongs to no
-/// client. As text a client's queue is `name@CLIENT`; no name has an `@`, so that no two queues read alike.
+/// A queue is (client, name): the queues `mail` of two clients are two queues, and neither is the queue `mail` that
+/// belongs to no client. As text a client's queue is `name@CLIENT`; no name has an `@`, so the text is unambiguous.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "StoredName", into = "StoredName")]
 pub struct QueueName {
@@ -44,22 +44,22 @@ impl QueueName {
     /// A client's queue; without a client the same as [`QueueName::new`].
     ///
     /// # Errors
-    /// As for [`QueueName::new`]; when the client is number 0, which stands for no client in indexes.
+    /// As for [`QueueName::new`], and when the client's id is 0, which stands for no client in indexes.
     pub fn of(client: impl Into<Option<Tsid>>, name: impl Into<String>) -> Result<Self, InvalidName> {
         let client = client.into();
         if let Some(client) = client.filter(|client| client.to_i64() == 0) {
-            return Err(InvalidName { what: "client", rule: "another id than zero", given: client.to_string() });
+            return Err(InvalidName { what: "client", rule: "an id other than zero", given: client.to_string() });
         }
         Ok(Self { client, ..Self::new(name)? })
     }
 
-    /// Whose queue it is; `None` is the anchor level.
+    /// The client that the queue belongs to; `None` when it belongs to no client.
     #[must_use]
     pub const fn client(&self) -> Option<Tsid> {
         self.client
     }
 
-    /// The name within its client. It says which queue only together with [`QueueName::client`].
+    /// The name within its client. Only together with [`QueueName::client`] does it identify a queue.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -93,8 +93,8 @@ impl TryFrom<&str> for QueueName {
     }
 }
 
-/// A queue as it is written into stored JSON: its text. What users send is read by [`QueueName::new`] instead, so that
-/// nobody names a client's queue by accident.
+/// A queue in stored JSON: `name`, or `name@CLIENT`. What callers send is parsed by [`QueueName::new`] instead, which
+/// refuses an `@`, so that a name never reaches another client's queue.
 #[derive(Serialize, Deserialize)]
 struct StoredName(String);
 
@@ -124,7 +124,7 @@ pub fn check_text(what: &'static str, text: &str) -> Result<(), InvalidName> {
     Ok(())
 }
 
-/// The start of a text, short enough for a message.
+/// The first 60 characters, for error messages.
 fn clip(text: &str) -> String {
     text.chars().take(60).collect()
 }
@@ -137,7 +137,7 @@ pub struct InvalidName {
     pub what: &'static str,
     /// What would be accepted.
     pub rule: &'static str,
-    /// The start of what was given.
+    /// The first 60 characters of what was given.
     pub given: String,
 }
 
@@ -158,15 +158,15 @@ mod tests {
     #[test]
     fn no_two_queues_read_alike() {
         let client = Tsid::from_i64(7);
-        let (own, anchor) = (QueueName::of(client, "mail").unwrap(), QueueName::new("mail").unwrap());
-        assert_ne!(own, anchor);
+        let (own, unscoped) = (QueueName::of(client, "mail").unwrap(), QueueName::new("mail").unwrap());
+        assert_ne!(own, unscoped);
         assert_eq!((own.client(), own.name()), (Some(client), "mail"));
-        assert_eq!((own.to_string(), anchor.to_string()), ("mail@0000000000007".into(), "mail".into()));
-        for queue in [own, anchor, QueueName::new("0000000000007/mail").unwrap()] {
+        assert_eq!((own.to_string(), unscoped.to_string()), ("mail@0000000000007".into(), "mail".into()));
+        for queue in [own, unscoped, QueueName::new("0000000000007/mail").unwrap()] {
             let text = serde_json::to_string(&queue).unwrap();
             assert_eq!(serde_json::from_str::<QueueName>(&text).unwrap(), queue, "{text}");
         }
-        assert!(QueueName::new("mail@0000000000007").is_err(), "nobody names a client by accident");
+        assert!(QueueName::new("mail@0000000000007").is_err(), "a name does not choose a client");
         assert!(serde_json::from_str::<QueueName>("\"mail@nobody\"").is_err());
     }
 

@@ -1,20 +1,20 @@
-//! A queue's settings and its depth.
+//! A queue's state, its settings and its depth.
 
 use serde::{Deserialize, Serialize};
 
 use crate::name::QueueName;
 use crate::retry::RetryPolicy;
 
-/// Whether a queue accepts and delivers.
+/// Whether a queue accepts and delivers events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueState {
     /// Accepts and delivers.
     #[default]
     Active,
-    /// Accepts, does not deliver.
+    /// Accepts and does not deliver.
     Paused,
-    /// Refuses new events, delivers the rest.
+    /// Refuses new events and delivers the rest.
     Draining,
 }
 
@@ -29,7 +29,7 @@ impl QueueState {
         }
     }
 
-    /// Reads the number that databases store.
+    /// The state with this stored number; `None` when there is none.
     #[must_use]
     pub fn from_code(code: i16) -> Option<Self> {
         [Self::Active, Self::Paused, Self::Draining].into_iter().find(|state| state.code() == code)
@@ -39,31 +39,31 @@ impl QueueState {
 /// A queue and its settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueConfig {
-    /// Its name.
+    /// The queue's client and name.
     pub name: QueueName,
-    /// Whether it accepts and delivers.
+    /// Whether it accepts and delivers events.
     pub state: QueueState,
-    /// Entries it holds at most; a publish above is refused. Unlimited when absent.
+    /// The most live entries that it holds; a publish beyond it is refused. Unlimited when `None`.
     pub depth_limit: Option<u64>,
-    /// What pull workers get here.
+    /// Settings for pull workers.
     #[serde(default)]
     pub settings: QueueSettings,
 }
 
-/// What pull workers get in a queue; what is absent is at its default.
+/// A queue's settings for pull workers; for what is `None`, the default applies.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueSettings {
-    /// Seconds that a lease lasts when its claimer names none.
+    /// The length of a lease, in seconds, when the claim names none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<u32>,
-    /// Retries of an event that names none.
+    /// Retries of an event that sets no number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_retries: Option<u32>,
-    /// When a failed attempt of an event without a policy of its own is tried again.
+    /// The delays between attempts of an event without its own policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryPolicy>,
-    /// Whether workers must name their lease when they report.
+    /// Whether workers must name their lease token when they report.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub require_lease: bool,
 }
@@ -71,18 +71,18 @@ pub struct QueueSettings {
 /// What a queue holds, counted in one snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Depth {
-    /// Can be claimed now (whether paused or not).
+    /// Entries that can be claimed now, even if the queue is paused.
     pub ready: u64,
-    /// Waits for its due moment.
+    /// Entries that are not due yet.
     pub delayed: u64,
-    /// Waits behind the head of its group.
+    /// Entries behind the head of their group.
     pub parked: u64,
-    /// Held by a worker (an expired lease that nobody re-took counts here).
+    /// Entries under a lease, even one that has expired and that no other worker has taken over.
     pub leased: u64,
 }
 
 impl Depth {
-    /// Everything that has not ended.
+    /// All live entries.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.ready + self.delayed + self.parked + self.leased

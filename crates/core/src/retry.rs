@@ -1,4 +1,4 @@
-//! When a failed attempt is tried again.
+//! Retry policies: the delay between a failed attempt and the next. Pure: randomness is an argument.
 
 use std::time::Duration;
 
@@ -17,28 +17,28 @@ use serde::{Deserialize, Serialize};
 pub enum RetryPolicy {
     /// The same delay each time.
     Fixed {
-        /// The delay.
+        /// The delay, in milliseconds.
         delay_ms: u64,
     },
     /// `base * factor^(attempt - 1)`, at most `max`, less a random part of up to `jitter` of it.
     Exponential {
-        /// The delay after the first attempt.
+        /// The delay after the first attempt, in milliseconds.
         base_ms: u64,
-        /// What each further attempt multiplies it by.
+        /// The factor by which the delay grows with each further attempt.
         factor: f64,
-        /// The longest delay.
+        /// The longest delay, in milliseconds.
         max_ms: u64,
-        /// The part of the delay that is random, from 0 to 1.
+        /// The share of the delay that is random, from 0 to 1.
         jitter: f64,
     },
     /// One delay per attempt; the last repeats.
     List {
-        /// The delays.
+        /// The delays, in milliseconds.
         delays_ms: Vec<u64>,
     },
 }
 
-/// Its numbers are compared as they stand; one that is not a number makes no policy that anybody could store.
+/// NaN is not equal to itself, but [`RetryPolicy::is_sane`] refuses it before a policy is stored.
 impl Eq for RetryPolicy {}
 
 impl RetryPolicy {
@@ -48,7 +48,7 @@ impl RetryPolicy {
         Self::Fixed { delay_ms: millis(delay) }
     }
 
-    /// Doubling from `base` to `max` with a quarter of jitter.
+    /// Doubling from `base` to `max`, with a jitter of 0.25.
     #[must_use]
     pub fn exponential(base: Duration, max: Duration) -> Self {
         Self::Exponential { base_ms: millis(base), factor: 2.0, max_ms: millis(max), jitter: 0.25 }
@@ -60,7 +60,7 @@ impl RetryPolicy {
         Self::List { delays_ms: delays.into_iter().map(millis).collect() }
     }
 
-    /// Whether every delay is at most a hundred years and every number a number.
+    /// Whether every delay is at most 100 years, the factor finite, the jitter 0 to 1 and a list at most 1,000 long.
     #[must_use]
     pub fn is_sane(&self) -> bool {
         const LONGEST: u64 = 100 * 366 * 24 * 3600 * 1000;

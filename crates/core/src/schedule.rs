@@ -1,5 +1,5 @@
-//! What a schedule does when ticks are due, and when nobody was there while they were. Pure: the store says what time
-//! it is and makes sure that each decision is carried out once.
+//! What a schedule publishes when ticks are due or were missed. Pure: the store supplies the time and makes sure that
+//! each decision is carried out once.
 
 use std::time::Duration;
 
@@ -8,46 +8,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::cron::Cron;
 
-/// A tick that is older than this counts as missed for [`MissedTicks::Skip`].
+/// [`MissedTicks::Skip`] drops ticks that are older than this.
 pub const FRESH_FOR: Duration = Duration::from_secs(60);
-/// Ticks that one decision publishes at most; the rest follows in the next.
+/// The most ticks that one decision publishes; the rest follow with the next decisions.
 pub const MAX_TICKS: usize = 1_000;
-/// Where schedules stand that have no further tick.
+/// The next tick of a schedule that has none: the last second of 9998.
 const NEVER: Timestamp = Timestamp::constant(253_370_764_799, 0);
 
-/// What becomes of ticks during which no scheduler was there.
+/// What becomes of ticks that were due while no scheduler ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MissedTicks {
-    /// They are dropped; only a tick of the last [minute](FRESH_FOR) still happens.
+    /// They are dropped; only a tick of the last [minute](FRESH_FOR) is still published.
     Skip,
-    /// One event stands for all of them: the latest.
+    /// Only the latest is published.
     #[default]
     Once,
-    /// Each of them happens, late.
+    /// All are published, late.
     All,
 }
 
 impl MissedTicks {
-    /// As the databases store it.
+    /// The number that databases store.
     #[must_use]
     pub fn code(self) -> i16 {
         self as i16
     }
 
-    /// The reverse of [`code`](Self::code).
+    /// The policy with this stored number; `None` when there is none.
     #[must_use]
     pub fn from_code(code: i16) -> Option<Self> {
         [Self::Skip, Self::Once, Self::All].into_iter().find(|policy| policy.code() == code)
     }
 }
 
-/// What a schedule shall do now.
+/// What a schedule does now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
     /// The ticks to publish, oldest first.
     pub ticks: Vec<Timestamp>,
-    /// The tick to wait for afterwards. It may be past already, when there were too many for once.
+    /// The tick to wait for next. It is past already when more than [`MAX_TICKS`] were due.
     pub next_at: Timestamp,
 }
 
@@ -57,7 +57,7 @@ pub fn first_tick(cron: &Cron, now: Timestamp) -> Timestamp {
     cron.next(now).unwrap_or(NEVER)
 }
 
-/// Decides what happens at `now` to a schedule that waits for its tick at `next_at`. Before that moment, nothing: so a
+/// Decides what a schedule that waits for the tick at `next_at` does at `now`. Before that moment it does nothing, so a
 /// clock that goes back repeats no tick.
 ///
 /// ```
@@ -95,10 +95,10 @@ fn all(cron: &Cron, next_at: Timestamp, now: Timestamp) -> Due {
     Due { ticks, next_at: next }
 }
 
-/// The last tick up to now, at least `next_at`; found by halving, for there may have been millions.
+/// The last tick from `next_at` to `now`, found by bisection because there may have been millions.
 fn latest(cron: &Cron, next_at: Timestamp, now: Timestamp) -> Timestamp {
     let (mut tick, mut before, mut after) = (next_at, next_at.as_second(), now.as_second());
-    // The last one is `tick`, at `before`, or comes later, but not after `after`.
+    // Invariant: `tick` is at second `before`, and the last tick is `tick` or a later one up to second `after`.
     while after - before > 1 {
         let middle = before + (after - before) / 2;
         match Timestamp::from_second(middle).ok().and_then(|middle| cron.next(middle)) {
@@ -218,7 +218,7 @@ mod tests {
             for _ in 0..50 {
                 let next = cron.next(tick).unwrap();
                 prop_assert!(next > tick);
-                // From anywhere between the two, the next is the same.
+                // From any moment between the two, the next tick is the same.
                 let middle = Timestamp::from_second((tick.as_second() + next.as_second()) / 2).unwrap();
                 prop_assert_eq!(cron.next(middle.max(tick)).unwrap(), next);
                 tick = next;

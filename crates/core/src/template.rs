@@ -1,7 +1,7 @@
-//! An event to be published later, as it is written down.
+//! An event to be published later, in stored form.
 //!
-//! Owns how every field of a [`NewEvent`] becomes JSON and comes back. Both ways name all fields, so that one that is added
-//! to the event and forgotten here does not compile.
+//! Owns how every field of a [`NewEvent`] is written to JSON and read back. Both directions name all fields, so that a
+//! field added to the event and forgotten here does not compile.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use crate::id::Tsid;
 use crate::name::QueueName;
 use crate::retry::RetryPolicy;
 
-/// An event in the form that is stored. Durations are kept in microseconds, and a delay of nothing is none.
+/// An event in stored form. Durations are in microseconds; a delay of 0 is no delay.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EventTemplate {
     queue: QueueName,
     event_type: String,
-    /// The payload where it is text,
+    /// The payload, if it is UTF-8.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     payload: Option<String>,
-    /// else its bytes in hexadecimal.
+    /// The payload in hexadecimal, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     payload_hex: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -80,14 +80,14 @@ struct Request {
     window_us: u64,
 }
 
-/// A stored event that cannot be read, and which part of it.
+/// A stored event that cannot be read; names the damaged part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a stored event has {0} that cannot be read")]
 pub struct DamagedTemplate(pub &'static str);
 
 impl From<NewEvent> for EventTemplate {
     fn from(event: NewEvent) -> Self {
-        // No `..`: whoever adds a field decides here how it is kept.
+        // No `..`: a new field must be given a stored form here.
         let NewEvent {
             queue,
             event_type,
@@ -216,7 +216,7 @@ impl From<Request> for Idempotency {
     }
 }
 
-/// An event with something in every field, for tests that must notice one that gets lost.
+/// An event with a value other than the default in every field but the queue, for tests that must notice a lost field.
 #[doc(hidden)]
 #[must_use]
 pub fn every_field(event_type: &str) -> NewEvent {
@@ -266,10 +266,10 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Names of the fields that are as in an event of which nobody said anything.
+    /// Names of the fields that have their default value.
     fn left_out(event: &NewEvent) -> Vec<&'static str> {
         let plain = NewEvent::new("", "");
-        // No `..`: a field that is added must be given a value by `every_field`.
+        // No `..`: a new field must be given a value by `every_field`.
         let NewEvent {
             queue: _,
             event_type,
@@ -332,7 +332,7 @@ mod tests {
         let mut full = every_field("t");
         full.queue = QueueName::of(Tsid::from_i64(77), "billing").unwrap();
         assert_eq!(left_out(&full), <[&str; 0]>::default());
-        // Signs can get lost as well.
+        // Negative numbers, because a sign can get lost too.
         assert!(full.priority < 0 && full.idempotency.as_ref().is_some_and(|request| request.fingerprint < 0));
         let plain = NewEvent::new("plain", "{\"a\": \"\u{e9}\"}");
         let timed = plain.clone().available_at(Timestamp::UNIX_EPOCH);

@@ -1,22 +1,22 @@
-//! The trace that an event belongs to, in the words of the W3C: what its publisher left in the attributes.
+//! The W3C trace context in an event's attributes, by which a trace goes on from the publisher to the worker.
 
 use serde::Deserialize;
 
-/// Where a trace goes on: ids as 32 and 16 digits, lower case.
+/// A trace context: ids and flags are lower-case hexadecimal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceContext {
-    /// The trace.
+    /// The trace's id, 32 digits.
     pub trace_id: String,
-    /// The span of the publisher.
+    /// The id of the parent span, 16 digits.
     pub parent_id: String,
-    /// Flags, two digits.
+    /// The trace flags, two digits.
     pub flags: String,
-    /// What systems on the way added, unchanged.
+    /// The `tracestate`, passed on unchanged.
     pub tracestate: Option<String>,
 }
 
 impl TraceContext {
-    /// Reads a `traceparent`. `None` for what is none, or of no known version.
+    /// Parses a `traceparent` of version 00; `None` when it is malformed or of another version.
     ///
     /// ```
     /// use tidegate_core::TraceContext;
@@ -32,7 +32,7 @@ impl TraceContext {
         (fits && parts.next().is_none()).then_some(Self { trace_id, parent_id, flags, tracestate: None })
     }
 
-    /// The trace in an event's attributes, which are a JSON object as text.
+    /// The trace context in an event's attributes, a JSON object as text; `None` without a valid `traceparent`.
     #[must_use]
     pub fn of_attributes(attributes: Option<&str>) -> Option<Self> {
         #[derive(Deserialize)]
@@ -40,19 +40,19 @@ impl TraceContext {
             traceparent: Option<String>,
             tracestate: Option<String>,
         }
-        // Most events have attributes for other reasons, if any.
+        // Most attributes have no trace context: do not parse those.
         let text = attributes.filter(|text| text.contains("traceparent"))?;
         let Attributes { traceparent, tracestate } = serde_json::from_str(text).ok()?;
         Some(Self { tracestate, ..Self::parse(&traceparent?)? })
     }
 
-    /// As it goes on a wire.
+    /// The value of the `traceparent` header.
     #[must_use]
     pub fn traceparent(&self) -> String {
         format!("00-{}-{}-{}", self.trace_id, self.parent_id, self.flags)
     }
 
-    /// The same trace below a span of ours.
+    /// The same trace with one of our spans as the parent.
     #[must_use]
     pub fn below(&self, span_id: u64) -> Self {
         Self { parent_id: format!("{:016x}", span_id.max(1)), ..self.clone() }

@@ -1,60 +1,60 @@
-//! Why an entry is not running.
+//! The closed set of reasons why an entry is not running.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::entry::End;
 
-/// The closed set of reasons. The first that applies is given, in the order of the variants.
+/// The reason why an entry is not running: the first that applies, in the order of the variants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Why {
-    /// It ended.
+    /// It has ended.
     Ended {
-        /// How.
+        /// How it ended.
         end: End,
-        /// When.
+        /// When it ended.
         at: Timestamp,
     },
     /// A worker holds it.
     Leased {
-        /// Who.
+        /// The holder.
         worker: String,
-        /// Until when.
+        /// When the lease ends.
         until: Timestamp,
     },
-    /// Its worker's lease ran out; the next claim takes it over.
+    /// Its lease has expired; the next claim takes it over.
     Abandoned {
-        /// Who held it.
+        /// The last holder.
         worker: String,
-        /// When the lease ran out.
+        /// When the lease expired.
         since: Timestamp,
     },
-    /// Others of its group go first.
+    /// Other entries of its group go first.
     BehindInGroup {
         /// The group.
         group: String,
-        /// How many.
+        /// How many entries go first.
         ahead: u64,
     },
     /// Its queue is paused.
     QueuePaused,
     /// It is not due yet.
     DueAt {
-        /// When it is.
+        /// When it is due.
         at: Timestamp,
     },
-    /// No consumer that takes its type, whatever the tags, or one of its tags was seen lately.
+    /// No consumer was seen lately that takes its type regardless of tags, or one of its tags.
     NoLiveConsumer {
-        /// The type.
+        /// Its event type.
         event_type: String,
         /// Its tags.
         #[serde(skip_serializing_if = "Vec::is_empty", default)]
         tags: Vec<String>,
     },
-    /// Nothing holds it back: it is next, or others that were published earlier are.
+    /// Nothing holds it back: it is claimed next, or after entries that go before it.
     Ready {
-        /// How many entries of its queue can be claimed before it, counted up to 1,000.
+        /// Entries of its queue that are claimed before it, counted up to 1,000.
         ahead: u64,
     },
 }

@@ -1,4 +1,5 @@
-//! Reading request bodies: bounded in size, alone and together, time, depth and encoding. Knows bytes and JSON, no resource.
+//! Reads request bodies within bounds: size (each and all together), time, depth and encoding. Knows bytes and JSON,
+//! but no resources.
 
 use std::time::Duration;
 
@@ -8,11 +9,11 @@ use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
-use crate::bodies::Share;
+use crate::body_budget::Share;
 use crate::error::{ApiError, Code, Result};
-use crate::{misfit, unknown};
+use crate::{unknown_fields, wrong_type};
 
-/// What is still read of a body that is too large, so that its sender gets to read the answer.
+/// Bytes of a refused body that are still read and discarded, so that its sender gets to read the answer.
 const DRAIN: usize = 4 << 20;
 
 /// Bounds of a body.
@@ -21,11 +22,11 @@ pub(crate) struct BodyLimits {
     pub(crate) bytes: usize,
     pub(crate) depth: usize,
     pub(crate) time: Duration,
-    /// What all bodies together may fill before this one is refused.
+    /// This body is refused when all bodies together would take more bytes than this.
     pub(crate) together: usize,
 }
 
-/// Reads a whole JSON body as text.
+/// Reads a whole body and checks that it is UTF-8 and within `limits`. It is not parsed yet.
 pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: BodyLimits, share: &Share) -> Result<Bytes> {
     check_encoding(headers)?;
     check_type(headers)?;
@@ -43,23 +44,23 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: BodyLimits, sh
     Ok(bytes)
 }
 
-/// Reads a JSON object into a value.
+/// Parses a JSON object into a value.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let failed = |error: serde_json::Error| {
-        if let Some(refusal) = unknown::field(&error) {
+        if let Some(refusal) = unknown_fields::field(&error) {
             return refusal;
         }
         match error.is_data() {
-            true => ApiError::invalid(misfit::said(&error.to_string())),
+            true => ApiError::invalid(wrong_type::said(&error.to_string())),
             false => ApiError::new(Code::InvalidJson, format!("the body is not JSON: {error}")),
         }
     };
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
-        // A list would be taken for the fields in their order.
+        // serde would read a list as the fields in their order.
         serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(failed)?;
         return Err(ApiError::invalid("the body must be a JSON object"));
     }
-    misfit::from_slice(bytes).map_err(failed)
+    wrong_type::from_slice(bytes).map_err(failed)
 }
 
 async fn collect(mut body: Body, limits: BodyLimits, share: &Share, announced: Option<u64>) -> Result<Bytes> {
@@ -71,7 +72,7 @@ async fn collect(mut body: Body, limits: BodyLimits, share: &Share, announced: O
         );
         ApiError::new(Code::PayloadTooLarge, text)
     };
-    let too_much = || ApiError::new(Code::Busy, "the server holds as many bytes of requests as it may; try again");
+    let too_much = || ApiError::new(Code::Busy, "the memory for request bodies is used up; try again");
     let last = limit.saturating_add(DRAIN);
     if announced.is_some_and(|length| length > last as u64) {
         return Err(too_large());
@@ -80,7 +81,7 @@ async fn collect(mut body: Body, limits: BodyLimits, share: &Share, announced: O
     let mut seen = 0_usize;
     let mut refused = None;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| ApiError::invalid(format!("the body broke off: {error}")))?;
+        let frame = frame.map_err(|error| ApiError::invalid(format!("the body ended early: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         seen += data.len();
         if refused.is_none() && seen > limit {
@@ -92,7 +93,7 @@ async fn collect(mut body: Body, limits: BodyLimits, share: &Share, announced: O
             None => read.extend_from_slice(&data),
             Some((_, last)) if seen > *last => break,
             Some(_) => {
-                // What was read is not needed any more; others may have the room.
+                // The refused body is not needed any more: free its memory for others.
                 read = BytesMut::new();
                 share.release();
             }
@@ -101,7 +102,7 @@ async fn collect(mut body: Body, limits: BodyLimits, share: &Share, announced: O
     refused.map_or_else(|| Ok(read.freeze()), |(error, _)| Err(error))
 }
 
-/// Compressed bodies are refused: nothing has to be unpacked that could be a bomb.
+/// Refuses compressed bodies, which could be decompression bombs.
 fn check_encoding(headers: &HeaderMap) -> Result<()> {
     for value in headers.get_all(header::CONTENT_ENCODING) {
         if !value.as_bytes().eq_ignore_ascii_case(b"identity") {
@@ -123,8 +124,8 @@ fn check_type(headers: &HeaderMap) -> Result<()> {
     Err(ApiError::new(Code::UnsupportedMediaType, text))
 }
 
-/// Refuses JSON that is nested deeper than readers can be trusted with. Raw payloads are passed on unparsed, so the
-/// parser's own limit does not see them.
+/// Refuses JSON that is nested too deeply for the programs that will read it. Raw payloads are passed on unparsed, so
+/// the parser's own limit does not apply to them.
 fn check_depth(json: &[u8], limit: usize) -> Result<()> {
     let mut depth = 0_usize;
     let mut in_string = false;

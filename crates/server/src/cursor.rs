@@ -1,14 +1,13 @@
-//! Cursors: where the next page of a list begins, as a text that says nothing to whoever holds it. Each is bound to the list
-//! and the client that it was made for; another client's is refused.
+//! Cursors: where the next page of a list begins, as opaque text. Each is bound to the list and the client that it was
+//! made for and refused elsewhere.
 
 use sha2::{Digest, Sha256};
-use tidegate::{EntryId, Tsid};
-use tidegate_store::WorkerKey;
+use tidegate::{EntryId, Tsid, WorkerKey};
 
 use crate::error::{ApiError, Result};
 
-/// Bytes that bind a cursor to its list.
-const MARK: usize = 6;
+/// Bytes of the checksum that binds a cursor to its list.
+const CHECKSUM: usize = 6;
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 /// Which list a cursor belongs to.
@@ -24,59 +23,59 @@ pub(crate) fn of_event(client: Option<Tsid>, id: EntryId) -> String {
     write(List::Events, client, &id.get().to_be_bytes())
 }
 
-/// The event that a cursor stands at.
+/// The event that a cursor points to.
 pub(crate) fn read_event(text: &str, client: Option<Tsid>) -> Result<EntryId> {
-    let place = read(List::Events, client, text)?;
-    place.try_into().ok().and_then(|bytes| EntryId::new(i64::from_be_bytes(bytes)).ok()).ok_or_else(unfit)
+    let position = read(List::Events, client, text)?;
+    position.try_into().ok().and_then(|bytes| EntryId::new(i64::from_be_bytes(bytes)).ok()).ok_or_else(invalid)
 }
 
-/// The cursor after a row of an event's audit.
-pub(crate) fn of_audit(event: EntryId, row: i64) -> String {
-    write(List::Audit, Some(Tsid::from_i64(event.get())), &row.to_be_bytes())
+/// The cursor after a row of the audit of the event with this number.
+pub(crate) fn of_audit(event: i64, row: i64) -> String {
+    write(List::Audit, Some(Tsid::from_i64(event)), &row.to_be_bytes())
 }
 
-/// The row of an event's audit that a cursor stands at.
-pub(crate) fn read_audit(text: &str, event: EntryId) -> Result<i64> {
-    let place = read(List::Audit, Some(Tsid::from_i64(event.get())), text)?;
-    place.try_into().map(i64::from_be_bytes).map_err(|_| unfit())
+/// The row of an event's audit that a cursor points to.
+pub(crate) fn read_audit(text: &str, event: i64) -> Result<i64> {
+    let position = read(List::Audit, Some(Tsid::from_i64(event)), text)?;
+    position.try_into().map(i64::from_be_bytes).map_err(|_| invalid())
 }
 
-/// The cursor after a worker.
+/// The cursor after a worker of the client `of`, in a list that `client` sees.
 pub(crate) fn of_worker(client: Option<Tsid>, of: Option<Tsid>, worker: &str) -> String {
-    let mut place = of.map_or(0, Tsid::to_i64).to_be_bytes().to_vec();
-    place.extend(worker.as_bytes());
-    write(List::Workers, client, &place)
+    let mut position = of.map_or(0, Tsid::to_i64).to_be_bytes().to_vec();
+    position.extend(worker.as_bytes());
+    write(List::Workers, client, &position)
 }
 
-/// The worker that a cursor stands at.
+/// The worker that a cursor points to.
 pub(crate) fn read_worker(text: &str, client: Option<Tsid>) -> Result<WorkerKey> {
-    let place = read(List::Workers, client, text)?;
-    let (of, worker) = place.split_first_chunk().ok_or_else(unfit)?;
+    let position = read(List::Workers, client, text)?;
+    let (of, worker) = position.split_first_chunk().ok_or_else(invalid)?;
     let of = Some(i64::from_be_bytes(*of)).filter(|of| *of != 0).map(Tsid::from_i64);
-    Ok((of, String::from_utf8(worker.to_vec()).map_err(|_| unfit())?))
+    Ok((of, String::from_utf8(worker.to_vec()).map_err(|_| invalid())?))
 }
 
-fn unfit() -> ApiError {
-    ApiError::invalid("cursor does not fit: use next_cursor of the page before, in the same list")
+fn invalid() -> ApiError {
+    ApiError::invalid("cursor is invalid: use next_cursor of the previous page of the same list")
 }
 
-/// Binds a place to its list. Not a secret: it keeps cursors from being mixed up, and what a list shows is decided by its
-/// filters alone.
-fn mark(list: List, client: Option<Tsid>, place: &[u8]) -> [u8; MARK] {
+/// Binds a position to its list and client. It is not a secret: it keeps cursors from being mixed up. What a list shows
+/// is decided by its filters alone.
+fn checksum(list: List, client: Option<Tsid>, position: &[u8]) -> [u8; CHECKSUM] {
     let mut hash = Sha256::new();
     hash.update([list as u8, u8::from(client.is_some())]);
     hash.update(client.map_or(0, Tsid::to_i64).to_be_bytes());
-    hash.update(place);
-    let mut mark = [0; MARK];
-    mark.iter_mut().zip(hash.finalize()).for_each(|(to, from)| *to = from);
-    mark
+    hash.update(position);
+    let mut checksum = [0; CHECKSUM];
+    checksum.iter_mut().zip(hash.finalize()).for_each(|(to, from)| *to = from);
+    checksum
 }
 
-/// The place is written veiled by its mark, so that it does not show, and two cursors of neighbours look nothing alike.
-fn write(list: List, client: Option<Tsid>, place: &[u8]) -> String {
-    let mark = mark(list, client, place);
-    let mut bytes = mark.to_vec();
-    bytes.extend(veiled(&mark, place));
+/// The position is masked with a hash of the checksum, so that it cannot be read off and neighbours look unrelated.
+fn write(list: List, client: Option<Tsid>, position: &[u8]) -> String {
+    let checksum = checksum(list, client, position);
+    let mut bytes = checksum.to_vec();
+    bytes.extend(masked(&checksum, position));
     let mut text = String::with_capacity(bytes.len() * 8 / 5 + 1);
     let (mut held, mut bits) = (0_u32, 0);
     for byte in bytes {
@@ -96,25 +95,25 @@ fn digit(value: u32) -> char {
     char::from(DIGITS[(value & 31) as usize])
 }
 
-fn veiled<'a>(mark: &'a [u8; MARK], place: &'a [u8]) -> impl Iterator<Item = u8> + 'a {
-    let veil = (0_u8..).flat_map(move |round| Sha256::new().chain_update(mark).chain_update([round]).finalize());
-    place.iter().zip(veil).map(|(byte, veil)| byte ^ veil)
+fn masked<'a>(checksum: &'a [u8; CHECKSUM], position: &'a [u8]) -> impl Iterator<Item = u8> + 'a {
+    let mask = (0_u8..).flat_map(move |round| Sha256::new().chain_update(checksum).chain_update([round]).finalize());
+    position.iter().zip(mask).map(|(byte, mask)| byte ^ mask)
 }
 
 fn read(list: List, client: Option<Tsid>, text: &str) -> Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() * 5 / 8);
     let (mut held, mut bits) = (0_u32, 0);
     for character in text.bytes() {
-        let value = DIGITS.iter().position(|digit| *digit == character).ok_or_else(unfit)?;
+        let value = DIGITS.iter().position(|digit| *digit == character).ok_or_else(invalid)?;
         (held, bits) = ((held << 5) | value as u32, bits + 5);
         if bits >= 8 {
             bits -= 8;
             bytes.push((held >> bits) as u8);
         }
     }
-    let (given, place) = bytes.split_first_chunk::<MARK>().ok_or_else(unfit)?;
-    let place: Vec<u8> = veiled(given, place).collect();
-    if mark(list, client, &place) == *given { Ok(place) } else { Err(unfit()) }
+    let (given, position) = bytes.split_first_chunk::<CHECKSUM>().ok_or_else(invalid)?;
+    let position: Vec<u8> = masked(given, position).collect();
+    if checksum(list, client, &position) == *given { Ok(position) } else { Err(invalid()) }
 }
 
 #[cfg(test)]
@@ -140,8 +139,7 @@ mod tests {
         for bad in ["", "1", "12", "../..", "Ü", "00000000000000000000", "9007199254740991"] {
             assert!(read_event(bad, None).is_err(), "{bad}");
         }
-        let event = EntryId::new(5).unwrap();
-        assert_eq!(read_audit(&of_audit(event, 99), event).unwrap(), 99);
-        assert!(read_audit(&of_audit(event, 99), EntryId::new(6).unwrap()).is_err());
+        assert_eq!(read_audit(&of_audit(5, 99), 5).unwrap(), 99);
+        assert!(read_audit(&of_audit(5, 99), 6).is_err());
     }
 }

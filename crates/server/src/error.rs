@@ -1,6 +1,7 @@
-//! What a caller is told when something cannot be done: one error type, one list of codes, always JSON.
+//! Errors over HTTP: one error type, one list of codes, always a JSON body.
 //!
-//! Owns the mapping from the library's error classes to statuses. Bad input is never a 5xx.
+//! Owns the mapping from the library's error classes to statuses. Bad input is never a 5xx. Texts of the database go to
+//! the log, not to callers.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use tidegate_core::event::InvalidEvent;
 use tidegate_core::{InvalidId, InvalidName};
 use utoipa::ToSchema;
 
-/// What handlers answer.
+/// The result of handlers and of what they call.
 pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
 
 /// Every code that an error body can carry.
@@ -21,7 +22,7 @@ pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Code {
-    /// Something in the request does not fit; the text says what to change.
+    /// The request is invalid; the text says what to change.
     InvalidRequest,
     /// The body is not JSON, not UTF-8, or nested too deeply.
     InvalidJson,
@@ -29,19 +30,19 @@ pub enum Code {
     InvalidId,
     /// The attempt failed and no retry is left: the event has ended as FAILED.
     MaxRetriesExceeded,
-    /// No credentials, or none that are known.
+    /// The credentials are missing or not valid.
     Unauthorized,
     /// The credentials do not allow this.
     Forbidden,
-    /// There is no such thing.
+    /// What the request names does not exist.
     NotFound,
-    /// The path exists, the method does not.
+    /// The path exists but does not support the method.
     MethodNotAllowed,
-    /// The request was not sent in time.
+    /// The body did not arrive in time.
     RequestTimeout,
-    /// The state of the thing does not allow it.
+    /// The state of the event or queue does not allow the request.
     Conflict,
-    /// The caller does not hold the event: another worker has it, or it went back.
+    /// The caller does not hold the lease: another worker has it, or it expired or was released.
     LeaseLost,
     /// The event has ended already.
     AlreadyEnded,
@@ -49,22 +50,22 @@ pub enum Code {
     PayloadTooLarge,
     /// The body is of another type or encoding than JSON.
     UnsupportedMediaType,
-    /// The idempotency or deduplication key stands for another request.
+    /// The idempotency or deduplication key was used for another request.
     KeyReused,
-    /// The queue holds as many events as it may, or is draining.
+    /// The queue has reached its depth limit, or is draining.
     QueueFull,
-    /// Too much at once; try again.
+    /// The server or the database is overloaded; try again.
     Busy,
     /// The database cannot be reached; try again.
     Unavailable,
-    /// The answer of the database was lost: it may or may not have happened.
+    /// The answer of the database was lost: the request may or may not have taken effect.
     Indeterminate,
-    /// Something is wrong inside; the log says what.
+    /// An internal error; the log says what.
     Internal,
 }
 
 impl Code {
-    /// The status that goes with it.
+    /// The HTTP status of the code.
     #[must_use]
     pub fn status(self) -> StatusCode {
         match self {
@@ -86,7 +87,7 @@ impl Code {
         }
     }
 
-    /// Whether the same request may succeed a little later.
+    /// Whether the same request may succeed if it is sent again a little later.
     fn is_transient(self) -> bool {
         matches!(self, Self::QueueFull | Self::Busy | Self::Unavailable)
     }
@@ -95,19 +96,19 @@ impl Code {
 /// The body of every error.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// What is wrong and what to change, for people.
+    /// What is wrong and what to change, as text for people.
     pub error: String,
-    /// The same for machines.
+    /// What is wrong, as a code for programs.
     pub code: Code,
-    /// Retries used up, where that is what is wrong.
+    /// Retries used up; only with the code `max_retries_exceeded`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_count: Option<u32>,
-    /// Retries allowed, where that is what is wrong.
+    /// Retries allowed; only with the code `max_retries_exceeded`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_retries: Option<u32>,
 }
 
-/// An error on its way to the caller.
+/// An error that is answered to the caller.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiError {
     pub(crate) body: Box<ErrorBody>,
@@ -137,13 +138,13 @@ impl ApiError {
         Self { body: Box::new(body) }
     }
 
-    /// A publish says `Conflict` when its key stands for another event.
+    /// The error of a publish, where `Conflict` means that the key was used for another event.
     pub(crate) fn of_publish(error: tidegate::Error) -> Self {
         match error.kind() {
             ErrorKind::Conflict => {
-                let mut told = Self::from(error);
-                told.body.code = Code::KeyReused;
-                told
+                let mut error = Self::from(error);
+                error.body.code = Code::KeyReused;
+                error
             }
             _ => error.into(),
         }
@@ -170,40 +171,40 @@ impl From<tidegate::Error> for ApiError {
         };
         let source = std::error::Error::source(&error);
         if code == Code::Internal {
-            tracing::error!(%error, ?source, "the store failed");
+            tracing::error!(%error, ?source, "store error; the request was answered with 500");
             return Self::new(code, "the server failed; its log says why");
         }
         if code.status().is_server_error() {
-            tracing::warn!(%error, ?source, "the store did not answer");
+            tracing::warn!(%error, ?source, "store busy or unavailable; the request was answered with 503");
         }
         if source.is_none_or(is_about_the_request) {
             return Self::new(code, error.to_string());
         }
         if !code.status().is_server_error() {
-            tracing::warn!(%error, ?source, "the database refused a request");
+            tracing::warn!(%error, ?source, "the database rejected a request");
         }
-        Self::new(code, what_may_be_told(code))
+        Self::new(code, public_text(code))
     }
 }
 
-/// Whether an error was found in what the caller sent, by us. Anything else came from the database, whose words name users,
-/// hosts and tables.
+/// Whether the source is a validation error of the request. Any other source came from the database, whose texts name
+/// users, hosts and tables.
 fn is_about_the_request(source: &(dyn std::error::Error + 'static)) -> bool {
-    // The library shares its sources.
+    // The library wraps its sources in an `Arc`.
     let shared = source.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>();
     let source = shared.map_or(source, |inner| &**inner);
     source.is::<InvalidEvent>() || source.is::<InvalidName>() || source.is::<InvalidId>()
 }
 
-/// What a caller is told of an error of the database.
-fn what_may_be_told(code: Code) -> &'static str {
+/// The text for callers in place of the text of a database error.
+fn public_text(code: Code) -> &'static str {
     match code {
         Code::Busy => "the database is busy; try again",
-        Code::Indeterminate => "the database's answer was lost: it may or may not have happened",
+        Code::Indeterminate => "the database's answer was lost: the request may or may not have taken effect",
         Code::InvalidRequest => "the database cannot store a value of this request; the server's log says why",
-        Code::Conflict => "this contradicts what is stored; the server's log says why",
+        Code::Conflict => "this conflicts with what is stored; the server's log says why",
         Code::QueueFull => "the database is full; the server's log says why",
-        Code::NotFound => "there is no such thing",
+        Code::NotFound => "not found",
         _ => "the database does not answer; try again",
     }
 }
@@ -263,6 +264,6 @@ mod tests {
             assert!(!error.body.error.contains("app"), "{kind:?}: {}", error.body.error);
         }
         let name = tidegate::QueueName::new("a b").map_err(tidegate::Error::from).unwrap_err();
-        assert!(ApiError::from(name).body.error.contains("a b"), "what is wrong with a request is told");
+        assert!(ApiError::from(name).body.error.contains("a b"), "a validation error is passed on to the caller");
     }
 }

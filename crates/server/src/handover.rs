@@ -1,7 +1,7 @@
-//! Leases that travel with an answer: held until the answer was handed to the network, released if it never was.
+//! Leases of an answer: held until the answer was flushed to the network, released if it never was.
 //!
 //! A subscriber that hangs up must leak no lease. The body owns the leases until the connection takes its bytes; from
-//! then on the connection owns them until it has flushed. Whoever is dropped in between gives the leases back.
+//! then on the connection owns them until it has flushed. Dropping the owner before that releases the leases.
 
 use std::io;
 use std::pin::Pin;
@@ -15,11 +15,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::peer::Peer;
 
-/// What a connection has written and not flushed yet.
+/// The leases whose answers a connection has written but not flushed yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Handover {
     leases: Arc<Mutex<Vec<QueuedEvent>>>,
-    /// Who is to get them.
+    /// The caller that gets them; `None` in tests without a connection.
     peer: Option<Peer>,
 }
 
@@ -28,7 +28,7 @@ impl Handover {
         Self { leases: Arc::default(), peer: Some(peer) }
     }
 
-    /// Waits until whoever asked is gone.
+    /// Waits until the caller has hung up.
     pub(crate) async fn gone(&self) {
         match &self.peer {
             Some(peer) => peer.closed().await,
@@ -36,7 +36,7 @@ impl Handover {
         }
     }
 
-    /// Whether whoever asked is gone.
+    /// Whether the caller has hung up.
     pub(crate) async fn is_gone(&self) -> bool {
         match &self.peer {
             Some(peer) => peer.is_closed().await,
@@ -48,14 +48,14 @@ impl Handover {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner).extend(leases);
     }
 
-    /// The answer is out: the leases are the worker's now.
+    /// The answer is sent: the leases belong to the worker now.
     fn flushed(&self) {
         let leases = std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner));
         leases.into_iter().for_each(QueuedEvent::forget);
     }
 }
 
-/// A body that carries leases.
+/// A response body that owns the leases of the events in it.
 #[derive(Debug)]
 pub(crate) struct LeasedBody {
     bytes: Option<Bytes>,
@@ -91,7 +91,7 @@ impl Body for LeasedBody {
     }
 }
 
-/// A stream that tells the connection's leases when everything written has left.
+/// A stream that hands the leases over to the worker once everything written was flushed.
 #[derive(Debug)]
 pub(crate) struct Watched<S> {
     stream: S,
@@ -127,7 +127,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         self.stream.is_write_vectored()
     }
 
-    /// The protocol flushes the stream only when it has nothing left to write.
+    /// hyper flushes the stream only when it has nothing left to write.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         if matches!(flushed, Poll::Ready(Ok(()))) {

@@ -1,37 +1,46 @@
-//! The HTTP faces of Tidegate.
+//! The HTTP API of Tidegate: publishing, claiming and reporting by pull workers, and management of queues, workers,
+//! dead letters and projections.
 //!
-//! Publishers post events, pull workers take them and report; queues, workers and dead letters are looked after. Handlers
-//! are thin: they extract, convert, call the library once, and map its answer. Nothing here knows SQL, and nothing here
-//! decides what a queue does.
+//! Handlers are thin: they extract, convert, call the library once, and map its answer. Nothing here knows SQL or
+//! decides what happens to an entry.
 //!
-//! [`Server`] is made from [`Options`] and an [`EventQueue`](tidegate::EventQueue), and runs on a listener of the caller
-//! until it is told to stop. Two servers can live in one process.
+//! [`Server`] is made from [`Options`] and an [`EventQueue`](tidegate::EventQueue), and serves on a listener that the
+//! caller provides until it is told to stop. Two servers can live in one process.
 
-mod around;
+mod access;
 mod auth;
-mod bodies;
 mod body;
+mod body_budget;
+mod callers;
+mod claims;
 mod cursor;
+mod docs;
 mod error;
 mod extract;
 mod handover;
-mod misfit;
+mod known_queues;
+mod middleware;
 mod observe;
 mod openapi;
 mod options;
+mod parameters;
 mod peer;
+mod percent;
 mod router;
 mod routes;
+mod scope;
 mod server;
 mod service;
-mod tenant;
-mod unknown;
-mod waiting;
+mod unknown_fields;
+mod upkeep;
+mod waiters;
 mod wire;
+mod wrong_type;
 
-pub use auth::{KeyInfo, Keyring, NewKey, Scope, Scopes};
+pub use auth::{KeyInfo, Keyring, NewKey};
 pub use error::{Code, ErrorBody};
 pub use openapi::document as openapi;
 pub use options::{AuthOptions, Limits, Metrics, OidcOptions, Options, RetentionOptions};
+pub use scope::{Scope, Scopes};
 pub use server::{Handle, Hurry, Server, ServerError, listen};
-pub use tidegate_store::SCHEMA_VERSION;
+pub use tidegate::SCHEMA_VERSION;

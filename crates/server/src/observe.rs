@@ -1,4 +1,4 @@
-//! What is seen of every request: a span that continues the caller's trace, a counter, a duration.
+//! Observability of requests: a span that continues the caller's trace, a counter and a histogram.
 
 use std::time::Instant;
 
@@ -8,11 +8,11 @@ use http::Method;
 use metrics::{counter, histogram};
 use tracing::Span;
 
-/// A request on its way.
+/// A request that is being answered.
 #[derive(Debug)]
 pub(crate) struct Seen {
     started: Instant,
-    /// The pattern, not the path: otherwise every id would be a series of its own.
+    /// The route's pattern, not the path: otherwise every id would be a time series of its own.
     pub(crate) route: String,
     method: &'static str,
     pub(crate) span: Span,
@@ -28,19 +28,20 @@ impl Seen {
         Self { started: Instant::now(), route, method, span }
     }
 
-    /// Counts it.
+    /// Records the answer in the span and the metrics.
     pub(crate) fn answered(self, response: &Response) {
         let (Self { route, method, span, .. }, took) = (&self, self.started.elapsed());
         let status = response.status().as_u16();
         span.record("status", status);
         span.in_scope(|| tracing::debug!(status, ?took, "answered"));
-        counter!("tidegate_http_requests_total", "method" => *method, "route" => route.clone(), "status" => status.to_string())
+        let status = status.to_string();
+        counter!("tidegate_http_requests_total", "method" => *method, "route" => route.clone(), "status" => status)
             .increment(1);
         histogram!("tidegate_http_seconds", "route" => self.route).record(took.as_secs_f64());
     }
 }
 
-/// Callers can make up methods without end: those that HTTP does not know share one label.
+/// Callers can invent any number of methods, so all but the standard ones share one label.
 fn method_label(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" => "GET",

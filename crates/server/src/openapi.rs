@@ -1,4 +1,4 @@
-//! The OpenAPI document, generated from the handlers. The committed copy is checked against it by a test.
+//! The OpenAPI document, generated from the handlers. A test compares the committed copy, docs/openapi.json, with it.
 
 use http::Method;
 use utoipa::openapi::path::ParameterIn;
@@ -7,22 +7,27 @@ use utoipa::openapi::{Content, OpenApi as Document, RefOr, Response, Schema};
 use utoipa::{Modify, OpenApi};
 
 use crate::error::{Code, ErrorBody};
-use crate::router::FOR_MACHINES;
-use crate::routes::{events, health, list, projections, publish, queues, reports, subscribe, workers};
-use crate::unknown::Parameters;
+use crate::routes::{events, health, list, manual, projections, publish, queues};
+use crate::routes::{report_batch, reports, subscribe, workers};
+use crate::unknown_fields::Parameters;
+
+/// Routes for probes and scrapers, which may add query parameters of their own: unknown ones are not refused there.
+const FOR_MACHINES: [&str; 4] = ["/livez", "/readyz", "/metrics", "/openapi.json"];
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Tidegate",
-        description = "A durable event queue: publishers post events with tags, workers take them and report.",
+        description = "A durable event queue: publishers post events with tags, workers claim them and report.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     paths(
         publish::create, publish::create_many,
         subscribe::subscribe, subscribe::claim,
-        reports::start, reports::heartbeat, reports::complete, reports::fail, reports::release, reports::complete_many, reports::fail_many,
-        list::list, events::show, events::why, events::reset, events::cancel, events::redrive, events::redrive_many,
+        reports::start, reports::heartbeat, reports::complete, reports::fail, reports::release,
+        report_batch::complete_many, report_batch::fail_many,
+        list::list, events::show, events::why,
+        manual::reset, manual::cancel, manual::redrive, manual::redrive_many,
         queues::list, queues::show, queues::put, queues::pause, queues::resume, queues::drain, queues::metrics,
         workers::list,
         projections::list, projections::show, projections::remove, projections::document,
@@ -34,7 +39,7 @@ use crate::unknown::Parameters;
 )]
 struct Api;
 
-/// What every operation may answer.
+/// Adds the security scheme, and the error answers that every operation has.
 struct CommonAnswers;
 
 impl Modify for CommonAnswers {
@@ -54,11 +59,11 @@ impl Modify for CommonAnswers {
                     continue;
                 }
                 for (status, text) in [
-                    ("400", "Something in the request does not fit; the text says what to change."),
-                    ("401", "No credentials, or none that are known."),
+                    ("400", "The request is invalid; `error` says what to change."),
+                    ("401", "The credentials are missing or not valid."),
                     ("403", "The credentials do not allow this."),
-                    ("408", "The request was not sent in time."),
-                    ("503", "Too much at once, or the database does not answer; try again."),
+                    ("408", "The body did not arrive in time."),
+                    ("503", "The server is overloaded, or the database does not answer; try again."),
                 ] {
                     operation.responses.responses.entry(status.into()).or_insert_with(|| RefOr::T(error(text)));
                 }
@@ -85,7 +90,7 @@ pub fn document() -> String {
     text
 }
 
-/// The parameters that each operation takes in its query.
+/// The query parameters of each operation, except those [`FOR_MACHINES`].
 pub(crate) fn parameters() -> Parameters {
     let mut known = Parameters::default();
     for (path, item) in Api::openapi().paths.paths {

@@ -1,29 +1,29 @@
-//! Settings of a server.
+//! Settings of a server, with their defaults. Knows nothing of files, flags or the environment; the CLI reads those.
 
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-/// Seconds; from a fast commit to a long job.
+/// Histogram buckets in seconds, from a fast commit to a long attempt.
 const BUCKETS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 300.0, 3600.0];
 
 /// Settings of a [`Server`](crate::Server).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// Who is let in.
+    /// Authentication.
     pub auth: AuthOptions,
-    /// Bounds of requests.
+    /// Limits on requests and connections.
     pub limits: Limits,
-    /// How long running requests may take to end after a shutdown began; 10 s by default.
+    /// How long a shutdown waits for running requests; 10 s by default.
     pub grace: Duration,
-    /// A worker that holds something and was silent for this long looks stale; 30 s by default.
+    /// A worker that holds a lease and was not heard of for this long is shown as stale; 30 s by default.
     pub stale_after: Duration,
-    /// How long a subscriber's lease lasts if it does not say; 60 s by default.
+    /// How long a lease lasts when neither the claim nor the queue says; 60 s by default.
     pub lease: Duration,
-    /// What is forgotten after how long; nothing by default.
+    /// When old log and audit rows are removed; never by default.
     pub retention: RetentionOptions,
-    /// What `/metrics` shows; without it the path answers 404.
+    /// The recorder that `/metrics` shows; without one the path answers 404.
     pub metrics: Option<Metrics>,
 }
 
@@ -41,17 +41,17 @@ impl Default for Options {
     }
 }
 
-/// What is forgotten after how long.
+/// How long ended entries and audit rows are kept.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RetentionOptions {
-    /// What workers did; kept for ever if absent.
+    /// Audit rows; kept for ever if absent.
     pub audit: Option<Duration>,
-    /// Ended events that are no dead letters; kept for ever if absent.
+    /// Ended entries other than dead letters; kept for ever if absent.
     pub log: Option<Duration>,
     /// Dead letters; kept for ever if absent.
     pub dead_letters: Option<Duration>,
-    /// How often it is looked for; 10 min by default.
+    /// How often retention runs; every 10 min by default.
     pub every: Duration,
 }
 
@@ -61,13 +61,13 @@ impl Default for RetentionOptions {
     }
 }
 
-/// What is recorded for `/metrics`.
+/// The metrics recorder behind `/metrics`.
 #[derive(Clone)]
 pub struct Metrics(pub PrometheusHandle);
 
 impl Metrics {
-    /// Installs the process' recorder, to be called before a queue is opened. `None` when there is one already: a process
-    /// has one recorder, whoever installs it.
+    /// Installs the recorder of this process; to be called before a queue is opened. `None` when one is installed
+    /// already: a process has only one.
     #[must_use]
     pub fn install() -> Option<Self> {
         let builder = PrometheusBuilder::new().set_buckets(&BUCKETS).ok()?;
@@ -85,15 +85,15 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// Who is let in.
+/// Which callers are accepted.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct AuthOptions {
-    /// Whether a key or token is needed. Without, the server listens on loopback addresses only.
+    /// Whether a key or token is required. If not, the server listens on loopback addresses only.
     pub required: bool,
-    /// Names, beside loopback ones, that callers may reach a server without keys by.
+    /// Host names, besides loopback ones, by which callers may reach a server that requires no keys.
     pub hosts: Vec<String>,
-    /// An issuer whose tokens are accepted beside keys.
+    /// An issuer whose tokens are accepted besides keys.
     pub oidc: Option<OidcOptions>,
 }
 
@@ -101,18 +101,19 @@ pub struct AuthOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OidcOptions {
-    /// Its address, as tokens name it.
+    /// The URL of the issuer, exactly as in the `iss` claim of its tokens.
     pub issuer: String,
-    /// The audience tokens must be meant for.
+    /// The audience (`aud` claim) that tokens must have.
     pub audience: String,
-    /// Whether a token that names no client is accepted; it then sees all of them. Refused by default.
+    /// Whether a token without the claim `tidegate_client` is accepted as an unscoped caller, which sees all clients.
+    /// Off by default.
     pub allow_unscoped: bool,
-    /// Keys are fetched anew after this long; 5 minutes by default. The old ones serve until that is done.
+    /// Age at which the keys are fetched again; 5 minutes by default. Until that succeeds the old ones are used.
     pub refresh_after: Duration,
 }
 
 impl OidcOptions {
-    /// An issuer with everything else at its default.
+    /// An issuer with all other settings at their defaults.
     pub fn new(issuer: impl Into<String>, audience: impl Into<String>) -> Self {
         Self {
             issuer: issuer.into(),
@@ -123,28 +124,29 @@ impl OidcOptions {
     }
 }
 
-/// Bounds of requests.
+/// Limits on requests and connections.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The largest payload; 1 MiB by default.
+    /// Bytes of one payload; 1 MiB by default.
     pub payload_bytes: usize,
-    /// The largest body with many events; 32 MiB by default.
+    /// Bytes of a batch request; 32 MiB by default.
     pub batch_bytes: usize,
     /// Items of one batch; 1,000 by default.
     pub batch_items: usize,
     /// How deeply JSON may be nested; 128 by default.
     pub json_depth: usize,
-    /// How long a request's head may take to arrive, and a kept connection be idle; 30 s by default.
+    /// How long a request's headers may take to arrive, and how long a kept-alive connection may be idle; 30 s by
+    /// default.
     pub head_time: Duration,
     /// How long a body may take to arrive; 30 s by default.
     pub body_time: Duration,
-    /// All request bodies that are read or worked on together; 256 MiB by default. Beyond it the answer is 503. Batches
-    /// leave a quarter of it to single events.
+    /// Bytes of all request bodies in memory together; 256 MiB by default. Beyond it the answer is 503. Batches leave a
+    /// quarter of it to single events.
     pub bodies_bytes: usize,
     /// How long a caller may take to read an answer, plus a second for every 16 KiB of it; 30 s by default.
     pub write_time: Duration,
-    /// Connections at once; 10,000 by default.
+    /// Open connections; 10,000 by default.
     pub connections: usize,
     /// Connections that wait to be accepted; 4,096 by default. The system may allow fewer (`net.core.somaxconn`).
     pub backlog: u32,
@@ -168,7 +170,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// A body with one event: the payload and room for what is around it.
+    /// Bytes of a body with one event: the payload, and 128 KiB for the other fields.
     pub(crate) fn body_bytes(&self) -> usize {
         self.payload_bytes.saturating_add(128 << 10)
     }

@@ -1,8 +1,8 @@
-//! The caller's end of a connection: whether it still listens, and whether it reads what it is sent.
+//! The caller's end of a connection: whether it is still open, and whether the caller reads its answers.
 //!
-//! A caller that has sent its request may close its sending half and still read the answer; over TCP that looks the same as
-//! hanging up. So most requests are answered all the same, within a grace period, while those that hand out leases take it
-//! for a hang-up.
+//! A caller may close its sending half after a request and still read the answer; over TCP that looks the same as
+//! hanging up. So most requests are still answered, within a grace period; those that hand out leases treat it as a
+//! hang-up.
 
 use std::io;
 use std::pin::Pin;
@@ -14,34 +14,34 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A request that takes longer than this is watched for a hang-up,
+/// A request that takes longer than this is watched for a hang-up.
 const WATCHED_AFTER: Duration = Duration::from_millis(100);
-/// and given up this long after one.
+/// A request is aborted this long after its caller hung up.
 const GRACE: Duration = Duration::from_secs(2);
-/// How often a connection with unread requests is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Bytes per second that a caller must read.
+/// How often a connection with unread bytes is checked for a hang-up.
+const CHECK_EVERY: Duration = Duration::from_millis(100);
+/// Bytes per second that a caller must read at least.
 const LEAST_RATE: u32 = 16 << 10;
 
-/// A connection, as its requests see it.
+/// A handle of a connection for the requests on it.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer(Arc<TcpStream>);
 
 impl Peer {
-    /// Waits until the caller has closed its sending half, or all of the connection.
+    /// Waits until the caller has closed its sending half, or the whole connection.
     pub(crate) async fn closed(&self) {
         let mut byte = [0];
         loop {
             match self.0.peek(&mut byte).await {
                 Ok(0) | Err(_) => return,
-                // The next request waits in front of what may be the end.
+                // Unread bytes of a pipelined request hide the end of the stream from `peek`.
                 Ok(_) if self.0.ready(Interest::READABLE).await.is_ok_and(|ready| ready.is_read_closed()) => return,
-                Ok(_) => sleep(LOOK_EVERY).await,
+                Ok(_) => sleep(CHECK_EVERY).await,
             }
         }
     }
 
-    /// Whether it has.
+    /// Whether the caller has closed its sending half, or the whole connection.
     pub(crate) async fn is_closed(&self) -> bool {
         tokio::select! {
             biased;
@@ -50,7 +50,7 @@ impl Peer {
         }
     }
 
-    /// Waits until nobody can be expected to read an answer.
+    /// Waits until the caller can no longer be expected to read the answer.
     pub(crate) async fn given_up(&self) {
         sleep(WATCHED_AFTER).await;
         self.closed().await;
@@ -58,16 +58,16 @@ impl Peer {
     }
 }
 
-/// The stream of a connection. It breaks when the caller does not read what it is sent.
+/// The stream of a connection. Writes fail with `TimedOut` when the caller reads its answer too slowly.
 #[derive(Debug)]
 pub(crate) struct PeerStream {
     peer: Peer,
-    /// How long the caller may take, plus a second for every [`LEAST_RATE`] bytes.
+    /// How long the caller may take to read an answer, plus a second for every [`LEAST_RATE`] bytes of it.
     time: Duration,
     stalled: Option<Stalled>,
 }
 
-/// Something is written and the caller has not read enough of it.
+/// An answer that the caller has not read completely: a write was pending since it began.
 #[derive(Debug)]
 struct Stalled {
     since: Instant,
@@ -150,13 +150,13 @@ impl AsyncWrite for PeerStream {
         true
     }
 
-    /// The protocol flushes when it has nothing left to write: the answer is out.
+    /// hyper flushes when it has nothing left to write: the answer is sent.
     fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.stalled = None;
         Poll::Ready(Ok(()))
     }
 
-    /// The connection ends when its stream is dropped, right after this.
+    /// Does nothing: the connection closes when the stream is dropped, right after this.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -1,4 +1,4 @@
-//! Which path leads where.
+//! The routing table: which handler serves which path and method.
 
 use std::sync::Arc;
 
@@ -6,12 +6,14 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 
-use crate::around::{Around, around};
+use crate::docs;
 use crate::error::{ApiError, Code};
-use crate::routes::{docs, events, health, list, projections, publish, queues, reports, subscribe, workers};
+use crate::middleware::{Around, around};
+use crate::routes::{events, health, list, manual, projections, publish, queues};
+use crate::routes::{report_batch, reports, subscribe, workers};
 use crate::service::Service;
 
-/// Everything the server answers.
+/// All routes of the server, with the middleware around them.
 pub(crate) fn router(service: &Arc<Service>) -> Router {
     let around_all = Arc::new(Around::new(service));
     Router::new()
@@ -30,9 +32,9 @@ fn work() -> Router<Arc<Service>> {
         .route("/events/batch", post(publish::create_many))
         .route("/events/subscribe", get(subscribe::subscribe))
         .route("/events/claim", post(subscribe::claim))
-        .route("/events/complete", post(reports::complete_many))
-        .route("/events/fail", post(reports::fail_many))
-        .route("/events/redrive", post(events::redrive_many))
+        .route("/events/complete", post(report_batch::complete_many))
+        .route("/events/fail", post(report_batch::fail_many))
+        .route("/events/redrive", post(manual::redrive_many))
         .route("/events/{id}", get(events::show))
         .route("/events/{id}/start", post(reports::start))
         .route("/events/{id}/heartbeat", post(reports::heartbeat))
@@ -40,9 +42,9 @@ fn work() -> Router<Arc<Service>> {
         .route("/events/{id}/fail", post(reports::fail))
         .route("/events/{id}/release", post(reports::release))
         .route("/events/{id}/why", get(events::why))
-        .route("/events/{id}/reset", post(events::reset))
-        .route("/events/{id}/cancel", post(events::cancel))
-        .route("/events/{id}/redrive", post(events::redrive))
+        .route("/events/{id}/reset", post(manual::reset))
+        .route("/events/{id}/cancel", post(manual::cancel))
+        .route("/events/{id}/redrive", post(manual::redrive))
 }
 
 fn management() -> Router<Arc<Service>> {
@@ -60,9 +62,6 @@ fn management() -> Router<Arc<Service>> {
         .route("/projections/{name}/{key}", get(projections::document))
 }
 
-/// What machines ask for: probes and scrapers may add parameters as they like.
-pub(crate) const FOR_MACHINES: [&str; 4] = ["/livez", "/readyz", "/metrics", "/openapi.json"];
-
 fn operations() -> Router<Arc<Service>> {
     Router::new()
         .route("/", get(docs::first_page))
@@ -76,9 +75,9 @@ fn operations() -> Router<Arc<Service>> {
 }
 
 async fn not_found() -> ApiError {
-    ApiError::new(Code::NotFound, "there is nothing at this path; /docs shows what there is")
+    ApiError::new(Code::NotFound, "there is nothing at this path; see /docs for all paths")
 }
 
 async fn method_not_allowed() -> ApiError {
-    ApiError::new(Code::MethodNotAllowed, "this path does not know this method; /docs shows which it knows")
+    ApiError::new(Code::MethodNotAllowed, "this path does not support this method; see /docs for those it supports")
 }

@@ -1,4 +1,4 @@
-//! Listening: connections with time limits, and a shutdown that lets running requests end.
+//! The listener: accepts connections, bounds their number and times, and shuts down gracefully. Knows no routes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,21 +23,22 @@ use crate::options::Options;
 use crate::peer::PeerStream;
 use crate::router::router;
 use crate::service::Service;
+use crate::upkeep;
 
-/// Why a server did not start or went down.
+/// Why a server did not start, or stopped serving.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// Anybody could reach it and nobody would be asked for credentials.
+    /// Authentication is off and the address can be reached from other machines.
     #[error(
         "{0} can be reached from other machines, so a key must be required: turn authentication on (auth.required = \
          true, or --require-auth) or listen on a loopback address such as 127.0.0.1"
     )]
     OpenToOthers(SocketAddr),
-    /// A setting does not fit.
+    /// A setting is invalid, or the server's task failed.
     #[error("{0}")]
     Setting(String),
-    /// The network failed.
+    /// The listening socket failed.
     #[error("the listener failed: {0}")]
     Listener(#[from] io::Error),
 }
@@ -66,27 +67,27 @@ pub struct Server {
     hurry: Hurry,
 }
 
-/// Cuts the grace period of a server that stops.
+/// Ends the grace period of a stopping server early.
 #[derive(Debug, Clone)]
 pub struct Hurry(watch::Sender<bool>);
 
 impl Hurry {
-    /// Running requests are given up, now or as soon as the server stops.
+    /// Has the server not wait for running requests: from now on if it is stopping, otherwise once it stops.
     pub fn now(&self) {
         self.0.send_replace(true);
     }
 
     async fn wanted(&self) {
-        // We hold the other end ourselves.
+        // `self` holds the sender, so this cannot fail.
         let _ = self.0.subscribe().wait_for(|hurry| *hurry).await;
     }
 }
 
-/// A listener that keeps up to `backlog` connections waiting to be accepted, so that a crowd that comes at once is not
-/// turned away.
+/// Binds a listener with a queue of up to `backlog` connections that are not accepted yet, so that many connections at
+/// once are not refused.
 ///
 /// # Errors
-/// When the address cannot be listened on.
+/// When the address cannot be bound.
 pub fn listen(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
@@ -95,10 +96,10 @@ pub fn listen(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
 }
 
 impl Server {
-    /// A server over a queue. It does not close the queue.
+    /// Makes a server for a queue. The server does not close the queue; that is left to the caller.
     ///
     /// # Errors
-    /// When a setting does not fit.
+    /// When a setting is invalid.
     pub fn new(queue: EventQueue, options: Options) -> Result<Self, ServerError> {
         let auth = Authenticator::new(&options.auth, &queue).map_err(ServerError::Setting)?;
         let (stopping, stopped) = watch::channel(false);
@@ -106,26 +107,26 @@ impl Server {
         Ok(Self { service, stopping, hurry: Hurry(watch::Sender::new(false)) })
     }
 
-    /// What ends its grace period early.
+    /// A handle that ends the grace period early.
     #[must_use]
     pub fn hurry(&self) -> Hurry {
         self.hurry.clone()
     }
 
-    /// Serves until `shutdown` is over: then it accepts nothing more, ends long polls, and lets running requests end
-    /// within the grace period.
+    /// Serves until `shutdown` completes. Then it accepts no more connections, ends long polls, and waits up to the
+    /// grace period for running requests.
     ///
     /// # Errors
-    /// When it may not listen there, or the listener fails.
+    /// When the server [may not listen](Self::may_listen) on this address, or the listener fails.
     pub async fn run(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), ServerError> {
         self.may_listen(&listener)?;
         let router = router(&self.service);
         let connections = Connections::new(&self.service.options);
-        let upkeep = self.service.start_upkeep();
+        let upkeep = upkeep::start(&self.service);
         tokio::pin!(shutdown);
         loop {
             let permit = tokio::select! {
-                permit = Arc::clone(&connections.room).acquire_owned() => permit,
+                permit = Arc::clone(&connections.permits).acquire_owned() => permit,
                 () = &mut shutdown => break,
             };
             let Ok(permit) = permit else { break };
@@ -137,8 +138,8 @@ impl Server {
                 Ok((stream, _)) => connections.serve(stream, router.clone(), permit),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
-                    // Out of descriptors, most likely: others must end first.
-                    tracing::warn!(%error, "a connection was not accepted");
+                    // Most likely out of file descriptors: wait for other connections to close.
+                    tracing::warn!(%error, "accepting a connection failed; check the limit of open files");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
@@ -150,10 +151,10 @@ impl Server {
         Ok(())
     }
 
-    /// The same in the background.
+    /// Runs the server in a background task. See [`run`](Self::run).
     ///
     /// # Errors
-    /// When it may not listen there.
+    /// When the server [may not listen](Self::may_listen) on this address.
     pub fn start(self, listener: TcpListener) -> Result<Handle, ServerError> {
         self.may_listen(&listener)?;
         let address = listener.local_addr()?;
@@ -164,10 +165,10 @@ impl Server {
         Ok(Handle { address, stop, task })
     }
 
-    /// Says whether it may listen there: without authentication on loopback addresses only.
+    /// Checks that the server may listen on this address: without authentication only loopback addresses are allowed.
     ///
     /// # Errors
-    /// When it may not.
+    /// [`ServerError::OpenToOthers`] when it may not.
     pub fn may_listen(&self, listener: &TcpListener) -> Result<(), ServerError> {
         let address = listener.local_addr()?;
         if self.service.options.auth.required || address.ip().to_canonical().is_loopback() {
@@ -177,7 +178,7 @@ impl Server {
     }
 }
 
-/// A server that runs in the background; dropped, it stops.
+/// A server that runs in the background. Dropping the handle stops the server.
 #[derive(Debug)]
 pub struct Handle {
     address: SocketAddr,
@@ -186,31 +187,32 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Where it listens.
+    /// The address that the server listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Stops it and waits until running requests have ended.
+    /// Stops the server and waits for running requests, up to the grace period.
     ///
     /// # Errors
-    /// When the listener had failed.
+    /// When the listener failed, or the server's task panicked.
     pub async fn stop(self) -> Result<(), ServerError> {
         let _ = self.stop.send(());
         self.task.await.map_err(|error| ServerError::Setting(format!("the server's task failed: {error}")))?
     }
 }
 
-/// Connections that are open.
+/// The open connections.
 struct Connections {
-    room: Arc<Semaphore>,
+    /// One permit per open connection.
+    permits: Arc<Semaphore>,
     protocol: http1::Builder,
     graceful: GracefulShutdown,
     write_time: Duration,
 }
 
-/// The caller is gone, so that its request was given up.
+/// The request was aborted because its caller is gone.
 #[derive(Debug, thiserror::Error)]
 #[error("the caller hung up")]
 struct HungUp;
@@ -219,12 +221,12 @@ impl Connections {
     fn new(options: &Options) -> Self {
         let mut protocol = http1::Builder::new();
         protocol.timer(TokioTimer::new()).header_read_timeout(options.limits.head_time).half_close(true);
-        let room = Arc::new(Semaphore::new(options.limits.connections.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { room, protocol, graceful: GracefulShutdown::new(), write_time: options.limits.write_time }
+        let permits = Arc::new(Semaphore::new(options.limits.connections.clamp(1, Semaphore::MAX_PERMITS)));
+        Self { permits, protocol, graceful: GracefulShutdown::new(), write_time: options.limits.write_time }
     }
 
     fn serve(&self, stream: TcpStream, router: Router, permit: OwnedSemaphorePermit) {
-        let _ = stream.set_nodelay(true); // a missing option costs time only
+        let _ = stream.set_nodelay(true); // without it answers are only slower
         let stream = PeerStream::new(stream, self.write_time);
         let peer = stream.peer();
         let handover = Handover::new(peer.clone());
@@ -245,7 +247,7 @@ impl Connections {
         let watcher: Watcher = self.graceful.watcher();
         tokio::spawn(async move {
             if let Err(error) = watcher.watch(connection).await {
-                tracing::debug!(%error, "a connection broke");
+                tracing::debug!(%error, "connection failed");
             }
             drop(permit);
         });
@@ -254,13 +256,13 @@ impl Connections {
     async fn end(self, grace: Duration, hurry: &Hurry) {
         tokio::select! {
             () = self.graceful.shutdown() => {}
-            () = tokio::time::sleep(grace) => tracing::warn!("requests were still running at the end of the grace period"),
-            () = hurry.wanted() => tracing::warn!("asked to hurry: running requests were given up"),
+            () = tokio::time::sleep(grace) => tracing::warn!("grace period is over, but requests are still running"),
+            () = hurry.wanted() => tracing::warn!("asked to hurry: not waiting for running requests"),
         }
     }
 }
 
-/// The peer was gone before it was accepted; the listener is fine.
+/// Whether an accept error concerns only the one connection (its peer was gone already) and not the listener.
 fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),

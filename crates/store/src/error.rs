@@ -1,39 +1,39 @@
-//! Errors as classes that a caller acts on.
+//! Errors as classes that a caller acts on. Knows no database: its codes are translated in each backend.
 
 use std::borrow::Cow;
 
-/// What a store answers.
+/// The result of a store call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a caller can do about an error.
+/// The class of an error: what a caller can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// No such entry or queue.
+    /// There is no such entry, queue or other object.
     NotFound,
-    /// It contradicts what is stored: another body under the same key, a state that does not allow it.
+    /// It contradicts what is stored: other contents under the same key, or a state that does not allow it.
     Conflict,
-    /// The lease named is no longer held; nothing was changed.
+    /// The lease is no longer held; nothing was changed.
     Fenced,
     /// The entry had ended already; nothing was changed.
     AlreadyEnded,
-    /// The queue holds as much as it may, or is draining; publish later or elsewhere.
+    /// The queue is at its limit or draining; publish later or elsewhere.
     Full,
-    /// Too much at once, or a lock was not granted in time; try again.
+    /// Too many calls at once, or a lock was not granted in time; try again.
     Busy,
-    /// The database cannot be reached or refuses to work (down, read-only, no space); try again once it is mended.
+    /// The database cannot be reached or refuses to work (down, read-only, no space); try again once that is repaired.
     Unavailable,
     /// The request can never succeed as it is.
     Invalid,
     /// The database's schema does not fit this program.
     Schema,
-    /// The database reported that stored data is damaged, or that it could not make data durable. Stop and look.
+    /// The database reported damaged data, or could not make data durable. Stop and investigate.
     Corrupt,
-    /// The answer to a commit was lost and could not be found out: it may or may not have happened.
+    /// The answer to a commit was lost, and whether it took place could not be found out.
     Indeterminate,
 }
 
-/// An error of a store, with its class, what happened, and what the database said.
+/// An error of a store: its class, a message, and what the database reported.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -49,7 +49,7 @@ impl Error {
         Self { kind, message: message.into(), source: None }
     }
 
-    /// Keeps what caused it.
+    /// Keeps the cause.
     #[must_use]
     pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.source = Some(std::sync::Arc::new(source));

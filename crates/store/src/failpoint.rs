@@ -1,7 +1,7 @@
-//! Named places where the crash harness can kill the process. Without the feature `failpoints` they compile to nothing.
+//! Named points at which the crash harness can kill the process; compiled out without the feature `failpoints`.
 
-/// Passes a named place. With the feature on and `TIDEGATE_FAILPOINT=name:n` in the environment, the `n`-th pass of
-/// that name kills the process with SIGKILL.
+/// Marks a failpoint. With the feature on and `TIDEGATE_FAILPOINT=name:n` in the environment, the `n`-th time that the
+/// failpoint of that name is reached kills the process with SIGKILL.
 #[cfg(feature = "failpoints")]
 pub fn failpoint(name: &str) {
     use std::sync::OnceLock;
@@ -27,7 +27,7 @@ pub fn failpoint(name: &str) {
     }
 }
 
-/// Passes a named place (compiled out).
+/// Marks a failpoint (compiled out).
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn failpoint(_name: &str) {}

@@ -1,33 +1,27 @@
-//! Where Tidegate keeps events.
+//! Storage for Tidegate: facts, entries, the log, and what belongs to them.
 //!
-//! [`Store`] is the only door to a database: some twenty verbs, each a batch, each one transaction, each answering per
-//! item. Two implementations stand behind it, [`sqlite::SqliteStore`] and [`postgres::PostgresStore`], and the cases in
-//! [`conformance`] hold both to the same behaviour. Nothing here knows about handlers, HTTP or coalescing.
+//! [`Store`] is the only interface to a database: some twenty verbs, each a batch in one transaction with one answer
+//! per item. [`sqlite::SqliteStore`] and [`postgres::PostgresStore`] implement it, and the cases in [`conformance`]
+//! hold both to the same behaviour. Nothing here knows about handlers, HTTP or batching of single calls.
 
+pub mod api;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod error;
 mod failpoint;
-pub mod handlers;
-pub mod keys;
+mod list_gate;
 mod listing;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-pub mod projections;
-pub mod schedules;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-mod standing;
-pub mod store;
-mod turns;
-pub mod work;
+pub mod values;
+mod waiting_claim;
 
+pub use api::*;
 pub use error::{Error, ErrorKind, Result};
 pub use failpoint::failpoint;
-pub use handlers::{HandlerHistory, HandlerState, HandlerStates};
-pub use keys::{KeyStore, KeyView, NewKey};
-pub use projections::*;
-pub use schedules::{DueSchedules, ScheduleSpec, ScheduleView, Schedules, Tick};
-pub use standing::Standing;
-pub use store::*;
-pub use work::*;
+pub use values::*;
+pub use waiting_claim::WaitingClaim;

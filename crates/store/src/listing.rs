@@ -1,57 +1,58 @@
-//! Lists of entries: where candidates come from, which of them fit, and where a page ends. Knows which indexes there are
-//! but not how a database is asked.
+//! Lists of entries: which index candidates come from, which of them match, and where a page ends. Knows which indexes
+//! there are, but not how a database is queried.
 
 use std::time::Duration;
 
 use tidegate_core::{End, EntryId, Status, Timestamp};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::work::{EntrySummary, ListQuery, Page};
+use crate::values::{EntrySummary, ListQuery, Page};
 
-/// Entries that one page looks at, at most, where no index finds what is wanted.
+/// The most entries that one page examines where no index finds the matching ones.
 const EXAMINED: usize = 10_000;
-/// Entries looked at in one step.
+/// The most entries examined in one step.
 const STEP: usize = 1_000;
-/// So many numbers of entries, as a power of two, are a stretch. Of ended entries, only the stretches in which a lane or a
-/// worker has some are written down, by upkeep: an index would be written with every end.
+/// The length of a stretch of entry numbers, as a power of two. Upkeep records in which stretches a lane or a worker
+/// has ended entries; an index of the log would have to be written with every end.
 pub(crate) const STRETCH: u32 = 5;
-/// Stretches that the first step of a page looks through, at least and at most: as many as it wants entries, so that one step
-/// is enough where each has but one. And how many any step looks through.
+/// The fewest and the most stretches that the first step of a page searches. It searches as many as it wants entries, so
+/// that one step is enough where each stretch has only one.
 const FIRST_STRETCHES: std::ops::RangeInclusive<i64> = 16..=64;
+/// The most stretches that a later step searches.
 const MOST_STRETCHES: i64 = 1_024;
-/// Entries of one page.
+/// The most entries of one page.
 const MAX_LIMIT: usize = 1_000;
-/// Entries that a page may pass over.
+/// The most entries that a page may skip.
 const MAX_OFFSET: usize = 10_000;
-/// Lanes whose entries are merged into one list, at most.
+/// The most lanes whose entries are merged into one list.
 pub(crate) const MAX_LANES: usize = 512;
-/// Rows that a total counts one by one, at most.
+/// The most rows that are counted for a total.
 pub(crate) const COUNTED_ROWS: i64 = 1_000_000;
-/// Numbers follow the moments of publication up to this much.
+/// Entry numbers follow the moments of publication, but for entries published within this time of each other.
 const DISORDER: jiff::SignedDuration = jiff::SignedDuration::from_secs(1);
-/// Places at which one step of a search looks.
+/// How many positions one step of a search probes.
 const PIVOTS: i64 = 16;
-/// A search ends once so few numbers are left.
+/// A search ends once this few numbers are left.
 const CLOSE: i64 = 32;
 
-/// Checks what nobody can answer.
+/// Refuses a query that is out of bounds.
 pub(crate) fn check(query: &ListQuery) -> Result<()> {
     if query.limit > MAX_LIMIT {
-        return Err(Error::invalid(format!("a page has at most {MAX_LIMIT} entries")));
+        return Err(Error::invalid(format!("limit must be at most {MAX_LIMIT}")));
     }
     if query.offset > MAX_OFFSET {
         return Err(Error::invalid(format!("offset must be at most {MAX_OFFSET}: use cursor for deeper pages")));
     }
-    if query.tags.len() > tidegate_core::work::MAX_TAGS {
-        return Err(Error::invalid("too many tags"));
+    if query.tags.len() > tidegate_core::attempt::MAX_TAGS {
+        return Err(Error::invalid(format!("a list takes at most {} tags", tidegate_core::attempt::MAX_TAGS)));
     }
     for tag in &query.tags {
-        tidegate_core::work::check_tag(tag)?;
+        tidegate_core::attempt::check_tag(tag)?;
     }
     Ok(())
 }
 
-/// What a list that was stopped answers.
+/// The error for a list that was stopped.
 pub(crate) fn too_slow(limit: Duration) -> Error {
     let text =
         format!("the list was stopped after {limit:?}: narrow the filter, by a client, queue, tag or time range");
@@ -78,48 +79,48 @@ impl LivePart {
     }
 }
 
-/// The ends that a list shows, as they are stored.
+/// The codes of the ends that a list shows.
 pub(crate) fn ends_of(status: Option<Status>) -> Vec<i16> {
     let fits = |end: &End| status.is_none_or(|status| status.end() == Some(*end));
     End::ALL.into_iter().filter(fits).map(End::code).collect()
 }
 
-/// The lanes that hold what a list shows.
+/// The lanes that hold the entries of a list.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     pub(crate) lanes: Vec<i64>,
-    /// They hold other entries too.
+    /// Whether they hold other entries too.
     pub(crate) mixed: bool,
 }
 
-/// Where candidates come from. Each finds entries by number, youngest first.
+/// Where candidates come from. Each source finds entries by number, youngest first.
 #[derive(Debug)]
 pub(crate) enum Source {
     /// All entries, by number.
     All,
-    /// All that ended one way other than COMPLETED.
+    /// All entries that ended in one way other than COMPLETED.
     Ended(End),
-    /// Those of the query's client.
+    /// The entries of the query's client.
     Client,
-    /// Those of some lanes; ended ones by their stretches.
+    /// The entries of some lanes; ended ones by their stretches.
     Lanes(Lanes),
-    /// Those with any of the query's tags.
+    /// The entries with any of the query's tags.
     Tags,
-    /// Those of the query's worker; ended ones by their stretches.
+    /// The entries of the query's worker; ended ones by their stretches.
     Worker,
 }
 
-/// Whether the lanes must be looked up to find the source.
+/// Whether the lanes must be loaded to choose the source.
 pub(crate) fn needs_lanes(query: &ListQuery) -> bool {
     if !query.tags.is_empty() || query.worker.is_some() {
         return false;
     }
-    // Among all ended entries only those that are not COMPLETED have an index of their own.
+    // Among all ended entries, only those that are not COMPLETED have an index of their own.
     let completed = query.client.is_none() && query.status == Some(Status::Completed);
     query.queue.is_some() || query.event_type.is_some() || completed
 }
 
-/// Where the candidates of a query come from; `lanes` where they were looked up and are not too many.
+/// The source for a query. `lanes` are given if they were loaded and are not too many.
 pub(crate) fn source(query: &ListQuery, lanes: Option<Lanes>) -> Source {
     if !query.tags.is_empty() {
         return Source::Tags;
@@ -135,7 +136,7 @@ pub(crate) fn source(query: &ListQuery, lanes: Option<Lanes>) -> Source {
     }
 }
 
-/// Whether candidates have to be looked at one by one.
+/// Whether candidates have to be examined one by one.
 fn is_filtered(query: &ListQuery, source: &Source) -> bool {
     let (queue, kind) = (query.queue.is_some(), query.event_type.is_some());
     let timed = query.from.is_some() || query.to.is_some();
@@ -149,7 +150,7 @@ fn is_filtered(query: &ListQuery, source: &Source) -> bool {
         }
 }
 
-/// Whether the total is kept, so that it need not be counted.
+/// Whether the total is maintained, so that it need not be counted.
 pub(crate) fn is_counted(query: &ListQuery) -> bool {
     let unfiltered = query.queue.is_none() && query.event_type.is_none() && query.worker.is_none();
     unfiltered && query.from.is_none() && query.to.is_none() && query.tags.len() <= 1
@@ -171,51 +172,51 @@ fn is_in_range(query: &ListQuery, entry: &EntrySummary) -> bool {
     query.from.is_none_or(|from| entry.created_at >= from) && query.to.is_none_or(|to| entry.created_at < to)
 }
 
-/// The numbers that a time range can have.
+/// The range of numbers that a time range corresponds to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Range {
-    /// Entries below this one.
+    /// Only entries below this number.
     pub(crate) before: i64,
-    /// Entries above this one.
+    /// Only entries above this number.
     pub(crate) after: i64,
 }
 
 impl Range {
-    /// Any.
+    /// All numbers.
     pub(crate) const EVERYTHING: Self = Self { before: i64::MAX, after: 0 };
 }
 
-/// How many entries there are.
+/// How many entries match.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Total {
     pub(crate) rows: u64,
-    /// There may be more.
+    /// Whether there may be more.
     pub(crate) capped: bool,
 }
 
-/// A step of a list: which candidates to fetch.
+/// One step of a list: which candidates to fetch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Step {
-    /// Entries before this one.
+    /// Only entries below this number.
     pub(crate) before: i64,
-    /// How many at most.
+    /// The most candidates to fetch.
     pub(crate) limit: i64,
-    /// Whether they are looked at, or only passed over.
+    /// Whether to read the entries, or only to skip them.
     pub(crate) read: bool,
-    /// Stretches to look through at most, where there are any.
+    /// The most stretches to search, where the source uses them.
     pub(crate) stretches: i64,
 }
 
 /// What a step found.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Numbers, youngest first.
+    /// Entry numbers, youngest first.
     pub(crate) ids: Vec<i64>,
-    /// Nobody looked below this number. None where nothing is left.
+    /// Numbers below this one were not searched; `None` when nothing is left to search.
     pub(crate) down_to: Option<i64>,
 }
 
-/// A page in the making.
+/// A page that is being built.
 #[derive(Debug)]
 pub(crate) struct Listing<'a> {
     query: &'a ListQuery,
@@ -223,11 +224,11 @@ pub(crate) struct Listing<'a> {
     page: Page,
     before: i64,
     after: i64,
-    /// Entries that fit and were passed over.
+    /// Entries that match and were skipped.
     passed: usize,
     looked_at: usize,
-    /// Entries that were looked at though no index says that they fit. Those at the rim of a time range do not count: they
-    /// are as many as were published within the disorder.
+    /// Entries that were read and did not match. Those at the edges of a time range do not count: there are only as
+    /// many as were published within `DISORDER`.
     examined: usize,
     stretches: i64,
     done: bool,
@@ -253,7 +254,7 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// The next step, unless the page is complete.
+    /// The next step; `None` once the page is complete.
     pub(crate) fn step(&self) -> Option<Step> {
         if self.done {
             return None;
@@ -263,13 +264,13 @@ impl<'a> Listing<'a> {
         let (limit, read) = match self.filtered {
             false if to_pass > 0 => (to_pass.min(STEP), false),
             false => (wanted, true),
-            // Most fit where an index led to them; else ever more are looked at.
+            // After an index most candidates match; otherwise each step examines more than the last.
             true => ((wanted + to_pass).max(self.looked_at).min(STEP).min(EXAMINED - self.examined), true),
         };
         Some(Step { before: self.before, limit: limit as i64, read, stretches: self.stretches })
     }
 
-    /// Takes in what a step found, and what stands behind those numbers that are to be read.
+    /// Adds what a step found; `entries` returns the entry behind a number that was to be read.
     pub(crate) fn add(&mut self, step: Step, found: &Found, mut entries: impl FnMut(i64) -> Option<EntrySummary>) {
         self.stretches = (step.stretches * 4).min(MOST_STRETCHES);
         for id in &found.ids {
@@ -301,7 +302,7 @@ impl<'a> Listing<'a> {
         let looked_enough = self.examined >= EXAMINED && self.filtered;
         let exhausted = (found.ids.len() as i64) < step.limit;
         match found.down_to.filter(|down_to| exhausted && *down_to > self.after) {
-            // Whether anything is left, even after a full page, the next step says.
+            // The next step finds out whether anything is left, even after a full page.
             Some(down_to) => {
                 self.before = down_to;
                 if looked_enough {
@@ -314,13 +315,13 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// The page ends here, the list does not.
+    /// Ends the page, but not the list.
     fn stop_here(&mut self) {
         self.done = true;
         self.page.next = EntryId::new(self.before).ok();
     }
 
-    /// The page, with its total where that is kept, else with what was seen of it.
+    /// The page, with the total where that is maintained, else with as much of it as was seen.
     pub(crate) fn finish(mut self, total: Option<Total>) -> Page {
         match total {
             Some(total) => (self.page.total, self.page.total_capped) = (total.rows, total.capped),
@@ -334,16 +335,16 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// Looks for the number from which on entries were published at a moment or later. Numbers follow moments, so a few looks
-/// at entries between the first and the last find it.
+/// Searches for the number from which on entries were published at a moment or later. As numbers follow moments, a few
+/// probes between the first and the last entry find it.
 #[derive(Debug)]
 pub(crate) struct Search {
     moment: Timestamp,
-    /// Everything below was published before.
+    /// Everything below was published before the moment.
     low: i64,
-    /// Nothing from here on was published before.
+    /// Nothing from here on was published before the moment.
     high: i64,
-    /// Nobody looked yet.
+    /// Whether nothing was probed yet.
     fresh: bool,
 }
 
@@ -353,7 +354,8 @@ impl Search {
         Self { moment, low: 0, high: last.saturating_add(1), fresh: true }
     }
 
-    /// Where to look next, in order; nowhere once it is found. At first at both ends too: many a moment lies beyond them.
+    /// The numbers to probe next; empty once the search is done. The first probes include both ends, because many moments
+    /// lie beyond them.
     fn pivots(&self) -> impl Iterator<Item = i64> {
         let (low, span) = (self.low, self.high - self.low);
         let inner = (1..=PIVOTS)
@@ -363,8 +365,8 @@ impl Search {
         inner.chain(ends)
     }
 
-    /// Takes in when the first entry at or above each pivot was published, if there is one. Pivots come in order, and may be
-    /// those of another search.
+    /// Takes the result of the probes: when the first entry at or above each pivot was published, if there is one. Pivots
+    /// are in order and may belong to another search.
     fn learn(&mut self, found: &[(i64, Option<Timestamp>)]) {
         self.fresh = false;
         let (low, high) = (self.low, self.high);
@@ -378,7 +380,7 @@ impl Search {
     }
 }
 
-/// The searches that a query needs, as far as it names a time range.
+/// The searches for the limits of a query's time range; `None` for a limit that is not set.
 #[derive(Debug)]
 pub(crate) struct Searches {
     from: Option<Search>,
@@ -386,14 +388,14 @@ pub(crate) struct Searches {
 }
 
 impl Searches {
-    /// The searches of a query, among the entries up to `last`.
+    /// The searches for a query, among the entries up to `last`.
     pub(crate) fn new(query: &ListQuery, last: i64) -> Self {
         let from = query.from.map(|from| from.saturating_sub(DISORDER).unwrap_or(from));
         let to = query.to.map(|to| to.saturating_add(DISORDER).unwrap_or(to));
         Self { from: from.map(|moment| Search::new(moment, last)), to: to.map(|moment| Search::new(moment, last)) }
     }
 
-    /// Where to look next, in order, for both ends of the range at once; nowhere once they are found.
+    /// The numbers to probe next, in order, for both ends of the range; empty once the searches are done.
     pub(crate) fn pivots(&self) -> Vec<i64> {
         let mut pivots: Vec<i64> = [&self.from, &self.to].into_iter().flatten().flat_map(Search::pivots).collect();
         pivots.sort_unstable();
@@ -401,14 +403,14 @@ impl Searches {
         pivots
     }
 
-    /// Takes in when the first entry at or above each pivot was published, if there is one.
+    /// Takes the result of the probes: when the first entry at or above each pivot was published, if there is one.
     pub(crate) fn learn(&mut self, found: &[(i64, Option<Timestamp>)]) {
         for search in [&mut self.from, &mut self.to].into_iter().flatten() {
             search.learn(found);
         }
     }
 
-    /// The numbers that entries of the range can have, once they are found.
+    /// The numbers that entries of the time range can have, once the searches are done.
     pub(crate) fn range(&self) -> Range {
         Range {
             before: self.to.as_ref().map_or(i64::MAX, |search| search.high),
@@ -436,7 +438,7 @@ mod tests {
         let completed = ListQuery { status: Some(Status::Completed), ..query.clone() };
         assert!(needs_lanes(&completed) && !needs_lanes(&ListQuery { client, ..completed }));
         let typed = ListQuery { event_type: Some("t".into()), ..query };
-        assert!(is_filtered(&typed, &Source::All), "too many lanes: looked at one by one");
+        assert!(is_filtered(&typed, &Source::All), "too many lanes: examined one by one");
         assert!(!is_filtered(&typed, &Source::Lanes(Lanes::default())));
     }
 

@@ -1,4 +1,4 @@
-//! Where PostgreSQL's programs are, and as whom they run.
+//! Finds PostgreSQL's programs and the user that they run as.
 
 use std::ffi::CString;
 use std::io;
@@ -9,7 +9,7 @@ use std::process::Command;
 pub(crate) fn folder() -> io::Result<PathBuf> {
     let in_path = std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default();
     let candidates: Vec<PathBuf> = [in_path, from_pg_config(), debian_versions()].concat();
-    candidates.into_iter().find(|folder| complete(folder)).ok_or_else(|| {
+    candidates.into_iter().find(|folder| has_programs(folder)).ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::NotFound,
             "no PostgreSQL server programs (initdb, postgres) in PATH, in pg_config's folder or under \
@@ -18,7 +18,7 @@ pub(crate) fn folder() -> io::Result<PathBuf> {
     })
 }
 
-fn complete(folder: &Path) -> bool {
+fn has_programs(folder: &Path) -> bool {
     folder.join("initdb").is_file() && folder.join("postgres").is_file()
 }
 
@@ -41,14 +41,14 @@ fn debian_versions() -> Vec<PathBuf> {
     numbered.into_iter().rev().map(|(_, folder)| folder).collect()
 }
 
-/// A user and its group, by number.
+/// A user and its group, by id.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct User {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
 }
 
-/// Whom to become: nobody else, unless we are root, whom PostgreSQL refuses to run as.
+/// The user to run PostgreSQL as; `None` is the current one. PostgreSQL refuses to run as root.
 pub(crate) fn unprivileged() -> io::Result<Option<User>> {
     // SAFETY: geteuid only reads the process's credentials.
     if unsafe { libc::geteuid() } != 0 {

@@ -1,13 +1,12 @@
 //! Throw-away PostgreSQL servers for tests, benchmarks and the crash harness.
 //!
-//! This crate owns how such a server is found, started, killed and cleaned up. It knows nothing of Tidegate's own tables.
-//! It is never shipped.
-//!
-//! A server lives in a temporary folder with a port of its own. A watchdog process holds a pipe to us; when the pipe
-//! closes, for whatever reason, it stops the server and removes the folder. So not even a `kill -9` of the test leaves
-//! one behind.
+//! This crate owns how such a server is found, started, killed and cleaned up. It must not know Tidegate's tables, and
+//! is never shipped. A server has its own temporary folder and port. A watchdog process reads from a pipe to us; when
+//! the pipe closes for any reason, it stops the server and removes the folder, so that even a `kill -9` of the test
+//! leaves nothing behind.
 
 mod binaries;
+mod execute;
 mod pooler;
 mod process;
 mod proxy;

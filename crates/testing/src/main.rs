@@ -1,5 +1,5 @@
-//! `tidegate-testing pg -- COMMAND ARGUMENTS…` runs a command beside a throw-away PostgreSQL server, whose URL is in
-//! `TIDEGATE_TEST_POSTGRES`, and ends with the command's own exit code.
+//! `tidegate-testing pg -- COMMAND ARGUMENTS…` runs a command with a throw-away PostgreSQL server, whose URL is in
+//! `TIDEGATE_TEST_POSTGRES`, and exits with the command's exit code.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
@@ -38,8 +38,8 @@ fn run(program: &OsString, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// What `cargo run` says about this package. A build that the command starts would take it for a change: build scripts that
-/// go by it, and all that depends on them, would be built anew.
+/// Whether `cargo run` sets this variable for the package that it runs. A build started by the command would see other
+/// values than before and rebuild the build scripts that depend on them, with all their dependents.
 fn is_of_cargo_run(name: &OsStr) -> bool {
     let about = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_NAME", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE"];
     name.to_str().is_some_and(|name| about.iter().any(|about| name.starts_with(about)))

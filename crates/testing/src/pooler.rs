@@ -1,4 +1,4 @@
-//! PgBouncer in front of a server, to see what a pooler makes of our sessions.
+//! PgBouncer in front of a server, to test our sessions through a pooler.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -9,12 +9,13 @@ use std::time::Duration;
 use crate::binaries;
 use crate::process::{signal, wait_until};
 
+/// How long a start may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// When the pooler gives a server connection to somebody else.
+/// When the pooler may give a server connection to another client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolMode {
-    /// When the client leaves.
+    /// When the client disconnects.
     Session,
     /// After every transaction.
     Transaction,
@@ -29,7 +30,7 @@ pub struct Pooler {
 }
 
 impl Pooler {
-    /// Starts one in front of the server that this URL leads to.
+    /// Starts PgBouncer in front of the server at this URL.
     ///
     /// # Errors
     /// When PgBouncer is not installed or does not start.
@@ -68,10 +69,10 @@ impl Pooler {
         Ok(pooler)
     }
 
-    /// The same database through the pooler.
+    /// The URL of the same database through the pooler.
     ///
     /// # Panics
-    /// When the URL is not one.
+    /// When the URL cannot be parsed.
     #[must_use]
     pub fn url(&self, server: &str) -> String {
         let config: tokio_postgres::Config = server.parse().expect("a database's URL");
@@ -82,7 +83,7 @@ impl Pooler {
 
 impl Drop for Pooler {
     fn drop(&mut self) {
-        // What cannot be stopped or removed now is no reason to panic in a drop.
+        // Errors are ignored, since a drop must not panic.
         let _ = signal(self.child.id(), libc::SIGKILL);
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);

@@ -1,9 +1,9 @@
-//! Signals, and who is still alive.
+//! Signals to processes, their children, and waiting for them.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Sends a signal; a process that is gone already is fine.
+/// Sends a signal. That the process is gone already is not an error.
 pub(crate) fn signal(pid: u32, signal: i32) -> io::Result<()> {
     let pid = i32::try_from(pid).map_err(io::Error::other)?;
     // SAFETY: kill has no memory effects.
@@ -14,7 +14,7 @@ pub(crate) fn signal(pid: u32, signal: i32) -> io::Result<()> {
     if error.raw_os_error() == Some(libc::ESRCH) { Ok(()) } else { Err(error) }
 }
 
-/// The processes whose parent this is.
+/// The child processes of `parent`.
 pub(crate) fn children(parent: u32) -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
@@ -26,20 +26,20 @@ pub(crate) fn children(parent: u32) -> io::Result<Vec<u32>> {
     Ok(found)
 }
 
-/// Whether a process has ended, be it that nobody has collected it yet.
+/// Whether a process has ended; a zombie has.
 pub(crate) fn is_gone(pid: u32) -> bool {
     stat(pid).is_none_or(|(state, _)| state == 'Z')
 }
 
-/// A process's state and parent.
+/// A process's state letter and parent; `None` when there is no such process.
 fn stat(pid: u32) -> Option<(char, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may itself hold any character.
+    // The name is in parentheses and may itself contain any character.
     let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// Asks again and again until the answer is yes.
+/// Polls `done` every 5 ms until it is true; fails after `limit`, naming `what`.
 pub(crate) fn wait_until(what: &str, limit: Duration, mut done: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
     let deadline = Instant::now() + limit;
     while !done()? {

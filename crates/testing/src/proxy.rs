@@ -1,4 +1,5 @@
-//! A TCP proxy in front of a server: it goes silent, cuts connections, or leads to another server, as networks do.
+//! A TCP proxy in front of a server that acts as a failing network: it goes silent, cuts connections, or leads to
+//! another server.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -6,7 +7,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// What becomes of the bytes.
+/// What happens to the bytes of all connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Pass,
@@ -19,7 +20,7 @@ struct State {
     mode: Mode,
     target: u16,
     next: u64,
-    /// Both ends of each connection.
+    /// The client and the server end of each connection, by number.
     open: HashMap<u64, [TcpStream; 2]>,
     closed: bool,
 }
@@ -35,7 +36,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while nothing may pass. Answers whether the connection is still there.
+    /// Waits while the proxy is silent. Returns whether the connection is still open.
     fn may_pass(&self, number: u64) -> bool {
         let mut state = self.lock();
         while state.mode == Mode::Silent && !state.closed && state.open.contains_key(&number) {
@@ -45,7 +46,7 @@ impl Shared {
     }
 }
 
-/// A running proxy at 127.0.0.1. Dropping it cuts everything.
+/// A running proxy at 127.0.0.1. Dropping it cuts all connections.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -54,10 +55,10 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one that leads to this port of 127.0.0.1.
+    /// Starts a proxy to this port of 127.0.0.1.
     ///
     /// # Errors
-    /// When no port is to be had.
+    /// When there is no free port.
     pub fn start(target: u16) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let port = listener.local_addr()?.port();
@@ -74,10 +75,10 @@ impl Proxy {
         self.port
     }
 
-    /// The same database through the proxy.
+    /// The URL of the same database through the proxy.
     ///
     /// # Panics
-    /// When the URL is not one.
+    /// When the URL cannot be parsed.
     #[must_use]
     pub fn url(&self, server: &str) -> String {
         let config: tokio_postgres::Config = server.parse().expect("a database's URL");
@@ -85,14 +86,14 @@ impl Proxy {
         format!("postgres://{user}@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// Holds all bytes back, without a word to either side; [`pass`](Self::pass) delivers them late.
+    /// Holds all bytes back and keeps connections open; [`pass`](Self::pass) delivers them late.
     pub fn go_silent(&self) {
         self.set(Mode::Silent);
     }
 
-    /// Closes all connections, and new ones as they come.
+    /// Closes all connections, and new ones as they arrive.
     pub fn cut(&self) {
-        // Both at once: what was held back must not slip through in between.
+        // Mode and connections change under one lock, so that bytes that were held back cannot pass in between.
         let open = {
             let mut state = self.shared.lock();
             state.mode = Mode::Cut;
@@ -104,7 +105,7 @@ impl Proxy {
         }
     }
 
-    /// Lets everything through.
+    /// Lets all bytes pass.
     pub fn pass(&self) {
         self.set(Mode::Pass);
     }
@@ -124,7 +125,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.cut();
-        // It waits for a connection; this is one.
+        // The acceptor waits for a connection: this one wakes it up.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -137,7 +138,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         if shared.lock().closed {
             return;
         }
-        // A connection that fails is one that its client must try again.
+        // If the server cannot be reached, the client sees its connection closed.
         if let Ok(client) = client {
             let _ = connect(client, shared);
         }
@@ -172,7 +173,7 @@ fn connect(client: TcpStream, shared: &Arc<Shared>) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies until either side is gone.
+/// Copies one direction until either side is closed.
 fn copy(mut from: TcpStream, mut to: TcpStream, number: u64, shared: &Shared) {
     let mut buffer = vec![0; 16 << 10];
     loop {
@@ -185,14 +186,14 @@ fn copy(mut from: TcpStream, mut to: TcpStream, number: u64, shared: &Shared) {
             _ => break,
         }
     }
-    // A silent network does not say either that the other side has gone.
+    // A silent network does not pass on the close either: wait until it may.
     shared.may_pass(number);
     shut(&from, &to);
     shared.lock().open.remove(&number);
 }
 
 fn shut(one: &TcpStream, other: &TcpStream) {
-    // Both fail only when they are closed already.
+    // Fails only when the socket is closed already.
     let _ = one.shutdown(Shutdown::Both);
     let _ = other.shutdown(Shutdown::Both);
 }

@@ -1,4 +1,4 @@
-//! One server: initdb, start, kill, restart, stop.
+//! One PostgreSQL server: initdb, start, pause, kill, restart, stop.
 
 use std::fs::File;
 use std::io;
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::binaries::{self, User};
+use crate::execute::execute;
 use crate::process::{children, is_gone, signal, wait_until};
-use crate::shared::execute;
 
 /// How long a start, a recovery or a stop may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Stops the server whose folder is `$1` and removes the folder, once our end of its standard input is closed. The
-/// process is checked against the folder, since its number may have been given to another since.
+/// Once our end of its standard input is closed, stops the server whose folder is `$1` and removes the folder. The
+/// process is checked against the folder, since its id may belong to another process by then.
 const WATCHDOG: &str = r#"
 read -r _
 pid=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null)
@@ -31,16 +31,16 @@ fi
 rm -rf "$1"
 "#;
 
-/// How a server is set up.
+/// Settings of a server.
 #[derive(Debug, Clone)]
 pub struct PgSettings {
-    /// Whether it makes commits durable. Off is faster, and right where no test looks at crashes of the machine.
+    /// Whether commits are durable. Off is faster, and enough for tests that do not crash the machine.
     pub fsync: bool,
     /// The size of its page cache, as `postgresql.conf` writes it.
     pub shared_buffers: String,
-    /// How many connections it takes.
+    /// The most connections that it accepts.
     pub max_connections: u32,
-    /// Further lines of `postgresql.conf`; the last one of a name counts.
+    /// Further settings of `postgresql.conf`; the last value of a name counts.
     pub extra: Vec<(String, String)>,
     /// Environment variables of its processes.
     pub environment: Vec<(String, String)>,
@@ -74,7 +74,7 @@ impl PgServer {
     /// Sets up a new server and starts it.
     ///
     /// # Errors
-    /// When there are no server programs, or they fail; the message says what to do, or ends with the server's log.
+    /// When the server programs are missing or fail; the message says what to do, or ends with the server's log.
     pub fn start(settings: PgSettings) -> io::Result<Self> {
         let mut server = Self::prepare()?;
         server.environment = settings.environment.clone();
@@ -83,7 +83,7 @@ impl PgServer {
         Ok(server)
     }
 
-    /// A folder for a server, and a watchdog over it.
+    /// Creates the folder for a server and starts its watchdog.
     pub(crate) fn prepare() -> io::Result<Self> {
         let programs = binaries::folder()?;
         let user = binaries::unprivileged()?;
@@ -91,14 +91,14 @@ impl PgServer {
         if let Some(user) = user {
             std::os::unix::fs::chown(&folder, Some(user.uid), Some(user.gid))?;
         }
-        // From here on the watchdog removes the folder, also when the rest of the start fails.
+        // From here on the watchdog removes the folder, even if the rest of the start fails.
         let watchdog = Some(start_watchdog(&folder)?);
         Ok(Self { programs, user, folder, port: 0, postmaster: None, watchdog, environment: Vec::new() })
     }
 
     /// Starts the server on a free port.
     pub(crate) fn launch_anywhere(&mut self) -> io::Result<()> {
-        // Between finding a free port and using it, somebody else may take it.
+        // Another process may take the port before the server listens on it.
         let mut attempts = 0;
         loop {
             self.port = free_port()?;
@@ -121,7 +121,7 @@ impl PgServer {
         self.port
     }
 
-    /// The folder of its unix socket; its data are in `data` below.
+    /// The folder of its unix socket; the data is in `data` below it.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -130,7 +130,7 @@ impl PgServer {
     /// One of the programs that came with the server, such as `pg_dump`; else the one in `PATH`.
     #[must_use]
     pub fn program(&self, name: &str) -> PathBuf {
-        // The server itself may only be linked to from where it was found.
+        // `postgres` may be a symlink whose target has the other programs beside it.
         let real = self.programs.join("postgres").canonicalize().ok();
         let real = real.as_deref().and_then(Path::parent).map(|folder| folder.join(name));
         let beside = [Some(self.programs.join(name)), real].into_iter().flatten().find(|path| path.is_file());
@@ -143,7 +143,7 @@ impl PgServer {
         self.postmaster.as_ref().map(Child::id)
     }
 
-    /// Makes a new database and answers its URL.
+    /// Creates a new database and returns its URL.
     ///
     /// # Panics
     /// When the server refuses.
@@ -155,11 +155,11 @@ impl PgServer {
     /// Kills the server and all its processes at once, as a crash would, and waits until they are gone.
     ///
     /// # Errors
-    /// When they do not go away.
+    /// When they do not end in time.
     pub fn kill(&mut self) -> io::Result<()> {
         let Some(mut postmaster) = self.postmaster.take() else { return Ok(()) };
         let pid = postmaster.id();
-        // Stopped first, so that it does not fork while its children are listed.
+        // Paused first, so that it does not fork while its children are listed.
         signal(pid, libc::SIGSTOP)?;
         let backends = children(pid)?;
         signal(pid, libc::SIGKILL)?;
@@ -170,7 +170,7 @@ impl PgServer {
         wait_until("the end of the server's processes", PATIENCE, || Ok(backends.iter().all(|pid| is_gone(*pid))))
     }
 
-    /// Stops all its processes without ending them: connections stay, nothing is answered.
+    /// Pauses all its processes: connections stay open, nothing is answered.
     ///
     /// # Errors
     /// When a process cannot be signalled.
@@ -178,7 +178,7 @@ impl PgServer {
         self.signal_all(libc::SIGSTOP)
     }
 
-    /// Lets its processes go on.
+    /// Resumes its paused processes.
     ///
     /// # Errors
     /// When a process cannot be signalled.
@@ -188,7 +188,7 @@ impl PgServer {
 
     fn signal_all(&self, number: i32) -> io::Result<()> {
         let Some(pid) = self.pid() else { return Ok(()) };
-        // The postmaster first: stopped, it does not fork while its children are listed.
+        // The postmaster first: while paused, it does not fork as its children are listed.
         signal(pid, number)?;
         children(pid)?.into_iter().try_for_each(|child| signal(child, number))
     }
@@ -202,7 +202,7 @@ impl PgServer {
         self.launch()
     }
 
-    /// Waits until a server answers again that may have ended by itself; one that is gone is started on its data.
+    /// Waits until the server answers. If it has ended by itself, it is started again on its data.
     ///
     /// # Errors
     /// When it does not come up.
@@ -287,8 +287,8 @@ impl PgServer {
         String::from_utf8_lossy(&log[start..]).trim().to_owned()
     }
 
-    /// One of PostgreSQL's programs, as the unprivileged user and in a process group of its own, so that a ^C in the
-    /// terminal is left to us.
+    /// One of PostgreSQL's programs, as the unprivileged user and in its own process group, so that Ctrl-C in the
+    /// terminal reaches only us.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.program(program));
         command.current_dir(&self.folder).stdin(Stdio::null()).process_group(0);
@@ -301,7 +301,7 @@ impl PgServer {
 
 impl Drop for PgServer {
     fn drop(&mut self) {
-        // One that is paused would not hear that it is to end.
+        // A paused process would not react to the signal.
         let _ = self.resume();
         if let Some(mut postmaster) = self.postmaster.take() {
             let _ = signal(postmaster.id(), libc::SIGQUIT);
@@ -336,13 +336,13 @@ fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// Makes a database with a name of its own on the server at `url` and answers the name.
+/// Creates a database with a unique name on the server at `url` and returns the name.
 ///
 /// # Panics
 /// When the server refuses.
 pub(crate) fn create_database_at(url: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    // Process ids come again; the time tells such processes apart.
+    // Process ids are reused; the time makes the name unique.
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
     let name = format!("t{}_{since:x}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     if let Err(error) = execute(url, &format!("CREATE DATABASE {name}")) {

@@ -1,10 +1,9 @@
-//! One server for a whole test run, and databases on it.
+//! The server that all tests of a run share, and databases on it.
 
 use std::io;
 use std::sync::OnceLock;
 
-use tokio_postgres::NoTls;
-
+use crate::execute::execute;
 use crate::server::{PgServer, PgSettings, create_database_at};
 
 /// The environment variable that names a server to use: the URL of a database on it whose user may create others.
@@ -15,7 +14,7 @@ pub const POSTGRES_VARIABLE: &str = "TIDEGATE_TEST_POSTGRES";
 pub enum Shared {
     /// Started by this process; it stops when the process ends.
     Own(PgServer),
-    /// Somebody else's, by the URL of a database on it.
+    /// Started elsewhere; the URL of a database on it.
     Given(String),
 }
 
@@ -29,7 +28,7 @@ impl Shared {
         }
     }
 
-    /// Makes a new database and answers its URL.
+    /// Creates a new database and returns its URL.
     ///
     /// # Panics
     /// When the server refuses.
@@ -42,10 +41,10 @@ impl Shared {
     }
 }
 
-/// The server for this process's tests: the one that `TIDEGATE_TEST_POSTGRES` names, else one of its own.
+/// The server for the tests of this process: the one that `TIDEGATE_TEST_POSTGRES` names, else one that it starts.
 ///
 /// # Panics
-/// When there is none to be had. A test that needs a server never passes without one.
+/// When no server can be started: a test that needs one must not pass without it.
 pub fn shared() -> &'static Shared {
     static SERVER: OnceLock<Shared> = OnceLock::new();
     SERVER.get_or_init(|| match std::env::var(POSTGRES_VARIABLE) {
@@ -58,16 +57,16 @@ pub fn shared() -> &'static Shared {
     })
 }
 
-/// A new, empty database on the shared server, by its URL.
+/// The URL of a new, empty database on the shared server.
 ///
 /// # Panics
-/// When there is no server to be had.
+/// When there is no server, or it refuses.
 #[must_use]
 pub fn fresh_database() -> String {
     shared().create_database()
 }
 
-/// Removes a database that [`fresh_database`] made, whoever is still connected to it.
+/// Removes a database that [`fresh_database`] created, even if connections to it are open.
 ///
 /// # Errors
 /// When the server refuses or is gone.
@@ -76,7 +75,7 @@ pub fn drop_database(url: &str) -> io::Result<()> {
     execute(&with_database(url, "postgres"), &format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
 }
 
-/// Where the database's name begins and ends in a URL.
+/// The position of the database's name in a URL.
 fn name_range(url: &str) -> std::ops::Range<usize> {
     let end = url.find('?').unwrap_or(url.len());
     let authority = url.find("://").map_or(0, |at| at + 3);
@@ -90,7 +89,7 @@ fn database_of(url: &str) -> &str {
     &url[name_range(url)]
 }
 
-/// The same server's URL for another database.
+/// The URL of another database on the same server.
 fn with_database(url: &str, database: &str) -> String {
     let range = name_range(url);
     let slash = if url[..range.start].ends_with('/') && range.start > url.find("://").map_or(0, |at| at + 3) {
@@ -99,23 +98,6 @@ fn with_database(url: &str, database: &str) -> String {
         "/"
     };
     format!("{}{slash}{database}{}", &url[..range.start], &url[range.end..])
-}
-
-/// Runs one statement on a connection of its own. It works inside and outside of an async runtime.
-pub(crate) fn execute(url: &str, statement: &str) -> io::Result<()> {
-    let run = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
-            let (client, connection) = tokio_postgres::connect(url, NoTls).await.map_err(io::Error::other)?;
-            let connection = tokio::spawn(connection);
-            let answer = client.batch_execute(statement).await;
-            drop(client);
-            let _ = connection.await;
-            answer.map_err(|error| io::Error::other(error.as_db_error().map_or(error.to_string(), ToString::to_string)))
-        })
-    };
-    std::thread::scope(|scope| scope.spawn(run).join())
-        .unwrap_or_else(|_| Err(io::Error::other("the connecting thread panicked")))
 }
 
 #[cfg(test)]

@@ -4,18 +4,19 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::time::Duration;
 
+use crate::execute::execute;
 use crate::process::wait_until;
 use crate::server::PgServer;
-use crate::shared::execute;
 
+/// How long a standby may take to follow, or to be promoted.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl PgServer {
-    /// Copies this server and starts the copy as its standby, which follows it through `port`: its own, or a proxy's.
-    /// Call it while nothing else is copied: the copy takes what is there now.
+    /// Copies this server as it is now and starts the copy as its standby, which follows it through `port`: its own, or
+    /// a proxy's. Make one copy at a time.
     ///
     /// # Errors
-    /// When it cannot be copied or does not come up; the message says why.
+    /// When it cannot be copied or does not start; the message says why.
     pub fn standby(&self, port: u16) -> io::Result<Self> {
         let mut standby = Self::prepare()?;
         let data = standby.folder().join("data");
@@ -29,17 +30,17 @@ impl PgServer {
             let said = String::from_utf8_lossy(&output.stderr);
             return Err(io::Error::other(format!("pg_basebackup failed: {}", said.trim())));
         }
-        // The last line of a name counts.
+        // The last value of a name counts.
         let mut settings = File::options().append(true).open(data.join("postgresql.auto.conf"))?;
         writeln!(settings, "unix_socket_directories = '{}'", standby.folder().display())?;
         standby.launch_anywhere()?;
         Ok(standby)
     }
 
-    /// Has every commit wait for the standby from now on, and waits until it keeps up.
+    /// Makes every commit wait for the standby from now on, and waits until the standby is synchronous.
     ///
     /// # Errors
-    /// When no standby follows.
+    /// When no standby becomes synchronous in time.
     pub fn replicate_synchronously(&self) -> io::Result<()> {
         let url = self.url("postgres");
         execute(&url, "ALTER SYSTEM SET synchronous_standby_names = '*'")?;
@@ -50,10 +51,10 @@ impl PgServer {
         wait_until("a synchronous standby", PATIENCE, || Ok(execute(&url, kept_up).is_ok()))
     }
 
-    /// Makes a standby the primary, and waits until it takes writes.
+    /// Makes this standby the primary, and waits until it accepts writes.
     ///
     /// # Errors
-    /// When it does not.
+    /// When it does not in time.
     pub fn promote(&self) -> io::Result<()> {
         let url = self.url("postgres");
         execute(&url, "SELECT pg_promote(true, 60)")?;

@@ -1,4 +1,4 @@
-//! A tour on the embedded database: publish, claim, finalise, fail, redrive, and how fast it goes.
+//! A tour of the embedded database: publish, claim, finalise, fail and redrive, with the rates it reaches.
 //!
 //! `cargo run --release --example demo` needs nothing installed; its data goes into `./tidegate-data`.
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::{Builder, EventQueue, Failure, NewEvent, RetryPolicy};
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const FOLDER: &str = "tidegate-data";
 const EVENTS: usize = 100_000;
@@ -23,7 +23,7 @@ const SINGLES: usize = 20_000;
 const CALLERS: usize = 64;
 
 #[tokio::main]
-async fn main() -> Outcome<()> {
+async fn main() -> Fallible<()> {
     let queue = open_fresh().await?;
     println!("Tidegate on SQLite, every commit on disk before it is acknowledged.\n");
 
@@ -31,26 +31,26 @@ async fn main() -> Outcome<()> {
     row("published, 1,000 per call", EVENTS, publish);
 
     let started = Instant::now();
-    let work = work_off(&queue).await?;
+    let work = consume_all(&queue).await?;
     row(&format!("claimed and finalised by {CONSUMERS} consumers"), work.completed, started.elapsed());
 
     let singles = publish_singly(&queue).await?;
     row(&format!("single publishes by {CALLERS} tasks"), SINGLES, singles);
     let started = Instant::now();
-    let again = work_off(&queue).await?;
-    row("worked off again", again.completed, started.elapsed());
+    let again = consume_all(&queue).await?;
+    row("claimed and finalised again", again.completed, started.elapsed());
 
     let (median, slow) = publish_to_claim(&queue).await?;
     println!("  {:<44} p50 {:.2} ms, p99 {:.2} ms", "publish to claim, a waiting consumer", ms(median), ms(slow));
 
     dead_letter(&queue, &work).await?;
-    say_where(&queue).await?;
+    print_census(&queue).await?;
     queue.close().await;
     Ok(())
 }
 
 /// Every run starts from an empty queue.
-async fn open_fresh() -> Outcome<EventQueue> {
+async fn open_fresh() -> Fallible<EventQueue> {
     let folder = Path::new(FOLDER);
     std::fs::create_dir_all(folder)?;
     for file in ["demo.db", "demo.db-wal", "demo.db-shm"] {
@@ -64,7 +64,7 @@ async fn open_fresh() -> Outcome<EventQueue> {
 }
 
 /// Mostly plain events, some delayed by a second, some in FIFO groups, and one that always fails.
-async fn publish_all(queue: &EventQueue) -> Outcome<Duration> {
+async fn publish_all(queue: &EventQueue) -> Fallible<Duration> {
     let started = Instant::now();
     let mut number = 0;
     while number < EVENTS {
@@ -96,8 +96,8 @@ struct Work {
     dead: usize,
 }
 
-/// Consumers that claim in batches until the queue is empty.
-async fn work_off(queue: &EventQueue) -> Outcome<Work> {
+/// Runs consumers that claim in batches until the queue is empty.
+async fn consume_all(queue: &EventQueue) -> Fallible<Work> {
     let counts = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0)]);
     let consumers =
         (0..CONSUMERS).map(|_| tokio::spawn(consume(queue.clone(), Arc::clone(&counts)))).collect::<Vec<_>>();
@@ -108,7 +108,7 @@ async fn work_off(queue: &EventQueue) -> Outcome<Work> {
     Ok(Work { completed, retried, dead })
 }
 
-async fn consume(queue: EventQueue, counts: Arc<[AtomicUsize; 3]>) -> Outcome<()> {
+async fn consume(queue: EventQueue, counts: Arc<[AtomicUsize; 3]>) -> Fallible<()> {
     loop {
         let events = queue.wait_many(BATCH, Duration::from_millis(100)).await?;
         if events.is_empty() && queue.depth().await?.total() == 0 {
@@ -131,7 +131,7 @@ async fn consume(queue: EventQueue, counts: Arc<[AtomicUsize; 3]>) -> Outcome<()
 }
 
 /// Many tasks that each publish one event at a time: their calls share transactions.
-async fn publish_singly(queue: &EventQueue) -> Outcome<Duration> {
+async fn publish_singly(queue: &EventQueue) -> Fallible<Duration> {
     let started = Instant::now();
     let callers = (0..CALLERS).map(|caller| {
         let queue = queue.clone();
@@ -148,8 +148,8 @@ async fn publish_singly(queue: &EventQueue) -> Outcome<Duration> {
     Ok(started.elapsed())
 }
 
-/// One event at a time to a consumer that waits: the median and the slowest hundredth.
-async fn publish_to_claim(queue: &EventQueue) -> Outcome<(Duration, Duration)> {
+/// Publishes one event at a time to a waiting consumer. Returns the median and the 99th percentile.
+async fn publish_to_claim(queue: &EventQueue) -> Fallible<(Duration, Duration)> {
     let mut times = Vec::new();
     for number in 0..500 {
         let consumer = queue.clone();
@@ -165,22 +165,22 @@ async fn publish_to_claim(queue: &EventQueue) -> Outcome<(Duration, Duration)> {
     Ok((times[times.len() / 2], times[times.len() * 99 / 100]))
 }
 
-/// The event that always failed is not lost: it can be looked at and started over.
-async fn dead_letter(queue: &EventQueue, work: &Work) -> Outcome<()> {
+/// The event that always failed is not lost: it can be inspected and redriven.
+async fn dead_letter(queue: &EventQueue, work: &Work) -> Fallible<()> {
     println!();
     println!("One event was made to fail: {} retries, then {} dead letter:", work.retried, work.dead);
     for dead in queue.dead_letters(None, 10).await? {
         let errors = dead.error.unwrap_or_default();
         println!("  entry {} ({}) after {} attempts: {errors}", dead.id, dead.fact.event_type, dead.attempts);
         let generation = queue.redrive(dead.id).await?;
-        let again = queue.next(Duration::from_secs(10)).await?.ok_or("the redriven entry did not come")?;
+        let again = queue.next(Duration::from_secs(10)).await?.ok_or("the redriven entry was not claimed")?;
         println!("  redriven as generation {generation}, claimed again, and completed this time");
         again.complete().await?;
     }
     Ok(())
 }
 
-async fn say_where(queue: &EventQueue) -> Outcome<()> {
+async fn print_census(queue: &EventQueue) -> Fallible<()> {
     let census = queue.store().census().await?;
     println!();
     println!("{} events, {} waiting, {} leased, {} ended.", census.events, census.waiting, census.leased, census.ended);

@@ -28,7 +28,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Pays ten times 5 cents with a failure in the middle, and answers the balance.
+/// Pays 5 cents ten times, where the first attempt fails after its writes, and returns the balance.
 pub(crate) async fn run(address: &str) -> Result<i64> {
     let queue = EventQueue::open(address).await?;
     queue

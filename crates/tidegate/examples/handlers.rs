@@ -27,7 +27,7 @@ fn note(diary: &Diary, line: String) {
     }
 }
 
-/// A handler as a type of its own; the recommended way.
+/// A handler as a type of its own, which is the recommended way.
 struct SendMail(Diary);
 
 impl EventHandler for SendMail {
@@ -50,7 +50,7 @@ async fn main() -> Result<()> {
     run(&std::env::args().nth(1).unwrap_or(default)).await.map(drop)
 }
 
-/// Publishes one order, works until it is done, and answers what happened.
+/// Publishes one order, runs the manager until it is billed, and returns what happened.
 pub(crate) async fn run(address: &str) -> Result<Vec<String>> {
     let queue = EventQueue::open(address).await?;
     let diary = Diary::default();
@@ -58,7 +58,7 @@ pub(crate) async fn run(address: &str) -> Result<Vec<String>> {
     let (done, mut finished) = tokio::sync::mpsc::channel(1);
     let manager = EventManager::builder(&queue)
         .register(SendMail(Arc::clone(&diary)))
-        // A closure does for small handlers; its id must be unique.
+        // A closure is enough for a small handler; its id must be unique.
         .on("bill", move |order: Delivered<OrderCreated>| {
             let (diary, done) = (Arc::clone(&billed), done.clone());
             async move {
@@ -67,7 +67,7 @@ pub(crate) async fn run(address: &str) -> Result<Vec<String>> {
                     return Handled::transient("the bank is closed");
                 }
                 note(&diary, format!("order {} is billed on attempt {}", order.id, order.attempts()));
-                let _ = done.send(()).await; // nobody waiting any more is fine
+                let _ = done.send(()).await; // it is fine if nothing waits any more
                 Handled::Success
             }
         })

@@ -13,7 +13,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Places three orders, one of which is taken back, and answers what consumers got to see.
+/// Places four orders, one of which is rolled back, and returns the payloads that were delivered.
 pub(crate) async fn run(address: &str) -> Result<Vec<String>> {
     let queue = EventQueue::open(address).await?;
     if address.starts_with("postgres") {
@@ -43,7 +43,7 @@ async fn place_orders_on_sqlite(queue: &EventQueue, file: &str) -> Result<()> {
             tx.rollback()?; // neither the row nor the event was ever there
         } else {
             tx.commit()?;
-            receipt.wake(); // consumers look at once
+            receipt.wake(); // waiting consumers claim at once
         }
     }
     // Other languages do the same with plain SQL.

@@ -47,8 +47,8 @@ async fn totals(queue: &EventQueue, version: i32) -> Result<Projection<Documents
         .await
 }
 
-/// What a handler would do: takes everything off the queue, so that it stands in the log.
-async fn work_off(queue: &EventQueue) -> Result<()> {
+/// Completes all events, as handlers would: projections read ended entries.
+async fn complete_all(queue: &EventQueue) -> Result<()> {
     loop {
         let events = queue.poll_many(100).await?;
         if events.is_empty() {
@@ -79,7 +79,7 @@ async fn main() -> Result<()> {
     run(&std::env::args().nth(1).unwrap_or(own)).await.map(drop)
 }
 
-/// Builds both versions, and answers what the second one says of a customer.
+/// Builds both versions, and returns the second one's document of a customer.
 pub(crate) async fn run(address: &str) -> Result<Option<Total>> {
     let queue = EventQueue::open(address).await?;
 
@@ -101,7 +101,7 @@ pub(crate) async fn run(address: &str) -> Result<Option<Total>> {
         let customer = ["ann", "bob", "carl"][(n % 3) as usize].to_owned();
         last = Some(publish(&queue, "order.placed", &OrderPlaced { customer, amount: n }).await?);
         if n % 250 == 0 {
-            work_off(&queue).await?;
+            complete_all(&queue).await?;
         }
     }
     if let Some(last) = last {
@@ -117,7 +117,7 @@ pub(crate) async fn run(address: &str) -> Result<Option<Total>> {
     println!("version 2 is {:?}; reads are still answered by version 1:", second.status().await?.state);
     show(&second).await?;
     publish(&queue, "customer.gone", &"carl").await?;
-    work_off(&queue).await?;
+    complete_all(&queue).await?;
     second.catch_up().await?;
     println!("version 2 is {:?}, with {} events:", second.status().await?.state, second.status().await?.events);
     show(&second).await?;

@@ -15,7 +15,7 @@ async fn main() -> Result<(), AnyError> {
     run(&address).await.map(drop)
 }
 
-/// Waits for three ticks and answers their moments.
+/// Waits for three ticks and returns their times.
 pub(crate) async fn run(address: &str) -> Result<Vec<Timestamp>, AnyError> {
     let queue = EventQueue::builder().queue("example-schedule")?.open(address).await?;
 

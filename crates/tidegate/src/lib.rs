@@ -18,91 +18,89 @@
 //! }
 //! ```
 //!
-//! [`EventQueue`] turns concurrent single calls into batches (see [`coalescer`]), leases into values ([`QueuedEvent`]),
-//! and hints into wake-ups. It knows no SQL: that is the store's.
+//! [`EventQueue`] turns concurrent single calls into batches (see [`batcher`]), represents leases as values
+//! ([`QueuedEvent`]) and wakes waiting consumers. SQL lives in the store, never here.
 //!
-//! [`EventManager`] works a queue off with handlers; [`EventManager::builder`] shows how.
+//! [`EventManager`] claims events from a queue and runs handlers for them; see [`EventManager::builder`].
 //!
 //! # Delivery
 //!
-//! At least once. A claimed entry is ours until its lease runs out; whoever is late is told so
-//! ([`ErrorKind::Fenced`]) and changes nothing. Effects in the same database happen exactly once with
+//! At least once. A claimed entry belongs to its holder until the lease ends; a holder that is late gets
+//! [`ErrorKind::Fenced`] and changes nothing. Effects in the same database happen exactly once with
 //! [`EventQueue::finalize_in`].
 //!
 //! # Metrics
 //!
-//! Through the `metrics` facade; install a recorder before a queue is opened. The first 1,000 queues
-//! ([`Options::queue_labels`]) have a label of their own, all others are summed as `_other`.
+//! Metrics go through the `metrics` facade; install a recorder before opening a queue. The first 1,000 queues
+//! ([`Options::queue_labels`]) have a label of their own, all others are summed as `_other`. The label `lane` is the
+//! name of a [`batcher`].
 //!
 //! | name | kind | labels | what |
 //! |---|---|---|---|
 //! | `tidegate_published_total` | counter | | events published by this process |
 //! | `tidegate_claimed_total` | counter | | entries claimed |
 //! | `tidegate_finalized_total` | counter | `queue`, `end` | entries ended by this process, however they ended |
-//! | `tidegate_retried_total` | counter | | attempts that failed and are tried again |
-//! | `tidegate_released_total` | counter | | leases given back without a verdict |
-//! | `tidegate_leases_lost_total` | counter | | verdicts that came too late |
-//! | `tidegate_groups_mended_total` | counter | | groups that had lost their head (rows removed by hand) and go on |
+//! | `tidegate_retried_total` | counter | | entries requeued for a retry |
+//! | `tidegate_released_total` | counter | | leases given back without counting the attempt |
+//! | `tidegate_leases_lost_total` | counter | | calls that were fenced because their lease was no longer held |
+//! | `tidegate_groups_mended_total` | counter | | groups whose head was deleted manually and that have a new one |
 //! | `tidegate_batch_size` | histogram | `lane` | items per transaction |
 //! | `tidegate_flush_seconds` | histogram | `lane` | time per transaction |
 //! | `tidegate_publish_to_claim_seconds` | histogram | | from publish to claim, in database time |
 //! | `tidegate_claim_to_finish_seconds` | histogram | | from claim to end, by handlers and pull workers |
 //! | `tidegate_depth` | gauge | `queue`, `state` | entries that are ready, delayed, parked, leased |
-//! | `tidegate_handled_total` | counter | `handler`, `result` | handlers' answers |
+//! | `tidegate_handled_total` | counter | `handler`, `result` | handler calls, by result |
 //! | `tidegate_handler_seconds` | histogram | `handler` | how long handlers took |
-//! | `tidegate_projection_events_total` | counter | `projection` | events taken in by this process |
-//! | `tidegate_projection_failures_total` | counter | `projection` | events that failed, each time |
+//! | `tidegate_projection_events_total` | counter | `projection` | events applied by this process |
+//! | `tidegate_projection_failures_total` | counter | `projection` | failures of events, every retry included |
 //! | `tidegate_projection_lag_events` | gauge | `projection` | rows of the log not read yet, up to 10,000 |
 //! | `tidegate_projection_lag_seconds` | gauge | `projection` | age of the oldest of them |
 //! | `tidegate_sqlite_wal_bytes` | gauge | | length of SQLite's write-ahead log |
-//! | `tidegate_oldest_age_seconds` | gauge | `queue` | for how long the first claimable entry could have been claimed; 0 when there is none |
+//! | `tidegate_oldest_age_seconds` | gauge | `queue` | how long the first claimable entry has waited; 0 without one |
 
-mod admin;
+mod background;
+mod backoff;
+mod batch;
 mod bus;
-pub mod coalescer;
-mod consumer;
-mod db_tx;
-mod delivery;
 mod error;
-mod keeper;
-mod lease;
 mod manager;
 mod metrics;
 mod moments;
 mod options;
-mod probe;
 pub mod projection;
 mod queue;
-mod receipt;
-mod release;
-mod schedule;
-mod shared;
-mod sql_value;
 #[cfg(feature = "sqlite")]
 pub mod testing;
 mod trace;
-mod transaction;
-mod upkeep;
-mod wake;
-mod work;
 
-pub use admin::DeadLetterFilter;
+pub use batch::batcher;
 pub use bus::{ABANDONED_AFTER, BusWorker, EventBus, RouteError, Router};
-pub use consumer::Consumer;
-pub use db_tx::{DbTx, SqlValue};
-pub use delivery::{Failure, QueuedEvent};
 pub use error::{Error, ErrorKind, Result};
 pub use manager::{
     Delivered, Event, EventHandler, EventManager, Invocation, ManagerBuilder, ManagerHealth, ManagerOptions, Middleware,
 };
-pub use options::{Builder, Limits, Options};
+pub use options::{Limits, Options};
 pub use projection::{EventLogProjectionBuilder, LoggedEvent, Projection};
 pub use queue::EventQueue;
-pub use receipt::Receipt;
-pub use schedule::{Schedule, Scheduler, Schedules};
+pub use queue::consumer::Consumer;
+pub use queue::dead_letters::DeadLetterFilter;
+pub use queue::delivery::{Failure, QueuedEvent};
+pub use queue::health::Health;
+pub use queue::opening::Builder;
+pub use queue::scheduler::Scheduler;
+pub use queue::schedules::{Schedule, Schedules};
+pub use queue::serving::{
+    ApiKeys, AuditPart, DocumentsPage, Explained, ProjectionPage, PullClaim, QueueStatus, WakeHints,
+};
+pub use queue::transactions::caller::CallerTx;
+pub use queue::transactions::db_tx::DbTx;
+pub use queue::transactions::receipt::Receipt;
+pub use queue::transactions::sql_value::SqlValue;
+#[cfg(feature = "sqlite")]
+pub use queue::transactions::writer::Tx;
 pub use tidegate_core::{
-    Action, Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, Handled, IdSpace, Idempotency,
-    LeaseToken, NewEvent, Outcome, PayloadLimit, QueueConfig, QueueName, QueueSettings, QueueState, RetryPolicy,
+    Action, AttemptOutcome, Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, Handled, IdSpace,
+    Idempotency, LeaseToken, NewEvent, PayloadLimit, QueueConfig, QueueName, QueueSettings, QueueState, RetryPolicy,
     Status, Timestamp, TraceContext, Tsid, Why,
 };
 pub use tidegate_core::{Cron, MissedTicks};
@@ -110,17 +108,13 @@ pub use tidegate_core::{Cron, MissedTicks};
 pub use tidegate_store::postgres;
 pub use tidegate_store::{
     AuditRow, Backend, Claimed, Clock, EntryPhase, EntrySummary, EntryView, Fact, Finalize, Finalized, Heartbeat,
-    HeartbeatLease, Held, Holder, KeyStore, KeyView, ListQuery, ManualClock, NewKey, Page, PublishOutcome, Published,
-    QueueChange, Report, Reported, Requeue, RequeueAt, Retained, Retention, SettingsChange, Store, StoreOptions,
-    Verdict, WorkerView,
+    HeartbeatLease, Held, Holder, KeyView, ListQuery, ManualClock, NewKey, Page, PublishOutcome, Published,
+    QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt, Retained, Retention, SCHEMA_VERSION,
+    SettingsChange, Store, StoreOptions, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
 };
 pub use tidegate_store::{ScheduleSpec, ScheduleView};
-pub use transaction::CallerTx;
-#[cfg(feature = "sqlite")]
-pub use transaction::Tx;
-pub use upkeep::Health;
 
-/// The README's program compiles.
+/// Compiles the program in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 #[derive(Debug)]

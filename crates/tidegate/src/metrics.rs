@@ -1,7 +1,7 @@
 //! The library's own metrics, through the `metrics` facade. The names are listed in the crate's documentation.
 //!
-//! Handles are made once, when a queue is opened, so that the hot path pays one branch when nobody records. A recorder
-//! must therefore be installed before the queue is opened.
+//! Handles are created once, when a queue is opened, so that the hot path pays one branch when no recorder is
+//! installed. A recorder must therefore be installed before the queue is opened.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use tidegate_store::{ErrorKind, Result};
 pub(crate) struct Meters {
     pub(crate) published: Counter,
     pub(crate) claimed: Counter,
-    /// Ends by queue; the queues beyond the allowed number share the last.
+    /// Counters of ends by queue.
     queues: Mutex<QueueLabels>,
     pub(crate) retried: Counter,
     pub(crate) released: Counter,
@@ -30,7 +30,7 @@ impl std::fmt::Debug for Meters {
 }
 
 impl Meters {
-    /// At most so many queues get a label of their own.
+    /// At most `labels` queues get a label of their own.
     pub(crate) fn new(labels: usize) -> Self {
         Self {
             published: counter!("tidegate_published_total"),
@@ -51,7 +51,7 @@ impl Meters {
         }
     }
 
-    /// Shows what queues hold. Those without a label of their own are summed.
+    /// Sets the depth gauges. Queues without a label of their own are summed.
     pub(crate) fn show_depths(&self, depths: &[(QueueName, Depth)]) {
         let mut others = None;
         for (queue, depth) in depths {
@@ -70,7 +70,8 @@ impl Meters {
         }
     }
 
-    /// Shows how long the first claimable entries of queues have been waiting: the longest of those without a label.
+    /// Sets the gauges of how long the first claimable entry of each queue has been waiting. Queues without a label of
+    /// their own show the longest of theirs.
     pub(crate) fn show_oldest(&self, ages: &[(QueueName, f64)]) {
         let mut others: Option<f64> = None;
         for (queue, seconds) in ages {
@@ -89,7 +90,7 @@ impl Meters {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).has_label(queue)
     }
 
-    /// Counts the answers that say a lease was no longer held.
+    /// Counts the answers that were fenced.
     pub(crate) fn lost_leases<T>(&self, answers: &[Result<T>]) {
         let fenced = |answer: &&Result<T>| answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Fenced);
         let lost = answers.iter().filter(fenced).count();
@@ -99,7 +100,7 @@ impl Meters {
     }
 }
 
-/// The label of all queues that have none of their own.
+/// The label shared by all queues that have none of their own.
 const OTHER: &str = "_other";
 
 type Ends = [Counter; End::ALL.len()];
@@ -108,7 +109,7 @@ fn ends_of(queue: &str) -> Ends {
     End::ALL.map(|end| counter!("tidegate_finalized_total", "queue" => queue.to_owned(), "end" => end.as_str()))
 }
 
-/// Which queues have a label: the first that were seen.
+/// Labels are given to queues in the order in which they are first seen, up to `most`; the rest use `others`.
 struct QueueLabels {
     most: usize,
     ends: HashMap<QueueName, Ends>,
@@ -120,11 +121,11 @@ impl QueueLabels {
         if self.ends.contains_key(queue) {
             return true;
         }
-        let has_room = self.ends.len() < self.most;
-        if has_room {
+        let below_limit = self.ends.len() < self.most;
+        if below_limit {
             self.ends.insert(queue.clone(), ends_of(&queue.to_string()));
         }
-        has_room
+        below_limit
     }
 
     fn ends(&mut self, queue: &QueueName) -> &Ends {

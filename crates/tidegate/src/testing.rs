@@ -1,8 +1,8 @@
-//! A kit for testing code that publishes and handles events.
+//! Support for testing code that publishes and handles events.
 //!
-//! [`TestQueue`] is a real queue on the real SQLite store, in memory: nothing is on disk, each test has its own, and it
-//! is gone when it is dropped. Time stands still until the test moves it. Owns no behaviour of the queue: what holds here
-//! holds in production, except that nothing is durable.
+//! [`TestQueue`] is a real queue on the real SQLite store, in memory: nothing is written to disk, each test has its
+//! own, and it is gone when it is dropped. Time advances only when the test moves it. Apart from time and durability it
+//! behaves as in production.
 //!
 //! ```
 //! use std::time::Duration;
@@ -51,17 +51,17 @@ use serde::de::DeserializeOwned;
 use tidegate_core::{EntryId, IdSpace, Timestamp};
 use tidegate_store::{Clock, EntryView, ManualClock};
 
-use crate::options::Builder;
 use crate::queue::EventQueue;
+use crate::queue::opening::Builder;
 
 /// 2030-01-01T00:00:00Z, where every test's clock starts.
 const START: i64 = 1_893_456_000;
-/// Entries that are read at once.
+/// Entries read at once.
 const PAGE: i64 = 500;
-/// Pages without any entry after which there are no more.
+/// After this many pages without any entry the scan stops.
 const MAX_EMPTY_PAGES: usize = 20;
 
-/// A queue in memory with a clock that the test moves. It reads like an [`EventQueue`].
+/// A queue in memory with a clock that the test moves. Dereferences to [`EventQueue`].
 #[derive(Debug)]
 pub struct TestQueue {
     queue: EventQueue,
@@ -82,12 +82,12 @@ impl TestQueue {
     /// A new, empty queue with default settings, at 2030-01-01T00:00:00Z.
     ///
     /// # Panics
-    /// When no thread can be started for it.
+    /// When the queue cannot be opened.
     pub async fn new() -> Self {
         Self::with(|builder| builder).await
     }
 
-    /// The same with other settings. The clock is the kit's own.
+    /// A new, empty queue with other settings. The clock cannot be changed.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -99,7 +99,7 @@ impl TestQueue {
     /// ```
     ///
     /// # Panics
-    /// When a setting does not fit.
+    /// When a setting is not valid.
     pub async fn with(change: impl FnOnce(Builder) -> Builder) -> Self {
         let clock = ManualClock::at(Timestamp::from_second(START).unwrap_or_default());
         let mut ids = IdSpace::default();
@@ -111,31 +111,31 @@ impl TestQueue {
         }
     }
 
-    /// The queue, for code under test that wants its own handle.
+    /// A handle of the queue for the code under test.
     #[must_use]
     pub fn handle(&self) -> EventQueue {
         self.queue.clone()
     }
 
-    /// The clock that decides due moments and leases. Clones are the same clock.
+    /// The clock of the queue, which decides due moments and leases. Clones are the same clock.
     #[must_use]
     pub fn clock(&self) -> ManualClock {
         self.clock.clone()
     }
 
-    /// What the clock says.
+    /// The time of the test's clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// Moves the clock on, and has everybody who waits look again.
+    /// Moves the clock forward and wakes all waiters.
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
-        self.queue.shared().bells.ring_all();
+        self.queue.shared().wake_ups.wake_all();
     }
 
-    /// A connection of the application's own to the same database, for its tables and for
+    /// A new connection to the same database, for the application's tables and for
     /// [`publish_in`](EventQueue::publish_in).
     ///
     /// ```
@@ -155,7 +155,7 @@ impl TestQueue {
     /// ```
     ///
     /// # Errors
-    /// When the queue was closed, or SQLite refuses.
+    /// When the queue was closed, or any other error of SQLite.
     pub fn connect(&self) -> rusqlite::Result<rusqlite::Connection> {
         let flags = rusqlite::OpenFlags::default();
         let connection = rusqlite::Connection::open_with_flags(&self.path, flags)?;
@@ -163,7 +163,7 @@ impl TestQueue {
         Ok(connection)
     }
 
-    /// Everything that was published, in order, with what became of it, whatever queue it went into.
+    /// All entries of all queues, live and ended, by number.
     ///
     /// # Panics
     /// When the queue was closed.
@@ -171,7 +171,7 @@ impl TestQueue {
         let store = self.queue.store();
         let count = match store.census().await {
             Ok(census) => census.events,
-            Err(error) => panic!("what was published cannot be read: {error}"),
+            Err(error) => panic!("published entries cannot be read: {error}"),
         };
         let mut all = Vec::new();
         let mut next = self.ids.offset;
@@ -181,7 +181,7 @@ impl TestQueue {
             let page = (0..PAGE).filter_map(|step| EntryId::new(next + step * self.ids.step).ok());
             match store.entries(page.collect()).await {
                 Ok(views) => all.extend(views.into_iter().flatten()),
-                Err(error) => panic!("what was published cannot be read: {error}"),
+                Err(error) => panic!("published entries cannot be read: {error}"),
             }
             empty_pages = if all.len() == before { empty_pages + 1 } else { 0 };
             next += PAGE * self.ids.step;
@@ -189,10 +189,10 @@ impl TestQueue {
         all
     }
 
-    /// The payloads of all events of a type, in order.
+    /// Returns the payloads of all events of a type, in order.
     ///
     /// # Panics
-    /// When there is none, or one cannot be read as a `T`; the message says what was published instead.
+    /// When there is none, or a payload cannot be deserialized as `T`; the message shows what was published instead.
     pub async fn assert_published<T: DeserializeOwned>(&self, event_type: &str) -> Vec<T> {
         let published = self.published().await;
         let payloads = published.iter().filter(|view| view.fact.event_type == event_type).map(|view| {
@@ -211,10 +211,10 @@ impl TestQueue {
         payloads
     }
 
-    /// Makes sure that nothing of a type was published.
+    /// Asserts that no event of a type was published.
     ///
     /// # Panics
-    /// When something was; the message shows it.
+    /// When one was; the message shows the payloads.
     pub async fn assert_not_published(&self, event_type: &str) {
         let published = self.published().await;
         let payloads: Vec<_> = published
@@ -226,7 +226,7 @@ impl TestQueue {
     }
 }
 
-/// What there is, by type.
+/// The number of entries by event type, as text.
 fn summary(published: &[EntryView]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for view in published {

@@ -1,8 +1,8 @@
-//! Spans of what happens to an event, as parts of its publisher's trace. An event that carries no trace has none: it pays for
-//! nothing.
+//! Spans for publish, claim, handler and report, as parts of the publisher's trace. An event without trace context gets
+//! no span and costs nothing.
 //!
-//! Each span has `trace_id`, `parent_id` and a `span_id` of its own as fields, so that whoever exports spans can put them
-//! together across processes.
+//! Each span has the fields `trace_id`, `parent_id` and its own `span_id`, so that an exporter can join spans of
+//! several processes.
 
 use tidegate_core::{EntryId, NewEvent, TraceContext};
 use tidegate_store::{Claimed, Reported};
@@ -12,14 +12,14 @@ fn fresh_id() -> u64 {
     rand::random::<u64>().max(1)
 }
 
-/// While an event is published.
+/// A span that covers the publish of an event.
 pub(crate) fn publish(event: &NewEvent) -> Span {
     let Some(trace) = TraceContext::of_attributes(event.attributes.as_deref()) else { return Span::none() };
     tracing::info_span!("publish", trace_id = trace.trace_id, parent_id = trace.parent_id,
         span_id = format!("{:016x}", fresh_id()), queue = %event.queue, event_type = event.event_type)
 }
 
-/// The moment of a claim.
+/// Emits the span of a claim.
 pub(crate) fn claimed(entry: &Claimed, worker: &str) {
     let Some(trace) = TraceContext::of_attributes(entry.fact.attributes.as_deref()) else { return };
     tracing::info_span!("claim", trace_id = trace.trace_id, parent_id = trace.parent_id,
@@ -28,7 +28,7 @@ pub(crate) fn claimed(entry: &Claimed, worker: &str) {
     .in_scope(|| tracing::debug!("claimed"));
 }
 
-/// While a handler works.
+/// A span that covers one call of a handler.
 pub(crate) fn handler(entry: &Claimed, handler: &str) -> Span {
     let Some(trace) = TraceContext::of_attributes(entry.fact.attributes.as_deref()) else { return Span::none() };
     tracing::info_span!("handler", trace_id = trace.trace_id, parent_id = trace.parent_id,
@@ -36,7 +36,7 @@ pub(crate) fn handler(entry: &Claimed, handler: &str) -> Span {
         attempt = entry.attempts, handler)
 }
 
-/// The moment of a pull worker's report.
+/// Emits the span of a pull worker's report.
 pub(crate) fn reported(id: EntryId, reported: &Reported) {
     let Some(trace) = TraceContext::of_attributes(reported.attributes.as_deref()) else { return };
     tracing::info_span!("report", trace_id = trace.trace_id, parent_id = trace.parent_id,

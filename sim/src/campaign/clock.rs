@@ -1,5 +1,6 @@
-//! Clocks that are set back and forward. On SQLite time goes on for the process. A Postgres server whose clock is set
-//! back holds back what was due by then until its clock is there again, while leases move with it; nothing is lost either way.
+//! Clocks that are set back and forward. On SQLite, time never goes back for the process. When the clock of a Postgres
+//! server is set back, entries that are due later than the new time wait until it gets there, while leases move with
+//! it. Nothing is lost on either database.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,27 +11,27 @@ use tempfile::TempDir;
 use tidegate_testing::{PgServer, PgSettings};
 
 use crate::checker::Rules;
-use crate::scenario::{Arena, Faults, Settings, Verdict, drive};
+use crate::scenario::{Arena, Faults, ScenarioResult, Settings, drive};
 use crate::supervisor::Fleet;
 use crate::workload::{Failure, Job};
 
 const HOUR: i64 = 3_600;
 const FILE: &str = "libfaketimeMT.so.1";
 
-pub(crate) fn run(settings: Settings) -> Verdict {
+pub(crate) fn run(settings: Settings) -> ScenarioResult {
     let clock = Clock::new()?;
     let arena = Arena::sqlite(settings)?;
-    let verdict = on_sqlite(&arena, &clock, settings);
-    let sqlite = arena.conclude(verdict)?;
+    let result = on_sqlite(&arena, &clock, settings);
+    let sqlite = arena.conclude(result)?;
     let clock = Clock::new()?;
     let environment = clock.environment();
     let server = PgServer::start(PgSettings { fsync: true, environment, ..PgSettings::default() })?;
     let arena = Arena::postgres(&server, settings)?;
-    let verdict = on_postgres(&arena, &clock, settings);
-    Ok(format!("SQLite: {sqlite}; Postgres: {}", arena.conclude(verdict)?))
+    let result = on_postgres(&arena, &clock, settings);
+    Ok(format!("SQLite: {sqlite}; Postgres: {}", arena.conclude(result)?))
 }
 
-/// A clock that processes share, and that is so many seconds ahead of the machine's. Monotonic time is left alone.
+/// A wall clock for processes under test, with an offset to the machine's (libfaketime). Monotonic time is not changed.
 #[derive(Debug)]
 struct Clock {
     folder: TempDir,
@@ -51,7 +52,7 @@ impl Clock {
         self.folder.path().join("offset")
     }
 
-    /// Exchanged as a whole: nobody reads half of it.
+    /// Sets the offset in seconds. The file is replaced by a rename, so that it is never read half-written.
     fn set(&self, seconds: i64) -> Result<(), Failure> {
         let new = self.folder.path().join("next");
         std::fs::write(&new, format!("{seconds:+}\n"))?;
@@ -69,7 +70,7 @@ impl Clock {
     }
 }
 
-/// Where Debian and others put libfaketime.
+/// Finds libfaketime where Debian and other distributions install it.
 fn library() -> Result<PathBuf, Failure> {
     let machine = format!("/usr/lib/{}-linux-gnu/faketime", std::env::consts::ARCH);
     let folders = [machine.as_str(), "/usr/lib/faketime", "/usr/lib64/faketime", "/usr/local/lib/faketime"];
@@ -77,6 +78,7 @@ fn library() -> Result<PathBuf, Failure> {
     found.ok_or_else(|| format!("no {FILE} in {folders:?}: run scripts/test, which installs it").into())
 }
 
+/// Sets the clock by up to two hours back or forward, and lets that last for a moment.
 fn step(clock: &Clock, rng: &mut StdRng) -> Result<(), Failure> {
     let most = 2 * HOUR;
     clock.set(rng.random_range(-most..most))?;
@@ -84,8 +86,8 @@ fn step(clock: &Clock, rng: &mut StdRng) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The process's own clock is the database's. It ends behind where it was, and all is worked off all the same.
-fn on_sqlite(arena: &Arena, clock: &Clock, settings: Settings) -> Verdict {
+/// The process's clock is that of the database. The last step sets it back by three hours; everything must be drained.
+fn on_sqlite(arena: &Arena, clock: &Clock, settings: Settings) -> ScenarioResult {
     let events = settings.events.unwrap_or(10_000);
     let steps = settings.kills.unwrap_or(20);
     let job = Job { census_ms: Some(50), environment: clock.environment(), ..arena.job("w0", events) };
@@ -99,13 +101,13 @@ fn on_sqlite(arena: &Arena, clock: &Clock, settings: Settings) -> Verdict {
         left -= 1;
         step(clock, rng)
     })?;
-    let report = arena.judge(Rules { drained: true, timeless: true })?;
+    let report = arena.check(Rules { drained: true, timeless: true })?;
     Ok(format!("{steps} steps of the clock, the last one back: {}", report.counts))
 }
 
-/// The server's clock moves, the clients' does not. What was due by a clock that was ahead waits until the clock is there
-/// again, so in the end it is.
-fn on_postgres(arena: &Arena, clock: &Clock, settings: Settings) -> Verdict {
+/// The clock of the server is set, that of the clients is not. Entries that became due by a clock that was ahead wait
+/// until it gets there again, so the last step sets it forward by three hours.
+fn on_postgres(arena: &Arena, clock: &Clock, settings: Settings) -> ScenarioResult {
     let processes = settings.processes.unwrap_or(2).max(1);
     let events = settings.events.unwrap_or(5_000);
     let steps = settings.kills.unwrap_or(20);
@@ -120,6 +122,6 @@ fn on_postgres(arena: &Arena, clock: &Clock, settings: Settings) -> Verdict {
         left -= 1;
         clock.set(if left == 0 { 3 * HOUR } else { 0 })
     })?;
-    let report = arena.judge(Rules { drained: true, timeless: true })?;
+    let report = arena.check(Rules { drained: true, timeless: true })?;
     Ok(format!("{steps} steps of the clock back and forward: {}", report.counts))
 }

@@ -1,5 +1,5 @@
-//! The disk is full for a while, or fails to sync: nothing acknowledged is missing, and what may or may not have
-//! happened is called so.
+//! The disk is full for a while, or syncs fail: nothing acknowledged is missing, and operations that may have happened
+//! are answered as indeterminate.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -11,30 +11,31 @@ use tempfile::TempDir;
 use tidegate_testing::{PgServer, PgSettings};
 
 use crate::checker::Rules;
-use crate::history::{self, Answer, Outcome};
-use crate::scenario::{Arena, Faults, Settings, Verdict, drive};
+use crate::history::{self, Answer, OpOutcome};
+use crate::scenario::{Arena, Faults, ScenarioResult, Settings, drive};
 use crate::supervisor::Fleet;
 use crate::workload::{Failure, Job};
 
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/faultydisk.so"));
 
-pub(crate) fn run(settings: Settings) -> Verdict {
+pub(crate) fn run(settings: Settings) -> ScenarioResult {
     let disk = Disk::new("/events.db")?;
     let arena = Arena::sqlite(settings)?;
-    let verdict = work(&arena, &disk, None, settings);
-    let on_sqlite = arena.conclude(verdict)?;
+    let result = work(&arena, &disk, None, settings);
+    let on_sqlite = arena.conclude(result)?;
     let disk = Disk::new("/data/")?;
     let environment = disk.environment();
     let mut server = PgServer::start(PgSettings { fsync: true, environment, ..PgSettings::default() })?;
     let arena = Arena::postgres(&server, settings)?;
-    let verdict = work(&arena, &disk, Some(&mut server), settings);
-    Ok(format!("SQLite: {on_sqlite}; Postgres: {}", arena.conclude(verdict)?))
+    let result = work(&arena, &disk, Some(&mut server), settings);
+    Ok(format!("SQLite: {on_sqlite}; Postgres: {}", arena.conclude(result)?))
 }
 
-/// The library and the file that tells it what is wrong now, where a server of another user can read them.
+/// The preload library and the file that tells it which fault to simulate, readable by a server of another user.
 #[derive(Debug)]
 struct Disk {
     folder: TempDir,
+    /// Only files with this in their path are affected.
     part: &'static str,
 }
 
@@ -57,7 +58,7 @@ impl Disk {
         self.folder.path().join("fault")
     }
 
-    /// One byte, written in place: the processes see it at once.
+    /// Sets the fault: `f` disk full, `s` syncs fail, `-` none. Written in place, so that processes see it at once.
     fn set(&self, fault: &str) -> Result<(), Failure> {
         use std::os::unix::fs::FileExt;
         let file = std::fs::File::options().create(true).write(true).truncate(false).open(self.control())?;
@@ -73,7 +74,7 @@ impl Disk {
     }
 }
 
-fn work(arena: &Arena, disk: &Disk, mut server: Option<&mut PgServer>, settings: Settings) -> Verdict {
+fn work(arena: &Arena, disk: &Disk, mut server: Option<&mut PgServer>, settings: Settings) -> ScenarioResult {
     let events = settings.events.unwrap_or(6_000);
     let faults = settings.kills.unwrap_or(16);
     let processes = if server.is_some() { settings.processes.unwrap_or(2).max(1) } else { 1 };
@@ -87,22 +88,22 @@ fn work(arena: &Arena, disk: &Disk, mut server: Option<&mut PgServer>, settings:
     let total = u64::from(processes) * events;
     let mut number = 0;
     drive(&mut fleet, total, &mut spread, settings.limit(), |fleet, rng| {
-        // Both kinds come, whatever the seed.
+        // Alternate, so that both kinds occur with every seed.
         let full = number % 2 == 0;
         number += 1;
         disk.set(if full { "f" } else { "s" })?;
         strike(fleet, disk, &mut server, full, rng)
     })?;
-    let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
+    let report = arena.check(Rules { drained: true, ..Rules::default() })?;
     let failed = check_answers(&history::read(&arena.histories(), None)?)?;
     if failed == 0 || number < 2 {
-        return Err(format!("{failed} answers told of {number} faults, so nothing was shown").into());
+        return Err(format!("{failed} errors from {number} faults, so nothing was tested").into());
     }
-    Ok(format!("{number} faults, {failed} answers told of them: {}", report.counts))
+    Ok(format!("{number} faults, {failed} errors: {}", report.counts))
 }
 
-/// Lets the fault last for a moment; now and then the process dies of it, as a machine would. One whose file could not
-/// be synced has stopped by itself and must be started again.
+/// Lets the fault last for a moment; every third time the process or server is killed during it. A SQLite store whose
+/// sync failed has stopped for good, so its process is always restarted.
 fn strike(
     fleet: &mut Fleet,
     disk: &Disk,
@@ -113,7 +114,7 @@ fn strike(
     std::thread::sleep(Duration::from_millis(rng.random_range(200..900)));
     let dies = rng.random_ratio(1, 3) || (!full && server.is_none());
     match server {
-        // A failed sync of its log ends Postgres by itself.
+        // Postgres exits by itself when a sync of its WAL fails.
         Some(server) => {
             if dies {
                 server.kill()?;
@@ -130,16 +131,16 @@ fn strike(
     }
 }
 
-/// Says that nothing more is done until the process is started again.
+/// The error of a store that has stopped after a failed sync.
 const STOPPED: &str = "Corrupt: the store has stopped";
 
-/// How many answers were no. Damage is not what a full disk is.
+/// How many answers were errors. Fails when one reports a damaged database: a full disk damages nothing.
 fn check_answers(history: &[history::Op]) -> Result<usize, Failure> {
     let mut failed = 0;
     for op in history {
         let answers: Vec<&String> = match &op.outcome {
-            Some(Outcome::Unknown { error } | Outcome::Denied { error }) => vec![error],
-            Some(Outcome::Published { answers }) => answers
+            Some(OpOutcome::Unknown { error } | OpOutcome::Denied { error }) => vec![error],
+            Some(OpOutcome::Published { answers }) => answers
                 .iter()
                 .filter_map(|answer| match answer {
                     Answer::Unknown { error } | Answer::Denied { error } => Some(error),
@@ -150,7 +151,7 @@ fn check_answers(history: &[history::Op]) -> Result<usize, Failure> {
         };
         for error in answers {
             if error.starts_with("Corrupt") && !error.starts_with(STOPPED) {
-                return Err(format!("{} was told of damage: {error} to {:?}", op.process, op.intent).into());
+                return Err(format!("{} was told of a damaged file: {error} to {:?}", op.process, op.intent).into());
             }
             failed += usize::from(error != "hung up" && error != "dropped");
         }
@@ -164,14 +165,14 @@ mod tests {
     use crate::history::{Intent, Op};
 
     fn told(error: &str) -> Vec<Op> {
-        let outcome = Some(Outcome::Unknown { error: error.into() });
+        let outcome = Some(OpOutcome::Unknown { error: error.into() });
         vec![Op { process: "w0".into(), begun: 0, answered: Some(1), intent: Intent::Census, outcome }]
     }
 
     #[test]
     fn damage_is_not_what_a_full_disk_is() {
         assert!(check_answers(&told("Corrupt: the file is damaged")).is_err());
-        assert_eq!(check_answers(&told("Corrupt: the store has stopped: mend the disk")).unwrap(), 1);
+        assert_eq!(check_answers(&told("Corrupt: the store has stopped: repair the disk")).unwrap(), 1);
         assert_eq!(check_answers(&told("Indeterminate: it may have happened")).unwrap(), 1);
         assert_eq!(check_answers(&told("hung up")).unwrap(), 0);
     }

@@ -1,6 +1,6 @@
-//! The primary dies under load and its standby takes over. Where commits waited for the standby, nothing acknowledged is
-//! lost. Where they did not, the last of them are; but every process goes on, and nobody ends what was given to another
-//! since.
+//! The primary is killed under load and its standby takes over. With synchronous replication nothing acknowledged is
+//! lost. With asynchronous replication the last commits are, but every process continues, and no holder of a lease from
+//! before ends an entry that the new primary gave to another.
 
 use std::time::Duration;
 
@@ -9,42 +9,42 @@ use tidegate_testing::{PgServer, Proxy};
 
 use crate::checker::{Rules, failover};
 use crate::history;
-use crate::scenario::{Arena, Faults, Settings, Verdict, drive, server};
+use crate::scenario::{Arena, Faults, ScenarioResult, Settings, drive, server};
 use crate::supervisor::Fleet;
 
-pub(crate) fn run(settings: Settings) -> Verdict {
-    let mut said = Vec::new();
+pub(crate) fn run(settings: Settings) -> ScenarioResult {
+    let mut summaries = Vec::new();
     for round in 0..settings.kills.unwrap_or(3) {
         let settings = Settings { seed: Some(settings.seed().wrapping_add(u64::from(round))), ..settings };
-        said.push(format!("synchronous: {}", once(settings, true)?));
-        said.push(format!("asynchronous: {}", once(settings, false)?));
+        summaries.push(format!("synchronous: {}", once(settings, true)?));
+        summaries.push(format!("asynchronous: {}", once(settings, false)?));
     }
-    Ok(said.join("; "))
+    Ok(summaries.join("; "))
 }
 
-fn once(settings: Settings, synchronous: bool) -> Verdict {
+fn once(settings: Settings, synchronous: bool) -> ScenarioResult {
     let mut primary = server()?;
     let mut arena = Arena::postgres(&primary, settings)?;
-    // What the standby is sent goes through a proxy of its own, so that it can be made to lag.
-    let line = Proxy::start(primary.port())?;
-    let standby = primary.standby(line.port())?;
+    // Replication goes through its own proxy, so that the standby can be made to lag.
+    let standby_proxy = Proxy::start(primary.port())?;
+    let standby = primary.standby(standby_proxy.port())?;
     if synchronous {
         primary.replicate_synchronously()?;
     }
-    let door = Proxy::start(primary.port())?;
-    arena.address = door.url(&arena.address);
-    let verdict = work(&arena, &mut primary, &standby, (&line, &door), settings, synchronous);
-    arena.conclude(verdict)
+    let client_proxy = Proxy::start(primary.port())?;
+    arena.address = client_proxy.url(&arena.address);
+    let result = work(&arena, &mut primary, &standby, (&standby_proxy, &client_proxy), settings, synchronous);
+    arena.conclude(result)
 }
 
 fn work(
     arena: &Arena,
     primary: &mut PgServer,
     standby: &PgServer,
-    (line, door): (&Proxy, &Proxy),
+    (standby_proxy, client_proxy): (&Proxy, &Proxy),
     settings: Settings,
     synchronous: bool,
-) -> Verdict {
+) -> ScenarioResult {
     let processes = settings.processes.unwrap_or(3).max(1);
     let events = settings.events.unwrap_or(8_000);
     let mut jobs: Vec<_> = (0..processes).map(|number| arena.job(&format!("w{number}"), events)).collect();
@@ -54,22 +54,22 @@ fn work(
     let mut over = 0;
     drive(&mut fleet, u64::from(processes) * events, &mut faults, settings.limit(), |_, rng| {
         if !synchronous {
-            line.go_silent();
+            standby_proxy.go_silent();
             std::thread::sleep(Duration::from_millis(rng.random_range(200..1_000)));
         }
-        // What was held back on the way is lost with the line.
-        line.cut();
+        // What the proxy held back never reaches the standby.
+        standby_proxy.cut();
         primary.kill()?;
-        door.cut();
+        client_proxy.cut();
         std::thread::sleep(Duration::from_millis(rng.random_range(0..500)));
         standby.promote()?;
         over = history::now();
-        door.lead_to(standby.port());
-        door.pass();
+        client_proxy.lead_to(standby.port());
+        client_proxy.pass();
         Ok(())
     })?;
     if synchronous {
-        let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
+        let report = arena.check(Rules { drained: true, ..Rules::default() })?;
         return Ok(report.counts.to_string());
     }
     let history = history::read(&arena.histories(), None)?;

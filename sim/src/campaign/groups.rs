@@ -1,5 +1,5 @@
 //! Groups whose entries are published by plain SQL and ended in the application's own transactions, while processes and
-//! the database are killed: order is kept, and when all processes are dead, upkeep alone leaves no group without a head.
+//! the database are killed: order is kept, and after all processes were killed, upkeep alone gives every group a head.
 
 use std::time::{Duration, Instant};
 
@@ -11,28 +11,29 @@ use tidegate_store::sqlite::{SqliteOptions, SqliteStore};
 use tidegate_testing::PgServer;
 
 use crate::checker::Rules;
-use crate::scenario::{Arena, Faults, Settings, Verdict, drive, kill_one, runtime, server};
-use crate::supervisor::{Fleet, GLANCE};
+use crate::scenario::{Arena, Faults, ScenarioResult, Settings, drive, kill_one, runtime, server};
+use crate::supervisor::{Fleet, POLL_INTERVAL};
 use crate::workload::{Failure, Job, sqlite_path};
 
 /// How long upkeep may take to give every group a head.
 const MENDED_WITHIN: Duration = Duration::from_secs(30);
+/// Counts the groups that have parked or arrived entries and no head.
 const HEADLESS: &str = "SELECT count(*) FROM (SELECT DISTINCT queue_id, group_key FROM {queue}
                                               WHERE group_key IS NOT NULL AND place >= 2) g
                         WHERE NOT EXISTS (SELECT 1 FROM {queue} b WHERE b.queue_id = g.queue_id
                                           AND b.group_key = g.group_key AND b.place < 2)";
 
-pub(crate) fn run(settings: Settings) -> Verdict {
+pub(crate) fn run(settings: Settings) -> ScenarioResult {
     let arena = Arena::sqlite(settings)?;
-    let verdict = work(&arena, None, settings);
-    let on_sqlite = arena.conclude(verdict)?;
+    let result = work(&arena, None, settings);
+    let on_sqlite = arena.conclude(result)?;
     let mut server = server()?;
     let arena = Arena::postgres(&server, settings)?;
-    let verdict = work(&arena, Some(&mut server), settings);
-    Ok(format!("SQLite: {on_sqlite}; Postgres: {}", arena.conclude(verdict)?))
+    let result = work(&arena, Some(&mut server), settings);
+    Ok(format!("SQLite: {on_sqlite}; Postgres: {}", arena.conclude(result)?))
 }
 
-fn work(arena: &Arena, mut server: Option<&mut PgServer>, settings: Settings) -> Verdict {
+fn work(arena: &Arena, mut server: Option<&mut PgServer>, settings: Settings) -> ScenarioResult {
     let events = settings.events.unwrap_or(6_000);
     let kills = settings.kills.unwrap_or(24);
     let processes = if server.is_some() { settings.processes.unwrap_or(3).max(1) } else { 1 };
@@ -44,7 +45,7 @@ fn work(arena: &Arena, mut server: Option<&mut PgServer>, settings: Settings) ->
     }
     let mut fleet = Fleet::start(jobs)?;
     let mut faults = Faults::spread(kills, settings.rng());
-    let mut stillnesses = 0;
+    let mut total_kills = 0;
     let mut headless = 0;
     let total = u64::from(processes) * events;
     drive(&mut fleet, total, &mut faults, settings.limit(), |fleet, rng| {
@@ -52,14 +53,14 @@ fn work(arena: &Arena, mut server: Option<&mut PgServer>, settings: Settings) ->
             (0, _) => kill_one(fleet, processes as usize, rng),
             (1, Some(server)) => restart(server, rng),
             _ => {
-                stillnesses += 1;
-                headless += stand_still(fleet, arena)?;
+                total_kills += 1;
+                headless += kill_all(fleet, arena)?;
                 Ok(())
             }
         }
     })?;
-    let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
-    Ok(format!("{stillnesses} times all dead, {headless} groups without a head then; {}", report.counts))
+    let report = arena.check(Rules { drained: true, ..Rules::default() })?;
+    Ok(format!("{total_kills} times all killed, {headless} groups without a head then; {}", report.counts))
 }
 
 fn restart(server: &mut PgServer, rng: &mut StdRng) -> Result<(), Failure> {
@@ -68,8 +69,9 @@ fn restart(server: &mut PgServer, rng: &mut StdRng) -> Result<(), Failure> {
     Ok(server.restart()?)
 }
 
-/// Kills all at once and looks what upkeep makes of what they left. Answers how many groups had no head before.
-fn stand_still(fleet: &mut Fleet, arena: &Arena) -> Result<u64, Failure> {
+/// Kills all processes, runs upkeep until every group has a head, and restarts them. Returns how many groups had none
+/// before upkeep.
+fn kill_all(fleet: &mut Fleet, arena: &Arena) -> Result<u64, Failure> {
     for index in 0..fleet.len() {
         fleet.kill(index)?;
     }
@@ -84,11 +86,12 @@ fn stand_still(fleet: &mut Fleet, arena: &Arena) -> Result<u64, Failure> {
                     return Err(format!("groups without a head after {MENDED_WITHIN:?} of upkeep").into());
                 }
                 mended += store.maintain().await?.groups_mended;
-                tokio::time::sleep(GLANCE).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
             store.close().await;
-            // That is for rows that were removed by hand; notes and arrivals must do here.
-            if mended > 0 { Err(format!("{mended} groups had lost their turn for good").into()) } else { Ok(()) }
+            // The sweep is for groups that lost their head because rows were removed by hand. Here notes and arrivals
+            // must suffice.
+            if mended > 0 { Err(format!("{mended} groups got a head only by the sweep").into()) } else { Ok(()) }
         })
         .map_err(|error: Failure| error)?;
     for index in 0..fleet.len() {
@@ -117,7 +120,7 @@ async fn headless_async(arena: &Arena) -> Result<u64, Failure> {
         }
         None => {
             let (client, connection) = tokio_postgres::connect(&arena.address, tokio_postgres::NoTls).await?;
-            // It ends with the client; what goes wrong on it, the client's calls say.
+            // Ends with the client, whose calls return the errors of the connection.
             tokio::spawn(connection);
             client.query_one(&HEADLESS.replace("{queue}", "tidegate.event_queue"), &[]).await?.try_get(0)?
         }

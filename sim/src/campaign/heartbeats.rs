@@ -1,5 +1,5 @@
-//! Heartbeats that do not get through for a while: whoever cannot keep a lease stops before somebody else starts. That
-//! no two run at once is measured inside the handlers.
+//! Heartbeats that do not reach the store for a while: a handler whose lease cannot be extended is stopped before
+//! another worker starts on the entry. The handlers themselves record whether two run at once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,17 +13,17 @@ use tidegate::{Delivered, Event, EventManager, EventQueue, Handled, NewEvent, Re
 use tidegate_core::End;
 use tidegate_testing::Proxy;
 
-use crate::scenario::{Arena, Settings, Verdict, server};
+use crate::scenario::{Arena, ScenarioResult, Settings, server};
 use crate::workload::{Failure, sqlite_path};
 
 const LEASE: Duration = Duration::from_millis(1_500);
 const NODES: usize = 3;
 const CONCURRENCY: usize = 30;
-const LOOK: Duration = Duration::from_millis(20);
-/// Further outages where none of them came at a moment at which somebody was stopped.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How many more outages are tried when none of the planned ones stopped a handler.
 const MORE_OUTAGES: u32 = 5;
 
-/// An event that says how long it takes.
+/// An event that says how long its handler takes, in milliseconds.
 #[derive(Debug, Deserialize)]
 struct Slow(u64);
 
@@ -31,82 +31,84 @@ impl Event for Slow {
     const TYPE: &'static str = "sim.slow";
 }
 
-pub(crate) fn run(settings: Settings) -> Verdict {
+pub(crate) fn run(settings: Settings) -> ScenarioResult {
     let server = server()?;
-    let mut said = Vec::new();
+    let mut summaries = Vec::new();
     for arena in [Arena::sqlite(settings)?, Arena::postgres(&server, settings)?] {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let verdict = match sqlite_path(&arena.address) {
+        let result = match sqlite_path(&arena.address) {
             Some(_) => runtime.block_on(on_sqlite(&arena, settings)),
             None => runtime.block_on(on_postgres(&arena, server.port(), settings)),
         };
-        said.push(arena.conclude(verdict)?);
+        summaries.push(arena.conclude(result)?);
     }
-    Ok(format!("SQLite: {}; Postgres: {}", said[0], said[1]))
+    Ok(format!("SQLite: {}; Postgres: {}", summaries[0], summaries[1]))
 }
 
-/// One who is inside a handler.
+/// The lease under which a handler runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Holder {
     node: usize,
     token: i64,
 }
 
-/// Who is inside a handler right now, by entry.
+/// The handlers that run right now.
 #[derive(Debug, Default)]
-struct Inside {
+struct Running {
+    /// By entry.
     holders: Mutex<HashMap<i64, Vec<Holder>>>,
-    wrong: Mutex<Vec<String>>,
+    /// Descriptions of entries with two handlers at once.
+    overlaps: Mutex<Vec<String>>,
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
-impl Inside {
-    fn enter(self: &Arc<Self>, entry: i64, holder: Holder) -> Stay {
+impl Running {
+    fn begin(self: &Arc<Self>, entry: i64, holder: Holder) -> Run {
         self.begun.fetch_add(1, Ordering::Relaxed);
         let mut all = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
         let holders = all.entry(entry).or_default();
         if !holders.is_empty() {
             let detail = format!("entry {entry} is handled by {holder:?} while {holders:?} still run");
-            self.wrong.lock().unwrap_or_else(PoisonError::into_inner).push(detail);
+            self.overlaps.lock().unwrap_or_else(PoisonError::into_inner).push(detail);
         }
         holders.push(holder);
-        Stay { inside: Arc::clone(self), entry, holder }
+        Run { running: Arc::clone(self), entry, holder }
     }
 
-    /// The nodes that run something.
+    /// The nodes that run a handler.
     fn busy(&self) -> BTreeSet<usize> {
         let all = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
         all.values().flatten().map(|holder| holder.node).collect()
     }
 
-    /// How many runs were stopped, once nothing runs any more.
+    /// How many runs were stopped; valid once no handler runs.
     fn stopped(&self) -> u64 {
         self.begun.load(Ordering::Relaxed) - self.ended.load(Ordering::Relaxed)
     }
 }
 
-/// One run of the handler; over when it is dropped, also by being stopped.
-struct Stay {
-    inside: Arc<Inside>,
+/// One run of the handler. It ends when this is dropped, also when the handler is stopped.
+struct Run {
+    running: Arc<Running>,
     entry: i64,
     holder: Holder,
 }
 
-impl Drop for Stay {
+impl Drop for Run {
     fn drop(&mut self) {
-        let mut all = self.inside.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.running.holders.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(holders) = all.get_mut(&self.entry) {
             holders.retain(|holder| *holder != self.holder);
         }
     }
 }
 
-async fn handle(inside: Arc<Inside>, node: usize, task: Delivered<Slow>) -> Handled {
-    let stay = inside.enter(task.id().get(), Holder { node, token: task.entry().token.0 });
+async fn handle(running: Arc<Running>, node: usize, task: Delivered<Slow>) -> Handled {
+    let run = running.begin(task.id().get(), Holder { node, token: task.entry().token.0 });
     tokio::time::sleep(Duration::from_millis(task.0)).await;
-    inside.ended.fetch_add(1, Ordering::Relaxed);
-    drop(stay);
+    running.ended.fetch_add(1, Ordering::Relaxed);
+    drop(run);
     Handled::Success
 }
 
@@ -115,7 +117,7 @@ async fn open(address: &str) -> Result<EventQueue, Failure> {
 }
 
 async fn publish(queue: &EventQueue, events: u64, rng: &mut StdRng) -> Result<(), Failure> {
-    // From far below a lease to twice its length: those need heartbeats that come through.
+    // From 10 ms to two leases: the long ones depend on heartbeats.
     let most = LEASE.as_millis() as u64 * 2;
     let events = (0..events).map(|_| {
         let mut event = NewEvent::new(Slow::TYPE, rng.random_range(10..most).to_string());
@@ -128,33 +130,33 @@ async fn publish(queue: &EventQueue, events: u64, rng: &mut StdRng) -> Result<()
     Ok(())
 }
 
-/// How many of the events are published before an outage.
+/// How many of the events are published before outage `number`.
 fn share(events: u64, faults: u32, number: u32) -> u64 {
     let (faults, number) = (u64::from(faults.max(1)), u64::from(number));
     events / faults + u64::from(number < events % faults)
 }
 
-/// Publishes fresh work and lets some of it begin: an outage while nobody runs anything would show nothing.
-async fn employ(queue: &EventQueue, inside: &Inside, events: u64, rng: &mut StdRng) -> Result<(), Failure> {
+/// Publishes events and waits until a handler has begun: an outage while none runs would test nothing.
+async fn make_busy(queue: &EventQueue, running: &Running, events: u64, rng: &mut StdRng) -> Result<(), Failure> {
     tokio::time::sleep(LEASE * rng.random_range(2..6) / 10).await;
-    let before = inside.begun.load(Ordering::Relaxed);
+    let before = running.begun.load(Ordering::Relaxed);
     publish(queue, events, rng).await?;
     let deadline = Instant::now() + LEASE;
-    while inside.begun.load(Ordering::Relaxed) == before && Instant::now() < deadline {
-        tokio::time::sleep(LOOK).await;
+    while running.begun.load(Ordering::Relaxed) == before && Instant::now() < deadline {
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     tokio::time::sleep(LEASE * rng.random_range(1..4) / 10).await;
     Ok(())
 }
 
-/// Handles until told to stop.
+/// A manager that runs until told to stop.
 fn node(
     number: usize,
     queue: &EventQueue,
-    inside: &Arc<Inside>,
+    running: &Arc<Running>,
     stop: tokio::sync::watch::Receiver<bool>,
 ) -> Result<impl Future<Output = Result<(), Failure>> + use<>, Failure> {
-    let seen = Arc::clone(inside);
+    let seen = Arc::clone(running);
     let manager = EventManager::builder(queue)
         .on("slow", move |task: Delivered<Slow>| handle(Arc::clone(&seen), number, task))
         .concurrency(CONCURRENCY)
@@ -163,42 +165,43 @@ fn node(
     Ok(async move {
         let mut stop = stop;
         let stopped = async move {
-            // Whoever would say so being gone means the same.
+            // A dropped sender also means stop.
             let _ = stop.wait_for(|stop| *stop).await;
         };
         Ok(manager.run_until(stopped).await?)
     })
 }
 
+/// The length of an outage: longer than a lease.
 fn outage(rng: &mut StdRng) -> Duration {
     LEASE * rng.random_range(13..25) / 10
 }
 
-async fn on_postgres(arena: &Arena, port: u16, settings: Settings) -> Verdict {
+async fn on_postgres(arena: &Arena, port: u16, settings: Settings) -> ScenarioResult {
     let mut rng = StdRng::seed_from_u64(settings.seed());
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let inside = Arc::new(Inside::default());
+    let running = Arc::new(Running::default());
     let direct = open(&arena.address).await?;
     let mut proxies = Vec::new();
     let mut nodes = tokio::task::JoinSet::new();
     for number in 0..NODES {
         let proxy = Proxy::start(port)?;
         let queue = open(&proxy.url(&arena.address)).await?;
-        nodes.spawn(node(number, &queue, &inside, stopped.clone())?);
+        nodes.spawn(node(number, &queue, &running, stopped.clone())?);
         proxies.push(proxy);
     }
     let (events, faults) = (settings.events.unwrap_or(2_000), settings.kills.unwrap_or(20));
     for number in 0..faults {
-        employ(&direct, &inside, share(events, faults, number), &mut rng).await?;
-        strike(&proxies, &inside, &mut rng).await;
+        make_busy(&direct, &running, share(events, faults, number), &mut rng).await?;
+        strike(&proxies, &running, &mut rng).await;
     }
     drained(&direct, settings).await?;
     let mut more = 0;
-    // What was running may all have ended before its lease did.
-    while inside.stopped() == 0 && more < MORE_OUTAGES {
+    // All handlers that ran during an outage may have ended before their leases did.
+    while running.stopped() == 0 && more < MORE_OUTAGES {
         more += 1;
-        employ(&direct, &inside, share(events, faults, 0), &mut rng).await?;
-        strike(&proxies, &inside, &mut rng).await;
+        make_busy(&direct, &running, share(events, faults, 0), &mut rng).await?;
+        strike(&proxies, &running, &mut rng).await;
         drained(&direct, settings).await?;
     }
     stop.send_replace(true);
@@ -206,14 +209,14 @@ async fn on_postgres(arena: &Arena, port: u16, settings: Settings) -> Verdict {
         ended??;
     }
     direct.close().await;
-    // The last of them let go of their connections when they stopped; nothing is sent through them any more.
+    // Kept until the nodes have stopped, since they close their connections through them.
     drop(proxies);
-    conclude(arena, &inside, faults + more).await
+    conclude(arena, &running, faults + more).await
 }
 
-/// Takes the line away for a while from a node that runs something: nobody else can be stopped.
-async fn strike(proxies: &[Proxy], inside: &Inside, rng: &mut StdRng) {
-    let busy: Vec<usize> = inside.busy().into_iter().collect();
+/// Interrupts the connection of a node that runs a handler, if there is one: on others nothing can be stopped.
+async fn strike(proxies: &[Proxy], running: &Running, rng: &mut StdRng) {
+    let busy: Vec<usize> = running.busy().into_iter().collect();
     let node = if busy.is_empty() { rng.random_range(0..NODES) } else { busy[rng.random_range(0..busy.len())] };
     let proxy = &proxies[node];
     if rng.random() {
@@ -225,17 +228,17 @@ async fn strike(proxies: &[Proxy], inside: &Inside, rng: &mut StdRng) {
     proxy.pass();
 }
 
-/// One process has the file; somebody else locks it, so that no heartbeat is written.
-async fn on_sqlite(arena: &Arena, settings: Settings) -> Verdict {
+/// One process uses the file; another connection locks it, so that no heartbeat is written.
+async fn on_sqlite(arena: &Arena, settings: Settings) -> ScenarioResult {
     let mut rng = StdRng::seed_from_u64(settings.seed());
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let inside = Arc::new(Inside::default());
+    let running = Arc::new(Running::default());
     let queue = open(&arena.address).await?;
-    let node = tokio::spawn(node(0, &queue, &inside, stopped)?);
+    let node = tokio::spawn(node(0, &queue, &running, stopped)?);
     let path = sqlite_path(&arena.address).ok_or("not a file")?.to_path_buf();
     let (events, faults) = (settings.events.unwrap_or(2_000), settings.kills.unwrap_or(20));
     for number in 0..faults {
-        employ(&queue, &inside, share(events, faults, number), &mut rng).await?;
+        make_busy(&queue, &running, share(events, faults, number), &mut rng).await?;
         let (path, length) = (path.clone(), outage(&mut rng));
         tokio::task::spawn_blocking(move || lock(&path, length)).await??;
     }
@@ -243,7 +246,7 @@ async fn on_sqlite(arena: &Arena, settings: Settings) -> Verdict {
     stop.send_replace(true);
     node.await??;
     queue.close().await;
-    conclude(arena, &inside, faults).await
+    conclude(arena, &running, faults).await
 }
 
 fn lock(path: &std::path::Path, length: Duration) -> Result<(), Failure> {
@@ -262,13 +265,13 @@ async fn drained(queue: &EventQueue, settings: Settings) -> Result<(), Failure> 
             return Ok(());
         }
         if Instant::now() > deadline {
-            return Err(format!("not worked off in time: {depth:?}").into());
+            return Err(format!("not drained in time: {depth:?}").into());
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-async fn conclude(arena: &Arena, inside: &Inside, faults: u32) -> Verdict {
+async fn conclude(arena: &Arena, running: &Running, faults: u32) -> ScenarioResult {
     let state = match sqlite_path(&arena.address) {
         Some(path) => crate::state::read_sqlite(path)?,
         None => crate::state::read_postgres(&arena.address).await?,
@@ -276,13 +279,13 @@ async fn conclude(arena: &Arena, inside: &Inside, faults: u32) -> Verdict {
     if let Some(row) = state.log.iter().find(|row| row.status != End::Completed.code()) {
         return Err(format!("not completed: {row:?}").into());
     }
-    let wrong = inside.wrong.lock().unwrap_or_else(PoisonError::into_inner);
-    if !wrong.is_empty() {
-        return Err(format!("{} times two at once:\n{}", wrong.len(), wrong[..wrong.len().min(5)].join("\n")).into());
+    let overlaps = running.overlaps.lock().unwrap_or_else(PoisonError::into_inner);
+    if !overlaps.is_empty() {
+        return Err(format!("{} overlaps:\n{}", overlaps.len(), overlaps[..overlaps.len().min(5)].join("\n")).into());
     }
-    let (begun, stopped) = (inside.begun.load(Ordering::Relaxed), inside.stopped());
+    let (begun, stopped) = (running.begun.load(Ordering::Relaxed), running.stopped());
     if stopped == 0 && sqlite_path(&arena.address).is_none() {
-        return Err(format!("none of {begun} runs was stopped, so nothing was shown").into());
+        return Err(format!("none of {begun} runs was stopped, so nothing was tested").into());
     }
     Ok(format!("{faults} outages, {} events, {begun} runs, {stopped} stopped, never two at once", state.log.len()))
 }
@@ -293,25 +296,25 @@ mod tests {
 
     #[test]
     fn two_at_once_are_seen_and_one_after_the_other_are_not() {
-        let inside = Arc::new(Inside::default());
+        let running = Arc::new(Running::default());
         let under = |token| Holder { node: 0, token };
-        drop(inside.enter(7, under(1)));
-        let second = inside.enter(7, under(2));
-        let _other = inside.enter(8, under(1));
-        assert!(inside.wrong.lock().unwrap().is_empty());
-        let _third = inside.enter(7, under(3));
+        drop(running.begin(7, under(1)));
+        let second = running.begin(7, under(2));
+        let _other = running.begin(8, under(1));
+        assert!(running.overlaps.lock().unwrap().is_empty());
+        let _third = running.begin(7, under(3));
         drop(second);
-        assert_eq!(inside.wrong.lock().unwrap().len(), 1);
+        assert_eq!(running.overlaps.lock().unwrap().len(), 1);
     }
 
     #[test]
     fn those_who_run_something_are_known() {
-        let inside = Arc::new(Inside::default());
-        let first = inside.enter(7, Holder { node: 0, token: 1 });
-        let _second = inside.enter(8, Holder { node: 2, token: 1 });
-        assert_eq!(inside.busy(), BTreeSet::from([0, 2]));
+        let running = Arc::new(Running::default());
+        let first = running.begin(7, Holder { node: 0, token: 1 });
+        let _second = running.begin(8, Holder { node: 2, token: 1 });
+        assert_eq!(running.busy(), BTreeSet::from([0, 2]));
         drop(first);
-        assert_eq!(inside.busy(), BTreeSet::from([2]));
+        assert_eq!(running.busy(), BTreeSet::from([2]));
     }
 
     #[test]

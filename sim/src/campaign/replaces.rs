@@ -1,5 +1,5 @@
-//! Many publishers replace what waits under the same keys while consumers take it: every content that was acknowledged
-//! is handed out, or was replaced by a later one; a key has one waiting entry; no entry is without its fact.
+//! Publishers replace waiting entries under the same keys while consumers claim them: every acknowledged content is
+//! handed out or was replaced by a later one, a key has at most one waiting entry, and no entry lacks its fact.
 
 mod plain_sql;
 
@@ -15,32 +15,34 @@ use tidegate_core::End;
 
 use self::plain_sql::PlainSql;
 use crate::checker::replaces::{self, Offered, Taken};
-use crate::scenario::{Arena, Settings, Verdict, server};
+use crate::scenario::{Arena, ScenarioResult, Settings, server};
 use crate::state::State;
 use crate::workload::{BACK_OFF, Failure};
 
 const KEYS: u32 = 100;
 const PUBLISHERS: u64 = 8;
 const CONSUMERS: u64 = 2;
-/// Longer than a run: nothing is handed out twice.
+/// Longer than a run, so that no lease expires and nothing is handed out twice.
 const LEASE: Duration = Duration::from_secs(600);
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-pub(crate) fn run(settings: Settings) -> Verdict {
+pub(crate) fn run(settings: Settings) -> ScenarioResult {
     let server = server()?;
-    let mut said = Vec::new();
+    let mut summaries = Vec::new();
     for (name, arena) in [("SQLite", Arena::sqlite(settings)?), ("Postgres", Arena::postgres(&server, settings)?)] {
-        let verdict = work(&arena, settings);
-        said.push(format!("{name}: {}", arena.conclude(verdict)?));
+        let result = work(&arena, settings);
+        summaries.push(format!("{name}: {}", arena.conclude(result)?));
     }
-    Ok(said.join("; "))
+    Ok(summaries.join("; "))
 }
 
-/// What the tasks of one run share. Moments are turns of a counter: all of them are in this process.
+/// What the tasks of one run share. All are in this process, so times are readings of one counter.
 #[derive(Debug, Default)]
 struct Notes {
-    turn: AtomicU64,
+    counter: AtomicU64,
+    /// Whether all publishers are done.
     published: AtomicBool,
+    /// Whether all consumers are done, too.
     over: AtomicBool,
     replaced: AtomicU64,
     offered: Mutex<Vec<Offered>>,
@@ -49,7 +51,7 @@ struct Notes {
 
 impl Notes {
     fn now(&self) -> u64 {
-        self.turn.fetch_add(1, Ordering::SeqCst)
+        self.counter.fetch_add(1, Ordering::SeqCst)
     }
 }
 
@@ -57,13 +59,13 @@ fn list<T>(list: &Mutex<Vec<T>>) -> std::sync::MutexGuard<'_, Vec<T>> {
     list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn work(arena: &Arena, settings: Settings) -> Verdict {
+fn work(arena: &Arena, settings: Settings) -> ScenarioResult {
     let events = settings.events.unwrap_or(40_000);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let notes = Arc::new(Notes::default());
     let mut samples = 0_u64;
     runtime.block_on(async {
-        // Two queues are two processes as far as the database can tell; SQLite has one.
+        // Two handles look like two processes to Postgres; on SQLite both are the same.
         let first = open(arena).await?;
         let second = if arena.address.starts_with("sqlite:") { first.clone() } else { open(arena).await? };
         let watcher = watch(arena, &notes, &mut samples);
@@ -144,7 +146,7 @@ async fn publish(
     Ok(())
 }
 
-/// Takes and completes until all is published and nothing is left.
+/// Claims and completes until everything is published and the queue is empty.
 async fn consume(queue: EventQueue, notes: Arc<Notes>, deadline: Instant, mut rng: StdRng) -> Result<(), Failure> {
     while Instant::now() < deadline {
         let last = notes.published.load(Ordering::SeqCst);
@@ -158,13 +160,13 @@ async fn consume(queue: EventQueue, notes: Arc<Notes>, deadline: Instant, mut rn
             list(&notes.taken).push(Taken { entry, content, at });
             event.complete().await?;
         }
-        // So that something waits and can be replaced.
+        // A pause, so that entries wait and can be replaced.
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..15))).await;
     }
-    Err(format!("not worked off in time: {:?}", queue.depth().await?).into())
+    Err(format!("not drained in time: {:?}", queue.depth().await?).into())
 }
 
-/// Looks at the tables all the while.
+/// Reads the tables repeatedly during the run and returns the first violation.
 async fn watch(arena: &Arena, notes: &Notes, samples: &mut u64) -> Result<(), Failure> {
     let mut answer = Ok(());
     while !notes.over.load(Ordering::SeqCst) {
@@ -174,7 +176,7 @@ async fn watch(arena: &Arena, notes: &Notes, samples: &mut u64) -> Result<(), Fa
         };
         answer = answer.and(state.and_then(|state| one_waiting_each(&state)));
         *samples += 1;
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     answer
 }
@@ -194,9 +196,9 @@ fn one_waiting_each(state: &State) -> Result<(), Failure> {
     Ok(())
 }
 
-fn conclude(state: &State, notes: &Notes, samples: u64) -> Verdict {
+fn conclude(state: &State, notes: &Notes, samples: u64) -> ScenarioResult {
     if let Some(row) = state.live.first() {
-        return Err(format!("still there: {row:?}").into());
+        return Err(format!("still live: {row:?}").into());
     }
     if let Some(row) = state.log.iter().find(|row| row.status != End::Completed.code()) {
         return Err(format!("not completed: {row:?}").into());
@@ -208,9 +210,9 @@ fn conclude(state: &State, notes: &Notes, samples: u64) -> Verdict {
     }
     let replaced = notes.replaced.load(Ordering::Relaxed);
     if replaced == 0 || taken.is_empty() || samples == 0 {
-        return Err(format!("nothing was shown: {replaced} replaced, {} taken, {samples} looks", taken.len()).into());
+        return Err(format!("nothing was tested: {replaced} replaced, {} taken, {samples} samples", taken.len()).into());
     }
-    Ok(format!("{} contents, {replaced} replaced, {} taken, {samples} looks", offered.len(), taken.len()))
+    Ok(format!("{} contents, {replaced} replaced, {} taken, {samples} samples", offered.len(), taken.len()))
 }
 
 #[cfg(test)]

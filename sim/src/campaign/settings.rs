@@ -1,20 +1,20 @@
-//! Databases that are set up for somebody else: a role whose statements are cut off after a second, transactions that
-//! are REPEATABLE READ unless they say otherwise, and somebody who locks the table of live entries for a long time.
+//! Unfavourable Postgres settings: a role with a `statement_timeout` of one second, REPEATABLE READ by default, and in
+//! every case another session that locks the table of live entries for a long time.
 
 use std::time::Duration;
 
 use tidegate_testing::PgServer;
 
 use crate::checker::Rules;
-use crate::scenario::{Arena, Faults, Settings, Verdict, drive, runtime, server};
+use crate::scenario::{Arena, Faults, ScenarioResult, Settings, drive, runtime, server};
 use crate::supervisor::Fleet;
 use crate::workload::Failure;
 
-/// One way to set a database up.
+/// One way to configure the database.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     name: &'static str,
-    /// What a superuser says of the database `{db}` and the role `{role}` beforehand.
+    /// Executed by a superuser beforehand, with the names of the database for `{db}` and of the role for `{role}`.
     setup: &'static str,
 }
 
@@ -27,22 +27,22 @@ const CASES: [Case; 3] = [
     Case { name: "as usual", setup: "SELECT 1" },
 ];
 
-pub(crate) fn run(settings: Settings) -> Verdict {
+pub(crate) fn run(settings: Settings) -> ScenarioResult {
     let server = server()?;
-    let mut said = Vec::new();
+    let mut summaries = Vec::new();
     for case in CASES {
         let mut arena = Arena::postgres(&server, settings)?;
         let direct = arena.address.clone();
         arena.address = runtime()?.block_on(set_up(&server, &direct, case))?;
-        let verdict = work(&arena, &direct, settings).map_err(|error| format!("{}: {error}", case.name).into());
-        said.push(format!("{}: {}", case.name, arena.conclude(verdict)?));
+        let result = work(&arena, &direct, settings).map_err(|error| format!("{}: {error}", case.name).into());
+        summaries.push(format!("{}: {}", case.name, arena.conclude(result)?));
     }
-    Ok(said.join("; "))
+    Ok(summaries.join("; "))
 }
 
-/// Answers the address for a role of its own, who owns the database.
+/// Creates a role that owns the database and applies the settings; returns the address for that role.
 async fn set_up(server: &PgServer, url: &str, case: Case) -> Result<String, Failure> {
-    let database = url.rsplit('/').next().ok_or("a URL without a database")?;
+    let database = url.rsplit('/').next().ok_or("the URL has no database")?;
     let role = format!("role_{database}");
     let client = connect(&server.url("postgres")).await?;
     client.batch_execute(&format!("CREATE ROLE {role} LOGIN")).await?;
@@ -53,12 +53,12 @@ async fn set_up(server: &PgServer, url: &str, case: Case) -> Result<String, Fail
 
 async fn connect(url: &str) -> Result<tokio_postgres::Client, Failure> {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
-    // It ends with the client; what goes wrong on it, the client's calls say.
+    // Ends with the client, whose calls return the errors of the connection.
     tokio::spawn(connection);
     Ok(client)
 }
 
-fn work(arena: &Arena, direct: &str, settings: Settings) -> Verdict {
+fn work(arena: &Arena, direct: &str, settings: Settings) -> ScenarioResult {
     let events = settings.events.unwrap_or(3_000);
     let locks = settings.kills.unwrap_or(3);
     let held = Duration::from_secs(if settings.short { 5 } else { 20 });
@@ -74,13 +74,13 @@ fn work(arena: &Arena, direct: &str, settings: Settings) -> Verdict {
         runtime()?.block_on(lock(direct, held))
     })?;
     if struck == 0 {
-        return Err("nothing was locked, so nothing was shown".into());
+        return Err("no lock was taken, so nothing was tested".into());
     }
-    let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
+    let report = arena.check(Rules { drained: true, ..Rules::default() })?;
     Ok(format!("{struck} locks of {held:?}, {}", report.counts))
 }
 
-/// Keeps everybody away from the live entries.
+/// Locks the table of live entries exclusively for `held`.
 async fn lock(url: &str, held: Duration) -> Result<(), Failure> {
     let client = connect(url).await?;
     client.batch_execute("BEGIN; LOCK TABLE tidegate.event_queue IN ACCESS EXCLUSIVE MODE").await?;

@@ -1,5 +1,5 @@
-//! A process, or all of Postgres, is stopped for longer than a lease and then goes on as if nothing had happened: what
-//! it held is with somebody else by then, its late answers are refused, and no effect is there twice.
+//! A process, or all of Postgres, is stopped for longer than a lease and then continues. By then its entries may have
+//! been claimed by others; its late answers must be fenced, and no effect may be stored twice.
 
 use std::time::Duration;
 
@@ -8,30 +8,30 @@ use rand::rngs::StdRng;
 use tidegate_testing::PgServer;
 
 use crate::checker::Rules;
-use crate::scenario::{Arena, Faults, Settings, Verdict, drive, handlers, server};
+use crate::scenario::{Arena, Faults, ScenarioResult, Settings, drive, handlers, server};
 use crate::supervisor::Fleet;
 use crate::workload::{Failure, Job};
 
-/// What the workloads use at most.
+/// The longest lease that the workloads use.
 const LEASE: Duration = Duration::from_millis(2_000);
 
-pub(crate) fn run(settings: Settings) -> Verdict {
+pub(crate) fn run(settings: Settings) -> ScenarioResult {
     let arena = Arena::sqlite(settings)?;
-    let verdict = consumers(&arena, None, settings);
-    let on_sqlite = arena.conclude(verdict)?;
+    let result = consumers(&arena, None, settings);
+    let on_sqlite = arena.conclude(result)?;
     let server = server()?;
     let arena = Arena::postgres(&server, settings)?;
-    let verdict = consumers(&arena, Some(&server), settings);
-    let on_postgres = arena.conclude(verdict)?;
+    let result = consumers(&arena, Some(&server), settings);
+    let on_postgres = arena.conclude(result)?;
     let arena = Arena::postgres(&server, settings)?;
     let numbers = Settings { events: settings.events.or(Some(4_000)), kills: settings.kills.or(Some(12)), ..settings };
     let choices = handlers::processes(settings);
-    let verdict = handlers::work(&arena, numbers, |fleet, rng| strike(fleet, choices, Some(&server), rng));
-    let handled = arena.conclude(verdict)?;
+    let result = handlers::work(&arena, numbers, |fleet, rng| strike(fleet, choices, Some(&server), rng));
+    let handled = arena.conclude(result)?;
     Ok(format!("SQLite: {on_sqlite}; Postgres: {on_postgres}; handlers: {handled}"))
 }
 
-fn consumers(arena: &Arena, server: Option<&PgServer>, settings: Settings) -> Verdict {
+fn consumers(arena: &Arena, server: Option<&PgServer>, settings: Settings) -> ScenarioResult {
     let events = settings.events.unwrap_or(5_000);
     let stops = settings.kills.unwrap_or(12);
     let processes = if server.is_some() { settings.processes.unwrap_or(3).max(1) } else { 1 };
@@ -46,7 +46,7 @@ fn consumers(arena: &Arena, server: Option<&PgServer>, settings: Settings) -> Ve
     drive(&mut fleet, total, &mut faults, settings.limit(), |fleet, rng| {
         strike(fleet, processes as usize, server, rng)
     })?;
-    let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
+    let report = arena.check(Rules { drained: true, ..Rules::default() })?;
     Ok(format!("{stops} stops: {}", report.counts))
 }
 

@@ -1,22 +1,24 @@
-//! After a failover that lost commits: what was acknowledged since is there and ends once, everything is worked off, and
-//! nobody who was given a lease by the old primary ends, keeps or gives back what the new one gave to somebody else.
+//! Checks a failover that lost commits: whatever was acknowledged since is stored and ends once, every entry ends, and
+//! no holder of a lease from the old primary ends, extends or requeues an entry that the new one gave to another.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::{Invariant, Report, check_census, check_drained, check_refused};
-use crate::history::{Answer, Claim, Intent, Op, Outcome};
+use crate::history::{Answer, Claim, Intent, Op, OpOutcome};
 use crate::state::State;
 
-/// Who was given an entry, when, and what the claim said.
+/// A claim: the process that got it, when it was answered, and the lease.
 type Given<'a> = (&'a str, i64, &'a Claim);
 
-/// How much was lost, and how much was there to go wrong.
+/// How much was lost, and how much the history exercised.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Tally {
+    /// Events acknowledged before the failover that are missing, and those that are not.
     pub(crate) lost: usize,
     pub(crate) kept: usize,
     pub(crate) acknowledged_since: usize,
+    /// Operations after the failover under leases from before, and those of them that were fenced.
     pub(crate) stale_actions: usize,
     pub(crate) fenced: usize,
 }
@@ -26,14 +28,14 @@ impl fmt::Display for Tally {
         let Self { lost, kept, acknowledged_since, stale_actions, fenced } = self;
         write!(
             f,
-            "{lost} of {} acknowledged before were lost, {acknowledged_since} since are all there, {stale_actions} acted \
-             on leases of before ({fenced} fenced)",
+            "{lost} of {} acknowledged before were lost, {acknowledged_since} acknowledged since, {stale_actions} \
+             operations under leases from before ({fenced} fenced)",
             lost + kept
         )
     }
 }
 
-/// Checks a history against a failover at the moment `over`, in this machine's microseconds.
+/// Checks a history with a failover at `over`, in microseconds of this machine's clock.
 pub(crate) fn check(history: &[Op], state: &State, over: i64) -> (Report, Tally) {
     let mut report = Report::default();
     let mut tally = Tally::default();
@@ -41,7 +43,7 @@ pub(crate) fn check(history: &[Op], state: &State, over: i64) -> (Report, Tally)
     check_leases(history, over, &mut report, &mut tally);
     check_ends(state, &mut report);
     check_census(history, &mut report);
-    // Whoever held an entry that was lost is told that it is not there.
+    // The holder of an entry that was lost is answered with `NotFound`, which is right.
     let others: Vec<Op> = history.iter().filter(|op| !acts_on_nothing(op)).cloned().collect();
     check_refused(&others, &mut report);
     check_drained(state, &mut report);
@@ -50,13 +52,13 @@ pub(crate) fn check(history: &[Op], state: &State, over: i64) -> (Report, Tally)
 
 fn acts_on_nothing(op: &Op) -> bool {
     let acts = matches!(op.intent, Intent::Finalize { .. } | Intent::Extend { .. } | Intent::Requeue { .. });
-    acts && matches!(&op.outcome, Some(Outcome::Refused { error }) if error.starts_with("NotFound"))
+    acts && matches!(&op.outcome, Some(OpOutcome::Refused { error }) if error.starts_with("NotFound"))
 }
 
 fn check_publishes(history: &[Op], state: &State, over: i64, report: &mut Report, tally: &mut Tally) {
     let there: HashSet<(i64, &str)> = state.entries().collect();
     for op in history {
-        let (Intent::Publish { offers, .. }, Some(Outcome::Published { answers })) = (&op.intent, &op.outcome) else {
+        let (Intent::Publish { offers, .. }, Some(OpOutcome::Published { answers })) = (&op.intent, &op.outcome) else {
             continue;
         };
         for (offer, answer) in offers.iter().zip(answers) {
@@ -69,18 +71,18 @@ fn check_publishes(history: &[Op], state: &State, over: i64, report: &mut Report
             }
             tally.acknowledged_since += 1;
             if !kept {
-                let detail = format!("{} was acknowledged as entry {id} after the failover and is gone", offer.key);
+                let detail = format!("{} was acknowledged as entry {id} after the failover but is missing", offer.key);
                 report.violate(Invariant::AcknowledgedIsThere, detail);
             }
         }
     }
 }
 
-/// Whoever acts under a lease is the one whom the new primary gave it to, if it gave it to anybody.
+/// If the new primary handed out a lease, only its holder acts under it, not one from before the failover.
 fn check_leases(history: &[Op], over: i64, report: &mut Report, tally: &mut Tally) {
     let mut given: HashMap<(i64, i64), Vec<Given<'_>>> = HashMap::new();
     for op in history {
-        if let Some(Outcome::Claimed { claims }) = &op.outcome {
+        if let Some(OpOutcome::Claimed { claims }) = &op.outcome {
             for claim in claims {
                 given.entry((claim.id, claim.token)).or_default().push((&op.process, op.answered.unwrap_or(0), claim));
             }
@@ -97,9 +99,10 @@ fn check_leases(history: &[Op], over: i64, report: &mut Report, tally: &mut Tall
             holders.iter().filter(|(_, _, claim)| claim.claimed_at >= over).map(|(process, ..)| *process).collect();
         let stale = holders.iter().any(|(process, answered, _)| *process == op.process && *answered < over);
         tally.stale_actions += usize::from(stale);
-        let fenced = matches!(op.outcome, Some(Outcome::Fenced));
+        let fenced = matches!(op.outcome, Some(OpOutcome::Fenced));
         tally.fenced += usize::from(stale && fenced);
-        let done = matches!(op.outcome, Some(Outcome::Finalized { .. } | Outcome::Extended { .. } | Outcome::Requeued));
+        let done =
+            matches!(op.outcome, Some(OpOutcome::Finalized { .. } | OpOutcome::Extended { .. } | OpOutcome::Requeued));
         if stale && done && !since.is_empty() && !since.contains(&op.process.as_str()) {
             let detail = format!(
                 "{} acted on entry {id} under token {token} of the old primary ({:?}); the new one gave it to {since:?}",
@@ -131,7 +134,7 @@ mod tests {
 
     const OVER: i64 = 1_000;
 
-    fn op(process: &str, at: i64, intent: Intent, outcome: Outcome) -> Op {
+    fn op(process: &str, at: i64, intent: Intent, outcome: OpOutcome) -> Op {
         Op { process: process.into(), begun: at, answered: Some(at + 1), intent, outcome: Some(outcome) }
     }
 
@@ -146,20 +149,20 @@ mod tests {
             lease_until: at + 5_000,
         };
         let intent = Intent::Claim { worker: process.into(), lease: 5_000 };
-        op(process, at, intent, Outcome::Claimed { claims: vec![claim] })
+        op(process, at, intent, OpOutcome::Claimed { claims: vec![claim] })
     }
 
-    fn end(process: &str, at: i64, token: i64, outcome: Outcome) -> Op {
+    fn end(process: &str, at: i64, token: i64, outcome: OpOutcome) -> Op {
         op(process, at, Intent::Finalize { id: 7, generation: 1, token, end: 0 }, outcome)
     }
 
-    fn done() -> Outcome {
-        Outcome::Finalized { repeated: false, end: 0 }
+    fn done() -> OpOutcome {
+        OpOutcome::Finalized { repeated: false, end: 0 }
     }
 
     fn publish(at: i64) -> Op {
         let offers = vec![Offer { key: "a".into(), group: None, once: false }];
-        let outcome = Outcome::Published { answers: vec![Answer::Created { id: 7 }] };
+        let outcome = OpOutcome::Published { answers: vec![Answer::Created { id: 7 }] };
         op("w0", at, Intent::Publish { offers, outbox: false }, outcome)
     }
 
@@ -194,7 +197,7 @@ mod tests {
     fn a_lease_of_the_old_primary_does_not_end_what_the_new_one_gave_away() {
         let history = [publish(10), claim("w0", 20, 1), claim("w1", 2_000, 1), end("w0", 2_100, 1, done())];
         assert_eq!(wrong(&history, &ended()), [Invariant::FencingTrue]);
-        let fenced = [publish(10), claim("w0", 20, 1), claim("w1", 2_000, 1), end("w0", 2_100, 1, Outcome::Fenced)];
+        let fenced = [publish(10), claim("w0", 20, 1), claim("w1", 2_000, 1), end("w0", 2_100, 1, OpOutcome::Fenced)];
         assert!(wrong(&fenced, &ended()).is_empty());
         let alone = [publish(10), claim("w0", 20, 1), end("w0", 2_100, 1, done())];
         assert!(wrong(&alone, &ended()).is_empty(), "its claim was not lost");

@@ -1,12 +1,13 @@
-//! One of a group in flight, and first completions in order.
+//! Checks groups: one entry is leased at a time, and entries run in the order in which they were published.
 
 use std::collections::HashMap;
 
 use super::{CLOCK_STEP, Entries, Invariant, Report, Tenure};
-use crate::history::{Answer, Intent, Op, Outcome};
+use crate::history::{Answer, Intent, Op, OpOutcome};
 use crate::state::State;
 
-/// A grouped entry: when it was offered and, where it was, acknowledged; when it first ran; when it ended.
+/// A grouped entry. `offered` and `acknowledged` are this machine's time, `first_claim` and `finished` database time;
+/// `None` when that did not happen.
 #[derive(Debug)]
 struct Member {
     id: i64,
@@ -35,7 +36,7 @@ fn gather<'a>(history: &'a [Op], entries: &Entries<'_>, state: &State) -> HashMa
         let Intent::Publish { offers, .. } = &op.intent else { continue };
         for (index, offer) in offers.iter().enumerate() {
             let (Some(group), Some(id)) = (&offer.group, ids.get(offer.key.as_str())) else { continue };
-            let created = matches!(&op.outcome, Some(Outcome::Published { answers })
+            let created = matches!(&op.outcome, Some(OpOutcome::Published { answers })
                 if matches!(answers.get(index), Some(Answer::Created { .. } | Answer::Duplicate { .. })));
             let acknowledged = op.answered.filter(|_| created);
             let first_claim =
@@ -66,7 +67,7 @@ fn check_alone(group: &str, members: &[Member], entries: &Entries<'_>, report: &
             && tenure.claim.claimed_at + CLOCK_STEP < end
         {
             let detail = format!(
-                "group {group}: entry {} was taken by {} at {}, while {} held entry {} until {end}",
+                "group {group}: entry {} was claimed by {} at {}, while {} held entry {} until {end}",
                 tenure.claim.id, tenure.process, tenure.claim.claimed_at, other.process, other.claim.id
             );
             report.violate(Invariant::GroupAlone, detail);
@@ -78,7 +79,7 @@ fn check_alone(group: &str, members: &[Member], entries: &Entries<'_>, report: &
     }
 }
 
-/// What was acknowledged before another of its group was offered ends before that one is first taken.
+/// An entry that was acknowledged before another of its group was offered ends before that one is first claimed.
 fn check_order(group: &str, members: &[Member], report: &mut Report) {
     let mut earlier: Vec<&Member> = members.iter().filter(|member| member.acknowledged.is_some()).collect();
     earlier.sort_by_key(|member| member.acknowledged);
@@ -97,7 +98,7 @@ fn check_order(group: &str, members: &[Member], report: &mut Report) {
             && before.finished.is_none_or(|finished| taken + CLOCK_STEP < finished)
         {
             let detail = format!(
-                "group {group}: entry {} was taken at {taken}, before entry {} ended ({:?})",
+                "group {group}: entry {} was claimed at {taken}, before entry {} ended ({:?})",
                 member.id, before.id, before.finished
             );
             report.violate(Invariant::GroupOrder, detail);

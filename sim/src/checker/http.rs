@@ -1,7 +1,7 @@
-//! Events that went through a server which was killed: what it answered is true, and everything ends once.
+//! Checks events that went through a server which was killed: its answers are true, and every event ends once.
 //!
-//! Clients repeat what was not answered until it is, so in the end every request has an answer, and the answer must name
-//! what is in the database whichever of the repeats did it.
+//! Clients repeat a request until it is answered. So every request has an answer in the end, which must agree with the
+//! database, whichever of the repeats took effect.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,18 +11,18 @@ use tidegate_core::{Action, End};
 use super::{Invariant, Report, check_drained};
 use crate::state::{AuditRow, State};
 
-/// What a publisher was answered in the end: 201 or 200.
+/// The final answer to a publisher: 201 or 200.
 #[derive(Debug, Clone)]
 pub(crate) struct Accepted {
     pub(crate) key: String,
     pub(crate) id: i64,
-    /// It was 201.
+    /// 201 rather than 200.
     pub(crate) created: bool,
-    /// How often no answer came before.
+    /// How many tries before had no answer.
     pub(crate) lost: u32,
 }
 
-/// An event that a worker got.
+/// A lease that was handed out to a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Handed {
     pub(crate) id: i64,
@@ -30,23 +30,23 @@ pub(crate) struct Handed {
     pub(crate) worker: String,
 }
 
-/// What a worker was answered when it completed an event.
+/// The final answer to a worker that completed an event.
 #[derive(Debug, Clone)]
 pub(crate) struct Completed {
     pub(crate) handed: Handed,
-    /// 200, else 409.
+    /// 200 rather than 409.
     pub(crate) done: bool,
-    /// How often no answer came before.
+    /// How many tries before had no answer.
     pub(crate) lost: u32,
 }
 
-/// What all clients saw.
+/// The answers that all clients got.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) accepted: Vec<Accepted>,
     pub(crate) handed: Vec<Handed>,
     pub(crate) completed: Vec<Completed>,
-    /// Answers that nothing in these workloads asks for.
+    /// Unexpected answers: all requests of this load are valid.
     pub(crate) refused: Vec<String>,
 }
 
@@ -54,13 +54,13 @@ pub(crate) struct Seen {
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Tally {
     pub(crate) events: usize,
-    /// Publishes that were repeated since no answer came, and those of them that had happened.
+    /// Publishes that were repeated for lack of an answer, and those of them that had already happened.
     pub(crate) published_again: usize,
     pub(crate) published_before: usize,
     pub(crate) completed_again: usize,
-    /// Workers that were told that the event is not theirs any more.
+    /// Completions that were answered 409: the lease was lost.
     pub(crate) too_late: usize,
-    /// Events that came more than once.
+    /// Events that took more than one attempt.
     pub(crate) retaken: usize,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Checks everything.
+/// Checks all invariants of a run with a server.
 pub(crate) fn check(seen: &Seen, state: &State, audit: &[AuditRow]) -> (Report, Tally) {
     let mut report = Report::default();
     for refused in &seen.refused {
@@ -103,7 +103,7 @@ fn check_published(seen: &Seen, state: &State, report: &mut Report) {
     for Accepted { key, id, created: is_new, .. } in &seen.accepted {
         known.insert(key.as_str());
         if !there.get(key.as_str()).is_some_and(|ids| ids.contains(id)) {
-            report.violate(Invariant::AcknowledgedIsThere, format!("{key} was answered as event {id}"));
+            report.violate(Invariant::AcknowledgedIsThere, format!("{key} was answered as event {id}, now missing"));
         }
         if *is_new && !created.insert(key.as_str()) {
             report.violate(Invariant::NothingTwice, format!("{key} was answered as new more than once"));
@@ -111,16 +111,16 @@ fn check_published(seen: &Seen, state: &State, report: &mut Report) {
     }
     for (key, ids) in &there {
         if ids.len() > 1 {
-            report.violate(Invariant::NothingTwice, format!("{key} is there as {ids:?}"));
+            report.violate(Invariant::NothingTwice, format!("{key} is stored more than once: {ids:?}"));
         }
-        // Publishers repeat until they are answered, so nothing is there that nobody was told of.
+        // Publishers repeat until they are answered, so every stored event was answered.
         if !known.contains(key) {
-            report.violate(Invariant::NothingTwice, format!("{key} ({ids:?}) was never answered"));
+            report.violate(Invariant::NothingTwice, format!("{key} is stored as {ids:?}, but was never answered"));
         }
     }
 }
 
-/// A lease is one worker's, and is handed out once.
+/// A lease is handed out once, to one worker.
 fn check_handed(seen: &Seen, report: &mut Report) {
     let mut holders = HashMap::new();
     for Handed { id, lease, worker } in &seen.handed {
@@ -148,13 +148,13 @@ fn check_ends(seen: &Seen, state: &State, audit: &[AuditRow], report: &mut Repor
             Some([row]) => {
                 let ender = Handed { id: log.id, lease: row.token, worker: row.worker.clone().unwrap_or_default() };
                 if row.token != log.token || !done.contains(&ender) {
-                    let text = format!("{ender:?} ended it, the log has token {}, and was not told so", log.token);
+                    let text = format!("{ender:?} is audited, but was not answered 200 or is not lease {}", log.token);
                     report.violate(Invariant::EndsAreTrue, text);
                 }
             }
             rows => {
                 let count = rows.map_or(0, <[_]>::len);
-                report.violate(Invariant::OneEnd, format!("event {} has {count} rows that say COMPLETED", log.id));
+                report.violate(Invariant::OneEnd, format!("event {} has {count} COMPLETED rows in the audit", log.id));
             }
         }
     }
@@ -163,10 +163,10 @@ fn check_ends(seen: &Seen, state: &State, audit: &[AuditRow], report: &mut Repor
             rows.iter().any(|row| row.token == handed.lease && row.worker.as_deref() == Some(&handed.worker))
         });
         if *done && !(is_end && logged.contains(&handed.id)) {
-            report.violate(Invariant::EndsAreTrue, format!("{handed:?} was answered 200 and did not end it"));
+            report.violate(Invariant::EndsAreTrue, format!("{handed:?} was answered 200, but did not end the event"));
         }
         if !*done && is_end {
-            report.violate(Invariant::FencingTrue, format!("{handed:?} was answered 409 and did end it"));
+            report.violate(Invariant::FencingTrue, format!("{handed:?} was answered 409, but did end the event"));
         }
     }
 }
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
     use crate::state::{LiveRow, LogRow};
 
-    /// Event 1 was published, taken under lease 5 by somebody too late and under lease 9 by w, who completed it.
+    /// Event 1 was claimed by `late` under lease 5, which expired, and then claimed under lease 9 and completed by `w`.
     fn good() -> (Seen, State, Vec<AuditRow>) {
         let handed = |lease, worker: &str| Handed { id: 1, lease, worker: worker.into() };
         let seen = Seen {

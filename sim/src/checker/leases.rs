@@ -1,8 +1,8 @@
-//! Leases of one entry stay apart, tokens rise, attempts are fair.
+//! Checks leases: those of one entry do not overlap, tokens rise, and attempts are counted correctly.
 
 use std::collections::HashMap;
 
-use super::{CLOCK_STEP, Entries, Invariant, Report, Tenure, Verdict};
+use super::{CLOCK_STEP, Entries, Happened, Invariant, Report, Tenure};
 use crate::state::State;
 
 pub(super) fn check(entries: &Entries<'_>, state: &State, report: &mut Report) {
@@ -26,7 +26,7 @@ pub(super) fn check(entries: &Entries<'_>, state: &State, report: &mut Report) {
             && let Some(token) = last_token.get(id)
             && *token < last.claim.token
         {
-            let detail = format!("entry {id} stands at token {token}, but token {} was answered", last.claim.token);
+            let detail = format!("entry {id} has token {token}, but a claim returned token {}", last.claim.token);
             report.violate(Invariant::TokensRise, detail);
         }
     }
@@ -37,7 +37,7 @@ pub(super) fn check(entries: &Entries<'_>, state: &State, report: &mut Report) {
     }
 }
 
-/// Two leases of one entry, in the order of their tokens.
+/// Compares two consecutive leases of one entry, by token.
 fn check_apart(before: &Tenure<'_>, after: &Tenure<'_>, report: &mut Report) {
     let id = before.claim.id;
     if after.answered < before.asked || after.claim.claimed_at + CLOCK_STEP < before.claim.claimed_at {
@@ -62,13 +62,13 @@ fn check_apart(before: &Tenure<'_>, after: &Tenure<'_>, report: &mut Report) {
     }
 }
 
-/// What is known of an entry's attempts so far. Tokens without a known claim may have counted or not.
+/// What is known of an entry's attempts so far. A token whose claim is not in the history may or may not have counted.
 #[derive(Debug, Default)]
 struct Seen {
     generation: u32,
-    /// Claims that surely counted, in this generation.
+    /// Claims of this generation that certainly counted.
     counted: u32,
-    /// Claims that surely did not, in all generations.
+    /// Claims of all generations that certainly did not count.
     released: i64,
 }
 
@@ -82,15 +82,15 @@ impl Seen {
         let most = claim.token - self.released;
         if claim.attempts < least || i64::from(claim.attempts) > most {
             let detail = format!(
-                "entry {}, token {}: attempt {}, but {least} to {most} is fair",
+                "entry {}, token {}: attempt {}, expected {least} to {most}",
                 claim.id, claim.token, claim.attempts
             );
             report.violate(Invariant::AttemptsFair, detail);
         }
         match tenure.released() {
-            Verdict::Done => self.released += 1,
-            Verdict::Maybe => {}
-            Verdict::Not => self.counted += 1,
+            Happened::Yes => self.released += 1,
+            Happened::Maybe => {}
+            Happened::No => self.counted += 1,
         }
     }
 }
@@ -100,7 +100,7 @@ fn check_logged_attempts<'a>(
     tenures: impl Iterator<Item = &'a Tenure<'a>>,
     report: &mut Report,
 ) {
-    let released = tenures.filter(|tenure| tenure.released() == Verdict::Done).count() as i64;
+    let released = tenures.filter(|tenure| tenure.released() == Happened::Yes).count() as i64;
     if i64::from(row.attempts) > row.token - released {
         let detail = format!(
             "entry {} ended with {} attempts at token {}, though {released} claims were released",

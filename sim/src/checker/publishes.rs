@@ -1,21 +1,23 @@
-//! Everything acknowledged is there, and nothing is there twice.
+//! Checks publishes: everything acknowledged is stored, and nothing is stored twice.
 
 use std::collections::{HashMap, HashSet};
 
 use super::{Invariant, Report};
-use crate::history::{Answer, Intent, Op, Outcome};
+use crate::history::{Answer, Intent, Op, OpOutcome};
 use crate::state::State;
 
+/// The publishes of one key.
 #[derive(Debug, Default)]
 struct Tried<'a> {
-    /// Entries that were acknowledged.
+    /// The entries it was acknowledged as.
     ids: HashSet<i64>,
-    /// Whether one of them was acknowledged as new.
+    /// Whether one of them was acknowledged as new rather than as a duplicate.
     created: bool,
     /// Publishes that may have happened.
     maybe: usize,
-    /// What was said of a publish that was denied.
+    /// The error of a publish that was denied.
     denied: Option<&'a str>,
+    /// Whether it was published under a deduplication key.
     once: bool,
 }
 
@@ -36,12 +38,12 @@ pub(super) fn check(history: &[Op], state: &State, report: &mut Report) {
         for id in tried.ids.difference(there) {
             report.violate(
                 Invariant::AcknowledgedIsThere,
-                format!("{key} was acknowledged as entry {id}, which is gone"),
+                format!("{key} was acknowledged as entry {id}, which is missing"),
             );
         }
-        // Nor is it when another try finds it there already, though no other publish of it can have happened.
+        // Stored, although every publish was denied or answered as a duplicate: the denied one did happen.
         if let (Some(error), 0, false, false) = (tried.denied, tried.maybe, tried.created, there.is_empty()) {
-            report.violate(Invariant::DeniedIsNotThere, format!("{key} was denied ({error}), but is there: {there:?}"));
+            report.violate(Invariant::DeniedIsNotThere, format!("{key} was denied ({error}), but stored: {there:?}"));
             continue;
         }
         let most = if tried.once { 1.min(tried.ids.len() + tried.maybe) } else { tried.ids.len() + tried.maybe };
@@ -52,7 +54,7 @@ pub(super) fn check(history: &[Op], state: &State, report: &mut Report) {
     }
     for (key, there) in present {
         if !tried.contains_key(key) {
-            report.violate(Invariant::NothingTwice, format!("{key:?} has the entries {there:?}; nobody published it"));
+            report.violate(Invariant::NothingTwice, format!("{key:?} has the entries {there:?}; it was not published"));
         }
     }
     check_facts(state, report);
@@ -66,8 +68,8 @@ fn gather(history: &[Op]) -> HashMap<&str, Tried<'_>> {
             let tried = all.entry(&offer.key).or_default();
             tried.once |= offer.once;
             match &op.outcome {
-                None | Some(Outcome::Unknown { .. }) => tried.maybe += 1,
-                Some(Outcome::Published { answers }) => match answers.get(index) {
+                None | Some(OpOutcome::Unknown { .. }) => tried.maybe += 1,
+                Some(OpOutcome::Published { answers }) => match answers.get(index) {
                     Some(Answer::Created { id }) => {
                         tried.ids.insert(*id);
                         tried.created = true;
@@ -79,7 +81,7 @@ fn gather(history: &[Op]) -> HashMap<&str, Tried<'_>> {
                     Some(Answer::Denied { error }) => tried.denied = Some(error),
                     Some(Answer::Unknown { .. }) | None => tried.maybe += 1,
                 },
-                Some(Outcome::Denied { error }) => tried.denied = Some(error),
+                Some(OpOutcome::Denied { error }) => tried.denied = Some(error),
                 Some(_) => {}
             }
         }
@@ -87,7 +89,7 @@ fn gather(history: &[Op]) -> HashMap<&str, Tried<'_>> {
     all
 }
 
-/// Generations of one entry share its fact; two entries never do.
+/// Generations of one entry share its fact; two entries never share one.
 fn check_facts(state: &State, report: &mut Report) {
     let ids: HashSet<i64> = state.entries().map(|(id, _)| id).collect();
     if ids.len() as u64 != state.facts {

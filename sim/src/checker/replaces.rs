@@ -1,17 +1,18 @@
-//! Contents that replace each other under one key: none that was acknowledged disappears behind an older one. Pure.
+//! Checks contents that replace each other under one key: an acknowledged content is handed out, or was replaced by
+//! one that is not older. Pure.
 
 use std::collections::HashMap;
 
-/// One publish under a key.
+/// One publish under a key. Times are readings of one counter.
 #[derive(Debug, Clone)]
 pub(crate) struct Offered {
     pub(crate) key: String,
     /// Unique in the run.
     pub(crate) content: String,
     pub(crate) begun: u64,
-    /// Nothing when the answer is not known.
+    /// `None` when the answer is not known.
     pub(crate) answered: Option<u64>,
-    /// The entry that was answered.
+    /// The entry of the answer.
     pub(crate) entry: Option<i64>,
 }
 
@@ -23,7 +24,7 @@ pub(crate) struct Taken {
     pub(crate) at: u64,
 }
 
-/// What does not hold, in words.
+/// The violations as text.
 pub(crate) fn check(offered: &[Offered], taken: &[Taken]) -> Vec<String> {
     let mut wrong = Vec::new();
     let by_content: HashMap<&str, &Offered> = offered.iter().map(|offer| (offer.content.as_str(), offer)).collect();
@@ -32,12 +33,12 @@ pub(crate) fn check(offered: &[Offered], taken: &[Taken]) -> Vec<String> {
     for one in taken {
         by_entry.entry(one.entry).or_default().push(one);
         match by_content.get(one.content.as_str()) {
-            None => wrong.push(format!("{} was handed out, and nobody published it", one.content)),
+            None => wrong.push(format!("{} was handed out, but was never published", one.content)),
             Some(offer) if offer.begun > one.at => {
                 wrong.push(format!("{} was handed out before it was published", one.content));
             }
             Some(offer) if offer.entry.is_some_and(|entry| entry != one.entry) => {
-                wrong.push(format!("{} is of entry {:?}, but came as {}", one.content, offer.entry, one.entry));
+                wrong.push(format!("{} is of entry {:?}, handed out as {}", one.content, offer.entry, one.entry));
             }
             Some(_) => {}
         }
@@ -51,13 +52,13 @@ pub(crate) fn check(offered: &[Offered], taken: &[Taken]) -> Vec<String> {
         if !kept {
             let instead: Vec<&str> =
                 by_entry.get(&entry).into_iter().flatten().map(|one| one.content.as_str()).collect();
-            wrong.push(format!("{} was acknowledged as entry {entry}, which came as {instead:?}", offer.content));
+            wrong.push(format!("{} was acknowledged as entry {entry}, handed out as {instead:?}", offer.content));
         }
     }
     wrong
 }
 
-/// Whether what was handed out is the offer itself, or one of its key that may have come after it.
+/// Whether the content that was handed out is the offer itself or may have been published after it, under its key.
 fn not_older(one: &Taken, offer: &Offered, by_content: &HashMap<&str, &Offered>) -> bool {
     let Some(other) = by_content.get(one.content.as_str()) else { return false };
     other.key == offer.key && (one.content == offer.content || other.answered.is_none_or(|at| at > offer.begun))
@@ -80,7 +81,7 @@ mod tests {
     fn a_later_content_may_replace_an_earlier_one() {
         let offered = [offer("a/1", 1, 2, 7), offer("a/2", 3, 4, 7), offer("a/3", 6, 7, 8)];
         assert_eq!(check(&offered, &[take("a/2", 7, 5), take("a/3", 8, 9)]), Vec::<String>::new());
-        // Two at the same time may come in either order.
+        // Two concurrent publishes may take effect in either order.
         let offered = [offer("a/1", 1, 4, 7), offer("a/2", 2, 3, 7)];
         assert_eq!(check(&offered, &[take("a/1", 7, 5)]), Vec::<String>::new());
     }

@@ -1,21 +1,21 @@
-//! Every named failpoint is hit on its database, several times and early and late; then the rest is worked off.
+//! Kills the process at every named failpoint of its database, several times at random passes, and checks the rest.
 
 use std::time::Duration;
 
 use rand::Rng;
 
-use super::{Arena, Faults, Settings, Verdict, drive, server};
+use super::{Arena, Faults, ScenarioResult, Settings, drive, server};
 use crate::checker::Rules;
 use crate::supervisor::{Fleet, was_killed};
 use crate::workload::{Failure, Job};
 
-/// The names that the stores pass.
+/// All failpoints of the stores; a test compares the list with the sources.
 const SQLITE: [&str; 2] = ["sqlite.before_commit", "sqlite.after_commit"];
 const POSTGRES: [&str; 2] = ["postgres.before_commit", "postgres.after_commit"];
 
 const HIT_WITHIN: Duration = Duration::from_secs(60);
 
-pub(crate) fn run(settings: Settings) -> Verdict {
+pub(crate) fn run(settings: Settings) -> ScenarioResult {
     let server = server()?;
     let mut rng = settings.rng();
     let mut hits = 0;
@@ -24,9 +24,9 @@ pub(crate) fn run(settings: Settings) -> Verdict {
         for name in names {
             let arena = if on_postgres { Arena::postgres(&server, settings)? } else { Arena::sqlite(settings)? };
             let passes: Vec<u32> = (0..settings.kills.unwrap_or(8)).map(|_| rng.random_range(1..60)).collect();
-            let verdict = hit(&arena, name, &passes, settings);
+            let result = hit(&arena, name, &passes, settings);
             hits += passes.len();
-            failed.extend(arena.conclude(verdict).err().map(|error| error.to_string()));
+            failed.extend(arena.conclude(result).err().map(|error| error.to_string()));
         }
     }
     if !failed.is_empty() {
@@ -35,7 +35,7 @@ pub(crate) fn run(settings: Settings) -> Verdict {
     Ok(format!("{} failpoints hit {hits} times", SQLITE.len() + POSTGRES.len()))
 }
 
-fn hit(arena: &Arena, name: &str, passes: &[u32], settings: Settings) -> Verdict {
+fn hit(arena: &Arena, name: &str, passes: &[u32], settings: Settings) -> ScenarioResult {
     let events = settings.events.unwrap_or(2_000);
     let mut fleet = Fleet::start(vec![Job { census_ms: Some(50), ..arena.job("w0", events) }])?;
     for pass in passes {
@@ -43,7 +43,7 @@ fn hit(arena: &Arena, name: &str, passes: &[u32], settings: Settings) -> Verdict
         fleet.launch(0, Some(&format!("{name}:{pass}")))?;
         match fleet.wait_for_end(0, HIT_WITHIN)? {
             Some(status) if was_killed(status) => {}
-            other => return Err(format!("{name} was not hit for the {pass}-th time: {other:?}").into()),
+            other => return Err(format!("failpoint {name} was not hit at pass {pass}: {other:?}").into()),
         }
     }
     fleet.launch(0, None)?;
@@ -51,7 +51,7 @@ fn hit(arena: &Arena, name: &str, passes: &[u32], settings: Settings) -> Verdict
     let no_strike = |_: &mut Fleet, _: &mut _| -> Result<(), Failure> { Ok(()) };
     drive(&mut fleet, events, &mut none, settings.limit(), no_strike)?;
     let report =
-        arena.judge(Rules { drained: true, ..Rules::default() }).map_err(|error| format!("{name}: {error}"))?;
+        arena.check(Rules { drained: true, ..Rules::default() }).map_err(|error| format!("{name}: {error}"))?;
     Ok(report.counts.to_string())
 }
 
@@ -59,7 +59,7 @@ fn hit(arena: &Arena, name: &str, passes: &[u32], settings: Settings) -> Verdict
 mod tests {
     use super::*;
 
-    /// A failpoint that somebody adds to a store must be hit here too.
+    /// A failpoint that is added to a store must be added here too.
     #[test]
     fn every_failpoint_of_the_stores_is_listed() {
         let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! Managers with handlers on one Postgres, killed at random: every event ends once, a handler that had succeeded durably
-//! does not run again, and effects written in the transaction that ends an event are there exactly once.
+//! Managers with handlers on one Postgres, killed at random: every event ends once, a handler whose success was
+//! recorded does not run again, and effects written in the transaction that ends an event are stored exactly once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,36 +10,37 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use tokio_postgres::error::SqlState;
 
-use super::{Arena, Faults, Settings, Verdict, drive, kill_one, runtime, server};
+use super::{Arena, Faults, ScenarioResult, Settings, drive, kill_one, runtime, server};
 use crate::checker::handlers::{self, Evidence, Handlers};
 use crate::history;
 use crate::supervisor::Fleet;
 use crate::workload::{EFFECTS, Failure, IN_TX, Job, PLAIN};
 
-/// How often records of handlers are looked at; they go when their event has ended and somebody cleans up.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often the witness reads the records of handlers; upkeep deletes them some time after their event has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// When the success of (entry, handler) was recorded, in microseconds of database time.
 type Durable = HashMap<(i64, String), i64>;
 
-pub(crate) fn run(settings: Settings) -> Verdict {
+pub(crate) fn run(settings: Settings) -> ScenarioResult {
     let server = server()?;
     let arena = Arena::postgres(&server, settings)?;
     let processes = processes(settings);
-    let verdict = work(&arena, settings, |fleet, rng| kill_one(fleet, processes, rng));
-    arena.conclude(verdict)
+    let result = work(&arena, settings, |fleet, rng| kill_one(fleet, processes, rng));
+    arena.conclude(result)
 }
 
-/// How many processes handle events.
+/// The number of processes that run handlers.
 pub(crate) fn processes(settings: Settings) -> usize {
     settings.processes.unwrap_or(4).max(1) as usize
 }
 
-/// Has processes handle events while `strike` befalls them, and checks what came of it.
+/// Runs processes with handlers, calls `strike` for each fault, and checks the histories.
 pub(crate) fn work(
     arena: &Arena,
     settings: Settings,
     strike: impl FnMut(&mut Fleet, &mut StdRng) -> Result<(), Failure>,
-) -> Verdict {
+) -> ScenarioResult {
     let processes = processes(settings) as u32;
     let events = settings.events.unwrap_or(20_000);
     let kills = settings.kills.unwrap_or(60);
@@ -63,10 +64,10 @@ pub(crate) fn work(
         return Err(report.explain().into());
     }
     if tally.published as u64 != events || tally.ended as u64 != events {
-        return Err(format!("{events} events were to be published and to end: {tally}").into());
+        return Err(format!("expected {events} events to be published and to end: {tally}").into());
     }
-    if tally.tempted == 0 {
-        return Err(format!("no event came again after a durable success, so nothing was shown: {tally}").into());
+    if tally.reclaimed == 0 {
+        return Err(format!("no entry was claimed after a durable success, so nothing was tested: {tally}").into());
     }
     Ok(format!("{processes} processes, {} starts: {tally}", fleet.starts))
 }
@@ -85,7 +86,7 @@ fn job(arena: &Arena, number: u32, events: u64) -> Job {
 
 async fn connect(address: &str) -> Result<tokio_postgres::Client, Failure> {
     let (client, connection) = tokio_postgres::connect(address, tokio_postgres::NoTls).await?;
-    // It ends with the client; what goes wrong on it, the client's calls say.
+    // Ends with the client, whose calls return the errors of the connection.
     tokio::spawn(connection);
     Ok(client)
 }
@@ -107,7 +108,7 @@ async fn gather(address: &str, durable: Durable) -> Result<Evidence, Failure> {
     })
 }
 
-/// Looks on while the processes work, and notes which successes it finds recorded.
+/// Polls `event_handler_states` while the processes run, and collects the successes recorded there.
 #[derive(Debug)]
 struct Witness {
     stop: Arc<AtomicBool>,
@@ -124,7 +125,7 @@ impl Witness {
 
     fn stop(mut self) -> Result<Durable, Failure> {
         self.stop.store(true, Ordering::Relaxed);
-        let thread = self.thread.take().ok_or("the witness was stopped before")?;
+        let thread = self.thread.take().ok_or("the witness was already stopped")?;
         thread.join().map_err(|_| "the witness panicked")?
     }
 }
@@ -133,7 +134,7 @@ impl Drop for Witness {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // The run has failed already; what the witness says does not matter any more.
+            // The run has already failed; the result of the witness does not matter.
             let _ = thread.join();
         }
     }
@@ -142,7 +143,7 @@ impl Drop for Witness {
 async fn watch(address: &str, stop: &AtomicBool) -> Result<Durable, Failure> {
     let client = connect(address).await?;
     let mut durable = Durable::new();
-    // A record may become visible later than one that was begun after it, hence the look back.
+    // A record may become visible after one with a later timestamp, hence the overlap of 10 seconds.
     let sql = "SELECT entry_id, handler, result, (extract(epoch FROM recorded_at) * 1000000)::bigint
                FROM tidegate.event_handler_states
                WHERE recorded_at > to_timestamp($1::bigint / 1000000) - interval '10 seconds'";
@@ -151,7 +152,7 @@ async fn watch(address: &str, stop: &AtomicBool) -> Result<Durable, Failure> {
         let last = stop.load(Ordering::Relaxed);
         let rows = match client.query(sql, &[&latest]).await {
             Ok(rows) => rows,
-            // The first of the processes creates the table.
+            // The first process to start creates the table.
             Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) && !last => Vec::new(),
             Err(error) => return Err(error.into()),
         };
@@ -167,6 +168,6 @@ async fn watch(address: &str, stop: &AtomicBool) -> Result<Durable, Failure> {
         if last {
             return Ok(durable);
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Callers that hang up, drop what they hold, release it or shut down use up no attempts, and hold nothing back.
+//! Callers that drop futures and leases, release, and shut down: no attempt is counted, and no entry stays leased.
 
 use std::time::{Duration, Instant};
 
@@ -6,19 +6,19 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use tidegate::{EventQueue, NewEvent};
 
-use super::{Arena, Settings, Verdict, runtime, server};
-use crate::supervisor::GLANCE;
+use super::{Arena, ScenarioResult, Settings, runtime, server};
+use crate::supervisor::POLL_INTERVAL;
 use crate::workload::Failure;
 
-/// Far longer than the scenario: only a release can free an entry.
+/// Far longer than the scenario, so that only a release frees an entry.
 const LEASE: Duration = Duration::from_secs(3600);
 const FREE_WITHIN: Duration = Duration::from_secs(30);
 
-pub(crate) fn run(settings: Settings) -> Verdict {
+pub(crate) fn run(settings: Settings) -> ScenarioResult {
     let server = server()?;
     for arena in [Arena::sqlite(settings)?, Arena::postgres(&server, settings)?] {
-        let verdict = work(&arena, settings);
-        arena.conclude(verdict)?;
+        let result = work(&arena, settings);
+        arena.conclude(result)?;
     }
     Ok(format!("{} rounds on each database", rounds(settings)))
 }
@@ -27,7 +27,7 @@ fn rounds(settings: Settings) -> u32 {
     settings.kills.unwrap_or(1_000)
 }
 
-fn work(arena: &Arena, settings: Settings) -> Verdict {
+fn work(arena: &Arena, settings: Settings) -> ScenarioResult {
     let events = settings.events.unwrap_or(300);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(hang_up(arena, events, rounds(settings), settings.rng()))?;
@@ -47,27 +47,27 @@ async fn hang_up(arena: &Arena, events: u64, rounds: u32, mut rng: StdRng) -> Re
         published?;
     }
     for round in 0..rounds {
-        let patience = Duration::from_micros(rng.random_range(0..3_000));
-        // The future is dropped wherever it stands: before, within or after its transaction.
-        let polled = tokio::time::timeout(patience, queue.poll_many(rng.random_range(1..20))).await;
+        let timeout = Duration::from_micros(rng.random_range(0..3_000));
+        // The future is dropped at any stage: before, during or after its transaction.
+        let polled = tokio::time::timeout(timeout, queue.poll_many(rng.random_range(1..20))).await;
         if let Ok(claimed) = polled {
             for event in claimed? {
                 match rng.random_range(0..3) {
                     0 => event.release().await?,
                     1 => drop(event),
-                    // The verdict is on its way when its caller goes.
-                    _ => drop(tokio::time::timeout(patience, event.release()).await),
+                    // The caller may go away while its release is being written.
+                    _ => drop(tokio::time::timeout(timeout, event.release()).await),
                 }
             }
         }
         if round % 100 == 99 {
-            // Whoever waits for a claim is cut off by the shutdown.
+            // The shutdown interrupts a caller that waits for something to claim.
             let waiting = tokio::spawn({
                 let queue = queue.clone();
                 async move { queue.poll_many(10).await.map(drop) }
             });
             queue.close().await;
-            // It may have been served or refused; neither may cost an attempt.
+            // It may get events or an error; neither may count an attempt.
             let _ = waiting.await?;
             queue = open(arena).await?;
         }
@@ -76,7 +76,7 @@ async fn hang_up(arena: &Arena, events: u64, rounds: u32, mut rng: StdRng) -> Re
     Ok(())
 }
 
-/// Everything waits as if nobody had ever asked.
+/// Waits until all entries are live, not leased, and without counted attempts.
 fn all_free(arena: &Arena, events: u64) -> Result<(), Failure> {
     let deadline = Instant::now() + FREE_WITHIN;
     loop {
@@ -87,16 +87,14 @@ fn all_free(arena: &Arena, events: u64) -> Result<(), Failure> {
         }
         if Instant::now() > deadline {
             let first = touched.iter().take(5).collect::<Vec<_>>();
-            return Err(
-                format!("{} of {events} are live, {} touched: {first:?}", state.live.len(), touched.len()).into()
-            );
+            return Err(format!("{} of {events} live, {} not free: {first:?}", state.live.len(), touched.len()).into());
         }
         let queue = runtime()?;
-        // Somebody must be there to do the upkeep.
+        // Upkeep runs only while a queue is open.
         queue.block_on(async {
             open(arena).await?.close().await;
             Ok::<(), Failure>(())
         })?;
-        std::thread::sleep(GLANCE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -1,4 +1,4 @@
-//! A server under load over HTTP, killed and restarted: what it answered is there, and every event is completed once.
+//! A server under load over HTTP, killed and restarted: its answers are true, and every event is completed once.
 
 mod load;
 
@@ -17,55 +17,55 @@ use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 
 use self::load::{Load, PUBLISHERS, Tasks, WORKERS};
-use super::{Arena, STOP_WITHIN, Settings, Verdict, runtime, server};
+use super::{Arena, STOP_WITHIN, ScenarioResult, Settings, runtime, server};
 use crate::checker::http;
 use crate::http::Client;
 use crate::state;
-use crate::supervisor::{GLANCE, myself};
+use crate::supervisor::{POLL_INTERVAL, myself};
 use crate::workload::{Failure, sqlite_path};
 
-/// How long a server may take until it is ready.
+/// How long a server may take to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Servers listen below the ports that the system gives to connections, so that none of the clients' gets in the way.
+/// Below the ephemeral ports, so that no connection of a client occupies a port on which a server is to listen.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-pub(crate) fn run(settings: Settings) -> Verdict {
+pub(crate) fn run(settings: Settings) -> ScenarioResult {
     let arena = Arena::sqlite(settings)?;
-    let verdict = work(&arena, settings);
-    let sqlite = arena.conclude(verdict).map_err(|error| format!("sqlite: {error}"))?;
+    let result = work(&arena, settings);
+    let sqlite = arena.conclude(result).map_err(|error| format!("sqlite: {error}"))?;
     let postgres = server()?;
     let arena = Arena::postgres(&postgres, settings)?;
-    let verdict = work(&arena, settings);
-    let postgres = arena.conclude(verdict).map_err(|error| format!("postgres: {error}"))?;
+    let result = work(&arena, settings);
+    let postgres = arena.conclude(result).map_err(|error| format!("postgres: {error}"))?;
     Ok(format!("{PUBLISHERS} publishers, {WORKERS} workers; sqlite: {sqlite}; postgres: {postgres}"))
 }
 
-fn work(arena: &Arena, settings: Settings) -> Verdict {
+fn work(arena: &Arena, settings: Settings) -> ScenarioResult {
     let kills = settings.kills.unwrap_or(50);
     let lead = i64::try_from(settings.events.unwrap_or(2_000))?;
     let deadline = Instant::now() + settings.limit();
     let clients = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let (place, places) = watch::channel(None);
-    let mut served = Served::new(arena, place)?;
+    let (address_sender, address_receiver) = watch::channel(None);
+    let mut served = ServerProcess::new(arena, address_sender)?;
     let mut rng = settings.rng();
     served.start(&mut rng)?;
-    let load = Load::new(places, settings.seed(), lead);
+    let load = Load::new(address_receiver, settings.seed(), lead);
     let (mut publishers, mut workers) = {
         let _inside = clients.enter();
         load.start()
     };
     for _ in 0..kills {
-        served.live(&load, &mut rng)?;
+        served.let_run(&load, &mut rng)?;
         served.kill()?;
         served.start(&mut rng)?;
-        // Now and then also while it starts.
+        // Every fourth time also while it starts.
         if rng.random_ratio(1, 4) {
             std::thread::sleep(Duration::from_millis(rng.random_range(0..60)));
             served.kill()?;
             served.start(&mut rng)?;
         }
         if Instant::now() > deadline {
-            return Err(format!("not all kills within {:?}", settings.limit()).into());
+            return Err(format!("the kills took longer than {:?}", settings.limit()).into());
         }
     }
     served.wait_until_ready()?;
@@ -80,12 +80,12 @@ fn work(arena: &Arena, settings: Settings) -> Verdict {
         return Err(report.explain().into());
     }
     if kills > 0 && (tally.published_again == 0 || tally.completed_again + tally.retaken == 0) {
-        return Err(format!("no kill met a request or a lease, so nothing was shown: {tally}").into());
+        return Err(format!("no kill hit a request or a lease, so nothing was tested: {tally}").into());
     }
     Ok(format!("{} kills, {tally}", served.kills))
 }
 
-/// Waits until all clients have an answer to what they last asked.
+/// Waits until all clients have an answer to their last request.
 fn join(clients: &Runtime, tasks: &mut Tasks, deadline: Instant) -> Result<(), Failure> {
     clients.block_on(async {
         let all = async {
@@ -106,28 +106,36 @@ fn audit(arena: &Arena) -> Result<Vec<state::AuditRow>, Failure> {
     }
 }
 
-/// The server in all its lives. It dies with us.
+/// The server, across its restarts. It is killed with the harness.
 #[derive(Debug)]
-struct Served {
+struct ServerProcess {
     database: String,
     log: PathBuf,
     child: Option<Child>,
     address: SocketAddr,
-    /// Tells clients where it is.
-    place: watch::Sender<Option<SocketAddr>>,
-    /// Asks the server itself.
-    asking: Runtime,
+    /// Tells clients the address of the server, `None` while it is down.
+    address_sender: watch::Sender<Option<SocketAddr>>,
+    /// For the harness's own requests.
+    runtime: Runtime,
     kills: u32,
 }
 
-impl Served {
-    fn new(arena: &Arena, place: watch::Sender<Option<SocketAddr>>) -> Result<Self, Failure> {
+impl ServerProcess {
+    fn new(arena: &Arena, address_sender: watch::Sender<Option<SocketAddr>>) -> Result<Self, Failure> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let log = arena.histories().join("server.log");
-        Ok(Self { database: arena.address.clone(), log, child: None, address, place, asking: runtime()?, kills: 0 })
+        Ok(Self {
+            database: arena.address.clone(),
+            log,
+            child: None,
+            address,
+            address_sender,
+            runtime: runtime()?,
+            kills: 0,
+        })
     }
 
-    /// Starts it on another port than before.
+    /// Starts the server on a random port.
     fn start(&mut self, rng: &mut StdRng) -> Result<(), Failure> {
         self.address = free_port(rng)?;
         let log = OpenOptions::new().append(true).create(true).open(&self.log)?;
@@ -146,7 +154,7 @@ impl Served {
             child.wait()?;
             self.kills += 1;
         }
-        self.place.send_replace(None);
+        self.address_sender.send_replace(None);
         Ok(())
     }
 
@@ -160,9 +168,9 @@ impl Served {
         format!("the server ended by itself: {status}\n{}", end.into_iter().rev().collect::<Vec<_>>().join("\n")).into()
     }
 
-    /// Asks for a path on a connection of its own.
+    /// Sends a GET request on a new connection; `None` when there was no answer.
     fn get(&self, path: &str) -> Option<crate::http::Answer> {
-        self.asking.block_on(Client::default().send(self.address, "GET", path, None)).ok()
+        self.runtime.block_on(Client::default().send(self.address, "GET", path, None)).ok()
     }
 
     fn wait_until_ready(&mut self) -> Result<(), Failure> {
@@ -174,23 +182,23 @@ impl Served {
             if Instant::now() > deadline {
                 return Err(format!("the server was not ready within {READY_WITHIN:?}").into());
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL_INTERVAL);
         }
-        self.place.send_replace(Some(self.address));
+        self.address_sender.send_replace(Some(self.address));
         Ok(())
     }
 
-    /// Lets it work for a while. Most lives begin to count with the first answers, since a slow machine would have given
-    /// none before the kill; the others are cut off wherever they are.
-    fn live(&mut self, load: &Load, rng: &mut StdRng) -> Result<(), Failure> {
+    /// Lets the server run for 100 to 600 ms. Three times out of four that time starts only after it has given some
+    /// answers, since on a slow machine it might give none before it is killed; otherwise it starts when it is ready.
+    fn let_run(&mut self, load: &Load, rng: &mut StdRng) -> Result<(), Failure> {
         let enough = load.answers() + u64::from(rng.random_ratio(3, 4)) * PUBLISHERS;
         self.wait_until_ready()?;
         let deadline = Instant::now() + READY_WITHIN;
         while load.answers() < enough {
             if Instant::now() > deadline {
-                return Err(format!("the server answered next to nobody within {READY_WITHIN:?}").into());
+                return Err(format!("the server answered too few requests within {READY_WITHIN:?}").into());
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL_INTERVAL);
         }
         std::thread::sleep(Duration::from_millis(rng.random_range(100..600)));
         Ok(())
@@ -203,13 +211,13 @@ impl Served {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(format!("not worked off in time: {}", answer.body).into());
+                return Err(format!("not drained in time: {}", answer.body).into());
             }
-            std::thread::sleep(GLANCE * 5);
+            std::thread::sleep(POLL_INTERVAL * 5);
         }
     }
 
-    /// Asks it to stop and waits for it.
+    /// Asks the server to stop and waits until it has exited.
     fn stop(&mut self) -> Result<(), Failure> {
         if let Some(child) = &mut self.child {
             drop(child.stdin.take());
@@ -219,17 +227,17 @@ impl Served {
             match self.ended()? {
                 Some(status) if status.success() => return Ok(()),
                 Some(status) => return Err(self.ended_by_itself(status)),
-                None => std::thread::sleep(GLANCE),
+                None => std::thread::sleep(POLL_INTERVAL),
             }
         }
         Err(format!("the server did not stop within {STOP_WITHIN:?}").into())
     }
 }
 
-impl Drop for Served {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Both fail only when it is gone already.
+            // Both fail only when the child has already exited.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -241,15 +249,15 @@ fn free_port(rng: &mut StdRng) -> Result<SocketAddr, Failure> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, rng.random_range(PORTS)));
         TcpListener::bind(address).is_ok().then_some(address)
     });
-    Ok(free.ok_or("no port is free")?)
+    Ok(free.ok_or("no free port found")?)
 }
 
-/// Serves until the parent closes our standard input.
+/// The server process: runs until the parent closes standard input.
 pub(crate) fn child(database: &str, address: &str) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (parent, parent_gone) = oneshot::channel::<()>();
     std::thread::spawn(move || {
-        // Whatever ends the wait, an error included, the parent is not there any more.
+        // An error, too, means that the parent is gone.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         drop(parent);
     });

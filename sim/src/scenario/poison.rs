@@ -1,29 +1,29 @@
-//! An event that kills its worker each time ends in the log once its attempts are used up; its neighbours do not.
+//! An event that kills its worker each time ends with errors once its attempts are exhausted; all others complete.
 
 use std::time::Instant;
 
 use tidegate_core::End;
 
-use super::{Arena, STOP_WITHIN, Settings, Verdict, server};
+use super::{Arena, STOP_WITHIN, ScenarioResult, Settings, server};
 use crate::checker::Rules;
-use crate::supervisor::{Fleet, GLANCE, was_killed};
+use crate::supervisor::{Fleet, POLL_INTERVAL, was_killed};
 use crate::workload::{Failure, Job};
 
 const ATTEMPTS: u32 = 3;
 
-pub(crate) fn run(settings: Settings) -> Verdict {
+pub(crate) fn run(settings: Settings) -> ScenarioResult {
     let server = server()?;
-    let mut said = Vec::new();
+    let mut summaries = Vec::new();
     for arena in [Arena::sqlite(settings)?, Arena::postgres(&server, settings)?] {
-        let verdict = work(&arena, settings);
-        said.push(arena.conclude(verdict)?);
+        let result = work(&arena, settings);
+        summaries.push(arena.conclude(result)?);
     }
-    Ok(format!("SQLite: {}; Postgres: {}", said[0], said[1]))
+    Ok(format!("SQLite: {}; Postgres: {}", summaries[0], summaries[1]))
 }
 
-fn work(arena: &Arena, settings: Settings) -> Verdict {
+fn work(arena: &Arena, settings: Settings) -> ScenarioResult {
     let events = settings.events.unwrap_or(200);
-    // One at a time, so that no neighbour is taken down with the poison and loses attempts of its own.
+    // One entry at a time, so that the kill does not cost attempts of other entries.
     let job = Job {
         poison: true,
         max_attempts: ATTEMPTS,
@@ -38,19 +38,19 @@ fn work(arena: &Arena, settings: Settings) -> Verdict {
     let mut fleet = Fleet::start(vec![job])?;
     let deaths = until_drained(&mut fleet, settings)?;
     fleet.stop(STOP_WITHIN)?;
-    let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
+    let report = arena.check(Rules { drained: true, ..Rules::default() })?;
     let state = arena.state()?;
-    let poison = state.log.iter().find(|row| row.key.ends_with("/poison")).ok_or("the poison is not in the log")?;
+    let poison = state.log.iter().find(|row| row.key.ends_with("/poison")).ok_or("no poison event in the log")?;
     if poison.status != End::CompletedWithErrors.code() || poison.attempts != ATTEMPTS || deaths != ATTEMPTS {
-        return Err(format!("the poison killed {deaths} times and ended as {poison:?}").into());
+        return Err(format!("the poison event killed {deaths} times and ended as {poison:?}").into());
     }
     if let Some(other) = state.log.iter().find(|row| row.key != poison.key && row.status != End::Completed.code()) {
-        return Err(format!("a neighbour of the poison ended as {other:?}").into());
+        return Err(format!("another event did not complete: {other:?}").into());
     }
     Ok(format!("{deaths} deaths, {}", report.counts))
 }
 
-/// Starts the process again whenever the poison has killed it, and counts.
+/// Restarts the process whenever the poison event has killed it. Returns how often that was.
 fn until_drained(fleet: &mut Fleet, settings: Settings) -> Result<u32, Failure> {
     let deadline = Instant::now() + settings.limit();
     let mut deaths = 0;
@@ -60,15 +60,15 @@ fn until_drained(fleet: &mut Fleet, settings: Settings) -> Result<u32, Failure> 
                 deaths += 1;
                 fleet.launch(0, None)?;
             }
-            Some(status) => return Err(format!("the worker ended otherwise: {status}").into()),
+            Some(status) => return Err(format!("the worker exited unexpectedly: {status}").into()),
             None => {
                 fleet.read_all()?;
                 if fleet.drained() {
                     return Ok(deaths);
                 }
-                std::thread::sleep(GLANCE);
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
     }
-    Err(format!("not worked off after {deaths} deaths: {}", fleet.situation()).into())
+    Err(format!("not drained after {deaths} deaths: {}", fleet.situation()).into())
 }

@@ -1,22 +1,22 @@
-//! Postgres itself is killed and restarted under load: the library reconnects, nothing is lost, nothing is doubled.
+//! Postgres itself is killed and restarted under load: the library reconnects, nothing is lost or duplicated.
 
 use std::time::Duration;
 
 use rand::Rng;
 use tidegate_testing::PgServer;
 
-use super::{Arena, Faults, Settings, Verdict, drive, server};
+use super::{Arena, Faults, ScenarioResult, Settings, drive, server};
 use crate::checker::Rules;
 use crate::supervisor::Fleet;
 
-pub(crate) fn run(settings: Settings) -> Verdict {
+pub(crate) fn run(settings: Settings) -> ScenarioResult {
     let mut server = server()?;
     let arena = Arena::postgres(&server, settings)?;
-    let verdict = work(&arena, &mut server, settings);
-    arena.conclude(verdict)
+    let result = work(&arena, &mut server, settings);
+    arena.conclude(result)
 }
 
-fn work(arena: &Arena, server: &mut PgServer, settings: Settings) -> Verdict {
+fn work(arena: &Arena, server: &mut PgServer, settings: Settings) -> ScenarioResult {
     let processes = settings.processes.unwrap_or(3);
     let events = settings.events.unwrap_or(10_000);
     let kills = settings.kills.unwrap_or(20);
@@ -29,6 +29,6 @@ fn work(arena: &Arena, server: &mut PgServer, settings: Settings) -> Verdict {
         std::thread::sleep(Duration::from_millis(rng.random_range(0..1_500)));
         Ok(server.restart()?)
     })?;
-    let report = arena.judge(Rules { drained: true, ..Rules::default() })?;
+    let report = arena.check(Rules { drained: true, ..Rules::default() })?;
     Ok(format!("{kills} restarts of Postgres: {}", report.counts))
 }

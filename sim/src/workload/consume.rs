@@ -1,4 +1,4 @@
-//! Works entries off, well and badly: completes, fails, releases, extends, hangs up, comes back too late.
+//! Consumers: claim entries and complete, fail, release, snooze, extend or drop them, or end them too late.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,17 +8,19 @@ use rand::rngs::StdRng;
 use tidegate::{Claimed, End, Finalize, QueuedEvent};
 use tokio::task::JoinSet;
 
-use super::{Failure, Life, outcome_of, own_end, plan};
-use crate::history::{Claim, Intent, Outcome};
+use super::job::Failure;
+use super::life::{Life, outcome_of};
+use super::{own_end, plan};
+use crate::history::{Claim, Intent, OpOutcome};
 use crate::state::key_of;
 
 const WAIT: Duration = Duration::from_millis(200);
 
-/// Claims and works until the parent wants no more.
+/// Claims and handles entries until the process is asked to stop.
 pub(super) async fn run(life: Arc<Life>, number: u64) -> Result<(), Failure> {
     let mut rng = life.choices(2_000 + number);
-    // Those who hold on to a lease for long do so apart, so that the others go on.
-    let mut apart: JoinSet<Result<(), Failure>> = JoinSet::new();
+    // Entries whose leases are held for long; the next claim does not wait for them.
+    let mut slow: JoinSet<Result<(), Failure>> = JoinSet::new();
     while !life.stopped() {
         let events = claim(&life, &mut rng).await?;
         let mut work = JoinSet::new();
@@ -27,23 +29,23 @@ pub(super) async fn run(life: Arc<Life>, number: u64) -> Result<(), Failure> {
                 die();
             }
             let way = if life.job.mischief { rng.random_range(0..1000) } else { 0 };
-            let target = if way >= 990 { &mut apart } else { &mut work };
+            let target = if way >= 990 { &mut slow } else { &mut work };
             target.spawn(handle(Arc::clone(&life), event, way, rng.random_range(0..300)));
         }
         while let Some(done) = work.join_next().await {
             done??;
         }
-        while let Some(done) = apart.try_join_next() {
+        while let Some(done) = slow.try_join_next() {
             done??;
         }
     }
-    while let Some(done) = apart.join_next().await {
+    while let Some(done) = slow.join_next().await {
         done??;
     }
     Ok(())
 }
 
-/// What the poison does to whoever takes it.
+/// Kills the process, as the poison event does.
 fn die() -> ! {
     // SAFETY: kill has no memory effects; the process ends here.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
@@ -57,15 +59,15 @@ async fn claim(life: &Life, rng: &mut StdRng) -> Result<Vec<QueuedEvent>, Failur
     let op = life.recorder.intent(Intent::Claim { worker: life.job.process.clone(), lease })?;
     let consumer = life.queue.consumer();
     let hang_up = life.job.mischief && rng.random_ratio(1, 30);
-    let patience = if hang_up { Duration::from_micros(rng.random_range(0..4_000)) } else { Duration::from_secs(120) };
-    let answer = tokio::time::timeout(patience, consumer.wait_many(life.job.batch, WAIT)).await;
+    let timeout = if hang_up { Duration::from_micros(rng.random_range(0..4_000)) } else { Duration::from_secs(120) };
+    let answer = tokio::time::timeout(timeout, consumer.wait_many(life.job.batch, WAIT)).await;
     let (events, outcome) = match answer {
         Ok(Ok(events)) => {
             let claims = events.iter().map(|event| record(event)).collect();
-            (events, Outcome::Claimed { claims })
+            (events, OpOutcome::Claimed { claims })
         }
         Ok(Err(error)) => (Vec::new(), outcome_of(&error)),
-        Err(_) => (Vec::new(), Outcome::Unknown { error: "hung up".into() }),
+        Err(_) => (Vec::new(), OpOutcome::Unknown { error: "hung up".into() }),
     };
     life.recorder.result(op, outcome.clone())?;
     if !hang_up {
@@ -86,7 +88,7 @@ pub(super) fn record(claimed: &Claimed) -> Claim {
     }
 }
 
-/// One entry, in one of the ways that consumers have.
+/// Handles one entry; `way`, from 0 to 999, chooses what happens to it.
 async fn handle(life: Arc<Life>, mut event: QueuedEvent, way: u32, pause_ms: u64) -> Result<(), Failure> {
     let pause = Duration::from_millis(pause_ms);
     match way {
@@ -100,10 +102,10 @@ async fn handle(life: Arc<Life>, mut event: QueuedEvent, way: u32, pause_ms: u64
         910..930 => give_back(&life, event, false, pause).await,
         930..960 => give_back(&life, event, true, pause).await,
         960..970 => {
-            // Dropped without a verdict: released in the background, whenever that is.
+            // Dropped without an outcome: the library releases it in the background at some time.
             let op = life.recorder.intent(requeue(&event, false))?;
             drop(event);
-            Ok(life.recorder.result(op, Outcome::Unknown { error: "dropped".into() })?)
+            Ok(life.recorder.result(op, OpOutcome::Unknown { error: "dropped".into() })?)
         }
         970..990 => {
             extend(&life, &mut event).await?;
@@ -123,7 +125,7 @@ async fn complete(life: &Life, event: QueuedEvent, end: End) -> Result<(), Failu
     let op = life.recorder.intent(finalize(&event, end))?;
     let errors = (end != End::Completed).then(|| r#"["on purpose"]"#.to_owned());
     let outcome = match event.end_as(end, errors, None).await {
-        Ok(finalized) => Outcome::Finalized { repeated: finalized.repeated, end: finalized.end.code() },
+        Ok(finalized) => OpOutcome::Finalized { repeated: finalized.repeated, end: finalized.end.code() },
         Err(error) => outcome_of(&error),
     };
     life.recorder.result(op, outcome.clone())?;
@@ -132,7 +134,7 @@ async fn complete(life: &Life, event: QueuedEvent, end: End) -> Result<(), Failu
 }
 
 async fn give_back(life: &Life, event: QueuedEvent, counts: bool, delay: Duration) -> Result<(), Failure> {
-    // A failed last attempt would end it; that is the end of another test.
+    // A failed last attempt would end the entry, which the recorded intent does not say; release it instead.
     let counts = counts && !event.is_last_attempt();
     let op = life.recorder.intent(requeue(&event, counts))?;
     let answer = if counts {
@@ -142,7 +144,7 @@ async fn give_back(life: &Life, event: QueuedEvent, counts: bool, delay: Duratio
     } else {
         event.snooze(delay).await
     };
-    let outcome = answer.map_or_else(|error| outcome_of(&error), |()| Outcome::Requeued);
+    let outcome = answer.map_or_else(|error| outcome_of(&error), |()| OpOutcome::Requeued);
     life.recorder.result(op, outcome.clone())?;
     life.back_off(&outcome).await;
     Ok(())
@@ -152,13 +154,13 @@ async fn extend(life: &Life, event: &mut QueuedEvent) -> Result<(), Failure> {
     let lease = i64::try_from(life.job.lease_ms * 1000)?;
     let op = life.recorder.intent(Intent::Extend { id: event.id.get(), token: event.token.0, lease })?;
     let outcome = match event.extend(life.lease()).await {
-        Ok(until) => Outcome::Extended { until: until.as_microsecond() },
+        Ok(until) => OpOutcome::Extended { until: until.as_microsecond() },
         Err(error) => outcome_of(&error),
     };
     Ok(life.recorder.result(op, outcome)?)
 }
 
-/// Sleeps past the end of the lease and then ends the entry under it, twice.
+/// Sleeps until the lease has expired and then ends the entry under it, twice.
 async fn come_too_late(life: &Life, event: QueuedEvent, pause: Duration) -> Result<(), Failure> {
     let claimed = event.into_parts();
     tokio::time::sleep(life.lease() + pause).await;
@@ -167,7 +169,7 @@ async fn come_too_late(life: &Life, event: QueuedEvent, pause: Duration) -> Resu
         let (id, token) = (claimed.id, Some(claimed.token));
         let item = Finalize { id, token, end: End::Completed, errors: None, results: None };
         let outcome = match life.queue.finish(item).await {
-            Ok(finalized) => Outcome::Finalized { repeated: finalized.repeated, end: finalized.end.code() },
+            Ok(finalized) => OpOutcome::Finalized { repeated: finalized.repeated, end: finalized.end.code() },
             Err(error) => outcome_of(&error),
         };
         life.recorder.result(op, outcome)?;

@@ -1,7 +1,7 @@
-//! Works events off with an `EventManager`: two plain handlers, and one that writes in the transaction that ends them.
+//! Handles events with an `EventManager`: two plain handlers, and one that writes in the transaction that ends them.
 //!
-//! Each run of a handler is written down with the lease it runs under, before it does anything and before it answers.
-//! How a run goes comes from the seed, the event and the lease's token.
+//! Each run of a handler is recorded with its lease, before it does anything and before it answers. How a run goes
+//! depends on the seed, the event, the handler and the lease token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,23 +11,25 @@ use rand::{Rng, SeedableRng};
 use serde::Deserialize;
 use tidegate::{Delivered, Event, EventManager, Handled, RetryPolicy};
 
-use super::{Failure, Life, consume, plan};
-use crate::history::{Intent, Outcome};
+use super::job::Failure;
+use super::life::Life;
+use super::{consume, plan};
+use crate::history::{Intent, OpOutcome};
 
 /// The plain handlers.
 pub(crate) const PLAIN: [&str; 2] = [MAIL, BILL];
 /// The handler that writes in the transaction that ends the event.
 pub(crate) const IN_TX: &str = "ledger";
-/// Where it writes: a row per run, and no constraint that would hide a second one.
+/// The table it writes to: one row per run, without a constraint that would hide a second one.
 pub(crate) const EFFECTS: &str = "CREATE TABLE sim_effects (entry_id bigint NOT NULL, token bigint NOT NULL)";
 
 const MAIL: &str = "mail";
 const BILL: &str = "bill";
-const LOOK: Duration = Duration::from_millis(20);
-/// Later attempts always succeed, so that all events end well.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Handlers fail only in the first attempts, so that every event completes.
 const SHAKY_ATTEMPTS: u32 = 3;
 
-/// An event that carries nothing but its key.
+/// An event whose payload is only its key.
 #[derive(Debug, Deserialize)]
 struct Task(String);
 
@@ -35,12 +37,12 @@ impl Event for Task {
     const TYPE: &'static str = plan::TASK;
 }
 
-/// Handles until the parent wants no more.
+/// Runs a manager until the process is asked to stop.
 pub(super) async fn run(life: Arc<Life>, concurrency: usize) -> Result<(), Failure> {
     let (mail, bill, ledger) = (Arc::clone(&life), Arc::clone(&life), Arc::clone(&life));
     let manager = EventManager::builder(&life.queue)
         .on(MAIL, move |task: Delivered<Task>| {
-            // It answers before there is anything to wait for.
+            // A handler that answers on its first poll.
             let run = Run::begin(&mail, MAIL, &task);
             std::future::ready(run.answer(Handled::Success))
         })
@@ -53,7 +55,7 @@ pub(super) async fn run(life: Arc<Life>, concurrency: usize) -> Result<(), Failu
                 if let Err(error) = tx.execute("INSERT INTO sim_effects VALUES ($1, $2)", &row).await {
                     return run.answer(Handled::transient(error.to_string()));
                 }
-                // What was written above must be gone after both of these.
+                // An error and a panic must both roll back the insert above.
                 if run.shaky(1, 25) {
                     return run.answer(Handled::transient("the books are closed"));
                 }
@@ -66,13 +68,13 @@ pub(super) async fn run(life: Arc<Life>, concurrency: usize) -> Result<(), Failu
         .build()?;
     let stopped = async {
         while !life.stopped() {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     Ok(manager.run_until(stopped).await?)
 }
 
-/// Takes its time, now and then longer than the lease, and fails now and then.
+/// Takes up to 300 ms, in rare cases longer than the lease, and fails every fourth time in early attempts.
 async fn send_bill(life: Arc<Life>, task: Delivered<Task>) -> Handled {
     let mut run = Run::begin(&life, BILL, &task);
     let lease = life.job.lease_ms;
@@ -93,6 +95,7 @@ async fn send_bill(life: Arc<Life>, task: Delivered<Task>) -> Handled {
 struct Run<'a> {
     life: &'a Life,
     op: u64,
+    /// Whether this attempt may fail.
     early: bool,
     rng: StdRng,
 }
@@ -101,26 +104,27 @@ impl<'a> Run<'a> {
     fn begin(life: &'a Life, handler: &str, task: &Delivered<Task>) -> Self {
         let claim = consume::record(task.entry());
         let choice = [life.job.seed, plan::hash(&task.0), plan::hash(handler), claim.token.unsigned_abs()];
-        let op = kept(life.recorder.intent(Intent::Handle { handler: handler.to_owned(), claim }));
+        let op = or_exit(life.recorder.intent(Intent::Handle { handler: handler.to_owned(), claim }));
         let early = task.attempts() <= SHAKY_ATTEMPTS;
         Self { life, op, early, rng: StdRng::seed_from_u64(plan::mix(&choice)) }
     }
 
+    /// Whether to fail: `some` times out of `of` in early attempts, never later.
     fn shaky(&mut self, some: u32, of: u32) -> bool {
         self.early && self.rng.random_ratio(some, of)
     }
 
-    /// Written before the manager hears it: what it makes of an answer is always in the history.
+    /// Records the answer before the manager gets it, so that no effect of an answer precedes its record.
     fn answer(self, answer: Handled) -> Handled {
-        kept(self.life.recorder.result(self.op, Outcome::Handled { success: answer == Handled::Success }));
+        or_exit(self.life.recorder.result(self.op, OpOutcome::Handled { success: answer == Handled::Success }));
         answer
     }
 }
 
-/// A manager would survive a handler that fails; a history with holes is worth nothing.
-fn kept<T>(written: std::io::Result<T>) -> T {
+/// Exits when the history cannot be written: a gap would make it useless, and a manager survives a handler that panics.
+fn or_exit<T>(written: std::io::Result<T>) -> T {
     written.unwrap_or_else(|error| {
-        eprintln!("the history cannot be written: {error}");
+        eprintln!("cannot write the history: {error}");
         std::process::exit(1)
     })
 }

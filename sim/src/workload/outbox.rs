@@ -1,4 +1,4 @@
-//! Publishes inside transactions of our own, through the library and through plain SQL, and commits or rolls back.
+//! Publishes in the application's own transactions, through the library or plain SQL, and commits or rolls back.
 
 use std::time::Duration;
 
@@ -6,10 +6,11 @@ use rusqlite::{ErrorCode, OptionalExtension};
 use tidegate::NewEvent;
 use tokio_postgres::{Client, NoTls};
 
+use super::job::{Failure, sqlite_path};
+use super::life::{Life, outcome_of};
 use super::plan::Planned;
-use super::publish::{answer, split};
-use super::{Failure, Life, outcome_of, sqlite_path};
-use crate::history::{Answer, Intent, Outcome};
+use super::plan::{answer, split};
+use crate::history::{Answer, Intent, OpOutcome};
 
 const NEWEST: &str = "SELECT max(id) FROM tidegate_event_queue";
 const BY_KEY: &str = "SELECT entry_id FROM tidegate_deduplication WHERE client_id = 0 AND kind = 0 AND key = ?1
@@ -17,7 +18,7 @@ const BY_KEY: &str = "SELECT entry_id FROM tidegate_deduplication WHERE client_i
 const IS_KNOWN: &str = "SELECT FROM tidegate.deduplication WHERE client_id = 0 AND kind = 0 AND key = $1
                         AND scope = (SELECT id FROM tidegate.queues WHERE name = 'default')";
 
-/// A connection that is the application's own, opened when it is needed.
+/// The application's own connection, opened on first use and after errors.
 #[derive(Debug)]
 pub(super) enum Outbox {
     Sqlite(Option<rusqlite::Connection>, String),
@@ -33,43 +34,43 @@ impl Outbox {
     }
 }
 
-/// Publishes in one transaction; `by_hand` uses plain SQL as another language would.
+/// Publishes in one transaction, through the library or, with `plain_sql`, as an application in another language would.
 pub(super) async fn publish(
     life: &Life,
     outbox: &mut Outbox,
     planned: Vec<Planned>,
-    by_hand: bool,
+    plain_sql: bool,
     commit: bool,
-) -> Result<Outcome, Failure> {
+) -> Result<OpOutcome, Failure> {
     let (offers, events) = split(planned);
     let op = life.recorder.intent(Intent::Publish { offers, outbox: true })?;
     let outcome = match outbox {
-        Outbox::Sqlite(connection, path) if by_hand => on_file(connection, path, &events, commit),
+        Outbox::Sqlite(connection, path) if plain_sql => on_file(connection, path, &events, commit),
         Outbox::Sqlite(..) => on_writer(life, events, commit).await,
-        Outbox::Postgres(client, url) => on_postgres(life, client, url, events, by_hand, commit).await,
+        Outbox::Postgres(client, url) => on_postgres(life, client, url, events, plain_sql, commit).await,
     };
     life.recorder.result(op, outcome.clone())?;
     Ok(outcome)
 }
 
-fn unknown(error: impl std::fmt::Display) -> Outcome {
-    Outcome::Unknown { error: error.to_string() }
+fn unknown(error: impl std::fmt::Display) -> OpOutcome {
+    OpOutcome::Unknown { error: error.to_string() }
 }
 
-/// Through the insertable view, on a connection that the library does not know.
-fn on_file(connection: &mut Option<rusqlite::Connection>, path: &str, events: &[NewEvent], commit: bool) -> Outcome {
-    let work = |connection: &mut Option<rusqlite::Connection>| -> rusqlite::Result<Outcome> {
+/// Inserts into the view `publish`, on a connection that the library does not know.
+fn on_file(connection: &mut Option<rusqlite::Connection>, path: &str, events: &[NewEvent], commit: bool) -> OpOutcome {
+    let work = |connection: &mut Option<rusqlite::Connection>| -> rusqlite::Result<OpOutcome> {
         if connection.is_none() {
             let opened = rusqlite::Connection::open(path)?;
             opened.busy_timeout(Duration::from_secs(10))?;
             opened.pragma_update(None, "synchronous", "FULL")?;
             *connection = Some(opened);
         }
-        let Some(connection) = connection else { return Ok(Outcome::RolledBack) };
+        let Some(connection) = connection else { return Ok(OpOutcome::RolledBack) };
         let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let mut answers = Vec::new();
         for event in events {
-            // The view does not say which events were there already.
+            // The view does not say which events are duplicates.
             let known = match &event.deduplication {
                 Some(once) => tx.query_row(BY_KEY, [&once.key], |row| row.get(0)).optional()?,
                 None => None,
@@ -88,7 +89,7 @@ fn on_file(connection: &mut Option<rusqlite::Connection>, path: &str, events: &[
                     event.max_attempts,
                 ],
             )?;
-            // Nobody else writes meanwhile: a new entry has the highest number.
+            // The transaction holds the write lock, so the new entry has the highest number.
             answers.push(match known {
                 None => Answer::Created { id: tx.query_row(NEWEST, [], |row| row.get(0))? },
                 Some(id) => Answer::Duplicate { id },
@@ -99,29 +100,29 @@ fn on_file(connection: &mut Option<rusqlite::Connection>, path: &str, events: &[
         } else {
             tx.rollback()?
         };
-        Ok(if commit { Outcome::Published { answers } } else { Outcome::RolledBack })
+        Ok(if commit { OpOutcome::Published { answers } } else { OpOutcome::RolledBack })
     };
     tokio::task::block_in_place(|| work(connection)).unwrap_or_else(|error| {
         *connection = None;
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => unknown(error),
-            // A commit that failed so may have been one.
+            // A commit that failed with one of these may have taken place.
             Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) => unknown(error),
-            _ => Outcome::Refused { error: error.to_string() },
+            _ => OpOutcome::Refused { error: error.to_string() },
         }
     })
 }
 
-/// Through `transaction`, on the library's writer.
-async fn on_writer(life: &Life, events: Vec<NewEvent>, commit: bool) -> Outcome {
+/// Publishes with `EventQueue::transaction`, on the library's writer.
+async fn on_writer(life: &Life, events: Vec<NewEvent>, commit: bool) -> OpOutcome {
     const ON_PURPOSE: &str = "rolled back on purpose";
     let done = life.queue.transaction(move |tx| {
         let published = events.into_iter().map(|event| tx.publish(event)).collect::<Result<Vec<_>, _>>()?;
         if commit { Ok(published) } else { Err(tidegate::Error::invalid(ON_PURPOSE)) }
     });
     match done.await {
-        Ok(published) => Outcome::Published { answers: published.iter().map(answer).collect() },
-        Err(error) if error.to_string() == ON_PURPOSE => Outcome::RolledBack,
+        Ok(published) => OpOutcome::Published { answers: published.iter().map(answer).collect() },
+        Err(error) if error.to_string() == ON_PURPOSE => OpOutcome::RolledBack,
         Err(error) => outcome_of(&error),
     }
 }
@@ -131,17 +132,17 @@ async fn on_postgres(
     client: &mut Option<Client>,
     url: &str,
     events: Vec<NewEvent>,
-    by_hand: bool,
+    plain_sql: bool,
     commit: bool,
-) -> Outcome {
-    let outcome = try_postgres(life, client, url, events, by_hand, commit).await.unwrap_or_else(|error| {
-        // Classes of mistakes: bad data, broken constraints, bad SQL, and what the function raises.
-        let mistake =
+) -> OpOutcome {
+    let outcome = try_postgres(life, client, url, events, plain_sql, commit).await.unwrap_or_else(|error| {
+        // SQLSTATE classes of invalid requests: data, constraints, SQL, limits, object state, and raised errors.
+        let invalid =
             error.code().is_some_and(|code| ["22", "23", "42", "54", "55", "P0"].contains(&&code.code()[..2]));
         let error = format!("{error}: {}", error.as_db_error().map_or("", |error| error.message()));
-        if mistake { Outcome::Refused { error } } else { Outcome::Unknown { error } }
+        if invalid { OpOutcome::Refused { error } } else { OpOutcome::Unknown { error } }
     });
-    if matches!(outcome, Outcome::Unknown { .. } | Outcome::Refused { .. }) {
+    if matches!(outcome, OpOutcome::Unknown { .. } | OpOutcome::Refused { .. }) {
         *client = None;
     }
     outcome
@@ -152,19 +153,19 @@ async fn try_postgres(
     client: &mut Option<Client>,
     url: &str,
     events: Vec<NewEvent>,
-    by_hand: bool,
+    plain_sql: bool,
     commit: bool,
-) -> Result<Outcome, tokio_postgres::Error> {
+) -> Result<OpOutcome, tokio_postgres::Error> {
     if client.is_none() {
         let (opened, connection) = tokio_postgres::connect(url, NoTls).await?;
         tokio::spawn(connection);
         *client = Some(opened);
     }
-    let Some(client) = client else { return Ok(Outcome::RolledBack) };
+    let Some(client) = client else { return Ok(OpOutcome::RolledBack) };
     let mut tx = client.transaction().await?;
     let mut receipt = None;
     let mut answers = Vec::new();
-    if by_hand {
+    if plain_sql {
         for event in &events {
             answers.push(call_function(&tx, event).await?);
         }
@@ -183,13 +184,13 @@ async fn try_postgres(
     }
     if !commit {
         tx.rollback().await?;
-        return Ok(Outcome::RolledBack);
+        return Ok(OpOutcome::RolledBack);
     }
     tx.commit().await?;
     if let Some(receipt) = receipt {
         receipt.wake();
     }
-    Ok(Outcome::Published { answers })
+    Ok(OpOutcome::Published { answers })
 }
 
 async fn call_function(
@@ -198,7 +199,7 @@ async fn call_function(
 ) -> Result<Answer, tokio_postgres::Error> {
     let delay = delay(event).map(|delay| delay.as_secs_f64());
     let key = event.deduplication.as_ref().map(|deduplication| &deduplication.key);
-    // The function does not say which events were there already.
+    // The function does not say which events are duplicates.
     let known = match key {
         Some(key) => tx.query_opt(IS_KNOWN, &[key]).await?.is_some(),
         None => false,

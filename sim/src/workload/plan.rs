@@ -1,23 +1,23 @@
-//! Which events a process publishes, which are left after a kill, and which are offered again. Pure.
+//! The events a process publishes: which are left after a restart, and which are published again. Pure.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tidegate::NewEvent;
+use tidegate::{NewEvent, PublishOutcome, Published};
 
-use super::Job;
-use crate::history::{Answer, Intent, Offer, Op, Outcome};
+use super::job::Job;
+use crate::history::{Answer, Intent, Offer, Op, OpOutcome};
 
-/// The type of the event that kills its worker.
+/// The type of the poison event, which kills its worker.
 pub(super) const POISON: &str = "sim.poison";
 const TYPES: [&str; 3] = ["sim.order", "sim.mail", "sim.invoice"];
 
-/// The type of events for handlers; its payload is the key as JSON, on a line of its own as in all others.
+/// The type of events for handlers. The first line of the payload is the key, as in all others, but as a JSON string.
 pub(super) const TASK: &str = "sim.task";
 
-/// Spreads several numbers over one.
+/// Hashes several numbers into one.
 pub(super) fn mix(parts: &[u64]) -> u64 {
     parts.iter().fold(0x9e37_79b9_7f4a_7c15, |sum, part| {
         let mixed = (sum ^ part).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,7 +25,7 @@ pub(super) fn mix(parts: &[u64]) -> u64 {
     })
 }
 
-/// A number for a name, the same in every process.
+/// A hash of a name (FNV-1a), the same in every process.
 pub(super) fn hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -37,17 +37,17 @@ pub(super) struct Planned {
     pub(super) event: NewEvent,
 }
 
-/// What is left to be published.
+/// What is left to publish.
 #[derive(Debug)]
 pub(super) struct Plan {
     job: Job,
     next: u64,
-    /// Deduplicated events that are not known to be there: publishing them again must not double them.
+    /// Numbers of deduplicated events that may not be stored. Publishing them again must not duplicate them.
     again: Vec<u64>,
 }
 
 impl Plan {
-    /// Goes on where earlier lives of the process stopped.
+    /// Continues where earlier incarnations of the process stopped.
     pub(super) fn resume(job: &Job, past: &[Op]) -> Self {
         let mut next = 0;
         let mut unknown = HashSet::new();
@@ -56,7 +56,7 @@ impl Plan {
             for (index, offer) in offers.iter().enumerate() {
                 let Some(number) = number(offer) else { continue };
                 next = next.max(number + 1);
-                let there = matches!(&op.outcome, Some(Outcome::Published { answers })
+                let there = matches!(&op.outcome, Some(OpOutcome::Published { answers })
                     if matches!(answers.get(index), Some(Answer::Created { .. } | Answer::Duplicate { .. })));
                 if there {
                     unknown.remove(&number);
@@ -70,7 +70,7 @@ impl Plan {
         Self { job: job.clone(), next, again }
     }
 
-    /// Takes the next few events.
+    /// Takes the next events, at most `most`.
     pub(super) fn take(&mut self, most: usize) -> Vec<Planned> {
         if let Some(number) = self.again.pop() {
             return vec![event(&self.job, number)];
@@ -81,35 +81,35 @@ impl Plan {
         taken
     }
 
-    /// Has those events offered again whose publish was denied or may have failed. Only deduplicated ones: of the others a
-    /// second offer would be a second event.
-    pub(super) fn put_back(&mut self, offers: &[Offer], outcome: &Outcome) {
+    /// Plans to publish again what was denied or has an unknown result. Only deduplicated events: of others, a second
+    /// publish would be a second event.
+    pub(super) fn put_back(&mut self, offers: &[Offer], outcome: &OpOutcome) {
         let open = offers.iter().enumerate().filter(|(index, offer)| offer.once && is_open(outcome, *index));
         self.again.extend(open.filter_map(|(_, offer)| number(offer)));
     }
 }
 
-/// The number of an event of the plan.
+/// The number of a planned event; `None` for extra events.
 fn number(offer: &Offer) -> Option<u64> {
     offer.key.rsplit_once('#').and_then(|(_, number)| number.parse().ok())
 }
 
-/// Whether one of the events of a publish may come to be by another try.
-fn is_open(outcome: &Outcome, index: usize) -> bool {
+/// Whether an event of a publish may be missing although another try could succeed.
+fn is_open(outcome: &OpOutcome, index: usize) -> bool {
     match outcome {
-        Outcome::Denied { .. } | Outcome::Unknown { .. } => true,
-        Outcome::Published { answers } => {
+        OpOutcome::Denied { .. } | OpOutcome::Unknown { .. } => true,
+        OpOutcome::Published { answers } => {
             matches!(answers.get(index), None | Some(Answer::Denied { .. } | Answer::Unknown { .. }))
         }
         _ => false,
     }
 }
 
-/// The `number`-th event of a process: the same whenever it is asked for.
+/// The event of a process with this number; the same at every call.
 fn event(job: &Job, number: u64) -> Planned {
     let mut rng = StdRng::seed_from_u64(mix(&[job.seed, hash(&job.process), number]));
     let key = format!("{}#{number}", job.process);
-    // Where a number of events must be reached, all can be tried again after a kill or a denial, so that none is missing.
+    // Scenarios that must publish all events deduplicate all, so that each can be repeated after a kill or a denial.
     let once = rng.random_ratio(1, 8) || job.handlers.is_some() || job.grouped;
     let group = (job.groups > 0 && (job.grouped || rng.random_ratio(1, 5)))
         .then(|| format!("g{}", rng.random_range(0..job.groups)));
@@ -134,11 +134,25 @@ fn event(job: &Job, number: u64) -> Planned {
     Planned { offer: Offer { key, group, once }, event }
 }
 
-/// An event under a key of its own, which is never counted or resumed.
+/// An event outside the plan, which is never published again.
 pub(super) fn extra(key: String, event_type: &str, max_attempts: u32) -> Planned {
     let mut event = NewEvent::new(event_type, format!("{key}\n"));
     event.max_attempts = max_attempts;
     Planned { offer: Offer { key, group: None, once: false }, event }
+}
+
+/// The offers and the events of what is planned.
+pub(super) fn split(planned: Vec<Planned>) -> (Vec<Offer>, Vec<tidegate::NewEvent>) {
+    planned.into_iter().map(|planned| (planned.offer, planned.event)).unzip()
+}
+
+/// What a publish answered, for the history.
+pub(super) fn answer(published: &Published) -> Answer {
+    let id = published.id.get();
+    match published.outcome {
+        PublishOutcome::Duplicate => Answer::Duplicate { id },
+        PublishOutcome::Created | PublishOutcome::Replaced => Answer::Created { id },
+    }
 }
 
 #[cfg(test)]
@@ -167,7 +181,7 @@ mod tests {
         }
     }
 
-    fn publish(offers: Vec<Offer>, outcome: Option<Outcome>) -> Op {
+    fn publish(offers: Vec<Offer>, outcome: Option<OpOutcome>) -> Op {
         let intent = Intent::Publish { offers, outbox: false };
         Op { process: "w1.0000".into(), begun: 0, answered: None, intent, outcome }
     }
@@ -178,7 +192,7 @@ mod tests {
         assert_eq!(all.len(), 100);
         let once: Vec<&Planned> = all.iter().filter(|planned| planned.offer.once).collect();
         assert!(once.len() > 2, "some are deduplicated");
-        let known = Outcome::Published { answers: vec![Answer::Created { id: 1 }] };
+        let known = OpOutcome::Published { answers: vec![Answer::Created { id: 1 }] };
         let past = [
             publish(vec![once[0].offer.clone()], Some(known)),
             publish(vec![once[1].offer.clone()], None),
@@ -196,9 +210,9 @@ mod tests {
         let mut plan = Plan::resume(&job(), &[]);
         let all: Vec<Offer> = plan.take(1000).into_iter().map(|planned| planned.offer).collect();
         let (once, plain): (Vec<Offer>, Vec<Offer>) = all.into_iter().partition(|offer| offer.once);
-        let denied = || Outcome::Denied { error: "busy".into() };
-        let refused = Outcome::Refused { error: "invalid".into() };
-        for outcome in [refused, Outcome::RolledBack] {
+        let denied = || OpOutcome::Denied { error: "busy".into() };
+        let refused = OpOutcome::Refused { error: "invalid".into() };
+        for outcome in [refused, OpOutcome::RolledBack] {
             plan.put_back(&once, &outcome);
         }
         plan.put_back(&plain, &denied());
@@ -206,14 +220,14 @@ mod tests {
 
         plan.put_back(&once[..1], &denied());
         assert_eq!(plan.take(5)[0].offer, once[0]);
-        plan.put_back(&once[..1], &Outcome::Unknown { error: "lost".into() });
+        plan.put_back(&once[..1], &OpOutcome::Unknown { error: "lost".into() });
         assert_eq!(plan.take(5)[0].offer, once[0]);
         let answers = vec![
             Answer::Created { id: 1 },
             Answer::Denied { error: "busy".into() },
             Answer::Unknown { error: "lost".into() },
         ];
-        plan.put_back(&once[..3], &Outcome::Published { answers });
+        plan.put_back(&once[..3], &OpOutcome::Published { answers });
         let mut again: Vec<Offer> = (0..2).flat_map(|_| plan.take(5)).map(|planned| planned.offer).collect();
         again.sort_by_key(number);
         assert_eq!(again, once[1..3]);

@@ -1,15 +1,16 @@
-//! Publishes a process's share in every way there is.
+//! Publishers: publish the process's share singly, in batches and in own transactions, some of which are rolled back.
 
 use std::sync::{Arc, Mutex};
 
 use rand::Rng;
-use tidegate::{PublishOutcome, Published};
 
-use super::plan::{self, Plan, Planned};
-use super::{Failure, Life, outbox, outcome_of};
-use crate::history::{Answer, Intent, Offer, Outcome};
+use super::job::Failure;
+use super::life::{Life, outcome_of};
+use super::outbox;
+use super::plan::{self, Plan, Planned, answer, split};
+use crate::history::{Answer, Intent, Offer, OpOutcome};
 
-/// Publishes until nothing is left, with several tasks at once.
+/// Publishes with several tasks until nothing is left, and then notes `published`.
 pub(super) async fn run(life: Arc<Life>, plan: Plan) -> Result<(), Failure> {
     let plan = Arc::new(Mutex::new(plan));
     let mut tasks = tokio::task::JoinSet::new();
@@ -61,52 +62,40 @@ async fn publisher(life: Arc<Life>, plan: Arc<Mutex<Plan>>, number: u64) -> Resu
     Ok(())
 }
 
-/// Publishes the event that kills its worker.
+/// Publishes the poison event, which kills its worker.
 pub(super) async fn poison(life: &Life) -> Result<(), Failure> {
     let event = plan::extra(format!("{}/poison", life.job.process), plan::POISON, life.job.max_attempts);
     match one(life, vec![event]).await? {
-        Outcome::Published { .. } => Ok(()),
-        other => Err(format!("the poison was not published: {other:?}").into()),
+        OpOutcome::Published { .. } => Ok(()),
+        other => Err(format!("the poison event was not published: {other:?}").into()),
     }
 }
 
-pub(super) fn split(planned: Vec<Planned>) -> (Vec<Offer>, Vec<tidegate::NewEvent>) {
-    planned.into_iter().map(|planned| (planned.offer, planned.event)).unzip()
-}
-
-pub(super) fn answer(published: &Published) -> Answer {
-    let id = published.id.get();
-    match published.outcome {
-        PublishOutcome::Duplicate => Answer::Duplicate { id },
-        PublishOutcome::Created | PublishOutcome::Replaced => Answer::Created { id },
-    }
-}
-
-async fn one(life: &Life, planned: Vec<Planned>) -> Result<Outcome, Failure> {
+async fn one(life: &Life, planned: Vec<Planned>) -> Result<OpOutcome, Failure> {
     let (offers, mut events) = split(planned);
-    let Some(event) = events.pop() else { return Ok(Outcome::RolledBack) };
+    let Some(event) = events.pop() else { return Ok(OpOutcome::RolledBack) };
     let op = life.recorder.intent(Intent::Publish { offers, outbox: false })?;
     let outcome = match life.queue.publish(event).await {
-        Ok(published) => Outcome::Published { answers: vec![answer(&published)] },
+        Ok(published) => OpOutcome::Published { answers: vec![answer(&published)] },
         Err(error) => outcome_of(&error),
     };
     life.recorder.result(op, outcome.clone())?;
     Ok(outcome)
 }
 
-async fn many(life: &Life, planned: Vec<Planned>) -> Result<Outcome, Failure> {
+async fn many(life: &Life, planned: Vec<Planned>) -> Result<OpOutcome, Failure> {
     let (offers, events) = split(planned);
     let op = life.recorder.intent(Intent::Publish { offers, outbox: false })?;
     let answers = life.queue.publish_many(events).await;
     let answers = answers.iter().map(|published| match published {
         Ok(published) => answer(published),
         Err(error) => match outcome_of(error) {
-            Outcome::Unknown { error } => Answer::Unknown { error },
-            Outcome::Denied { error } => Answer::Denied { error },
+            OpOutcome::Unknown { error } => Answer::Unknown { error },
+            OpOutcome::Denied { error } => Answer::Denied { error },
             _ => Answer::Refused { error: error.to_string() },
         },
     });
-    let outcome = Outcome::Published { answers: answers.collect() };
+    let outcome = OpOutcome::Published { answers: answers.collect() };
     life.recorder.result(op, outcome.clone())?;
     Ok(outcome)
 }

@@ -1,5 +1,7 @@
-//! The binary as people use it: a real server process, and the commands against it.
+//! The `tidegate` binary end to end: a real server process, and the commands against it.
 
+mod stub;
+mod stubbed;
 mod trouble;
 mod worker;
 
@@ -10,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The binary without any settings of whoever runs the tests.
+/// The binary, without the `TIDEGATE_*` variables of the environment that runs the tests.
 fn tidegate(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     without_settings(&mut command);
@@ -56,7 +58,7 @@ impl Server {
         self.dir.path().join("data").to_str().unwrap().to_owned()
     }
 
-    /// Runs a command against it, which must succeed.
+    /// Runs a command against the server; it must succeed.
     #[track_caller]
     fn run(&self, args: &[&str]) -> String {
         let output = tidegate(args).env("TIDEGATE_URL", &self.url).output().unwrap();
@@ -69,7 +71,7 @@ impl Server {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
-    /// Asks it to stop and waits until it has.
+    /// Sends SIGTERM, waits for the exit, and returns how long that took.
     fn stop(mut self) -> Duration {
         let started = Instant::now();
         let killed = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
@@ -79,12 +81,12 @@ impl Server {
                 assert!(status.success(), "{status}");
                 break;
             }
-            assert!(started.elapsed() < PATIENCE, "it does not stop");
+            assert!(started.elapsed() < PATIENCE, "the server does not stop");
             std::thread::sleep(Duration::from_millis(10));
         }
         let mut rest = String::new();
         self.child.stdout.as_mut().unwrap().read_to_string(&mut rest).unwrap();
-        assert_eq!(rest, "", "stdout has one line");
+        assert_eq!(rest, "", "stdout has only the start line");
         started.elapsed()
     }
 }
@@ -159,8 +161,8 @@ fn a_stop_ends_waiting_workers_polls_and_the_server() {
     worker.wait().unwrap();
 }
 
-/// A request that never ends holds a stop up for the grace period; a second signal cuts it short. A hang-up is no signal to
-/// stop at all.
+/// A request that never ends delays a stop by the grace period; a second signal cuts that short. SIGHUP does not stop
+/// the server at all.
 #[test]
 fn a_second_signal_hurries_and_a_hang_up_is_ignored() {
     use std::io::Write;
@@ -181,13 +183,13 @@ fn a_second_signal_hurries_and_a_hang_up_is_ignored() {
     signal("-TERM", &server);
     let started = Instant::now();
     while std::net::TcpStream::connect(&address).is_ok() {
-        assert!(started.elapsed() < PATIENCE, "it still listens");
+        assert!(started.elapsed() < PATIENCE, "the server still listens");
     }
     assert!(server.child.try_wait().unwrap().is_none(), "a running request has its grace period");
     signal("-TERM", &server);
     let started = Instant::now();
     while server.child.try_wait().unwrap().is_none() {
-        assert!(started.elapsed() < PATIENCE, "it does not hurry");
+        assert!(started.elapsed() < PATIENCE, "the second signal does not end the server");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -281,7 +283,7 @@ fn nothing_there_is_said_plainly() {
     assert!(error(&refused).contains("is a server running there?"), "{}", error(&refused));
 }
 
-/// Takes one request and answers it.
+/// Accepts one request to the trace collector, answers it with 200, and returns its body.
 fn receive(listener: &std::net::TcpListener) -> String {
     use std::io::Write;
     let (mut stream, _) = listener.accept().unwrap();

@@ -1,4 +1,4 @@
-//! What goes wrong is told where people look: settings, folders, the doctor, `/readyz`, the start.
+//! Problems are reported where operators look for them: settings, folders, the doctor, `/readyz`, the log of the start.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::{PATIENCE, Server, error, text, tidegate, without_settings};
 
-/// Asks `/readyz` until it says this.
+/// Asks `/readyz` until it answers with this status.
 fn becomes(server: &Server, status: u16) -> String {
     use std::io::Write;
     let address = server.url.trim_start_matches("http://");
@@ -26,7 +26,7 @@ fn becomes(server: &Server, status: u16) -> String {
     }
 }
 
-/// The doctor's verdict on a check.
+/// What the doctor found for one check.
 fn diagnosis(data: &str, check: &str) -> serde_json::Value {
     let output = tidegate(&["doctor", "--data-dir", data, "--json"]).output().unwrap();
     let findings: serde_json::Value = serde_json::from_str(&text(&output)).unwrap_or_else(|_| panic!("{output:?}"));
@@ -36,7 +36,7 @@ fn diagnosis(data: &str, check: &str) -> serde_json::Value {
     found.unwrap_or_else(|| panic!("{check} in {findings}")).clone()
 }
 
-/// A disk that takes no more, as far as these processes are concerned: no file can grow beyond its first block.
+/// Simulates a full disk by a limit on file sizes: no file of these processes can grow beyond its first block.
 #[test]
 fn a_server_that_cannot_write_says_so_and_the_doctor_too() {
     let dir = tempfile::tempdir().unwrap();

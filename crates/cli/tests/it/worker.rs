@@ -1,4 +1,4 @@
-//! `tidegate work` beyond the plain course: stops, commands that leave something behind, last failures, titles.
+//! `tidegate work` beyond the normal case: stops, commands that leave processes behind, last failures, escaped titles.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -29,7 +29,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What it said, once it has ended.
+/// Waits until the worker has exited successfully, and returns its stderr.
 #[track_caller]
 fn ended(mut child: Child) -> String {
     wait_until("the worker ends", || child.try_wait().unwrap().is_some());
@@ -45,20 +45,20 @@ fn an_interrupt_stops_the_command_and_uses_up_no_retry() {
     let id = server.run(&["publish", "Long", "--tags", "long"]);
     let begun = server.dir.path().join("begun");
     let gone = server.dir.path().join("gone");
-    // The shell is asked to end and says so; what it runs would take far longer.
+    // On SIGTERM the shell leaves a file; the command it runs would take far longer.
     let script = format!("trap 'touch {}; exit 1' TERM; touch {}; sleep 600 & wait", gone.display(), begun.display());
     let running = worker(&server, &["work", "--tags", "long", "--", "sh", "-c", &script]);
     wait_until("the command runs", || begun.exists());
     signal_group(&running, "-INT");
     let said = ended(running);
-    assert!(said.contains("given back"), "{said}");
+    assert!(said.contains("released"), "{said}");
     assert!(gone.exists(), "the command was not asked to end");
     let shown = server.json(&["events", "show", &id]);
     assert_eq!(
         (&shown["status"], &shown["retry_count"], &shown["attempts"]),
         (&"PENDING".into(), &0.into(), &0.into())
     );
-    // Others can have it at once.
+    // Another worker can claim it at once.
     server.run(&["work", "--tags", "long", "--until-empty", "--", "true"]);
     assert_eq!(server.json(&["events", "show", &id])["status"], "COMPLETED");
     server.stop();
@@ -83,8 +83,8 @@ fn asked_to_terminate_it_lets_the_command_end_and_asked_twice_it_does_not() {
     let running = worker(&server, &["work", "--tags", "short", "--", "sh", "-c", &script]);
     wait_until("the command runs", || begun.exists());
     signal_group(&running, "-TERM");
-    // One signal that comes before the other was seen would count once.
-    wait_until("the second signal is heeded", || {
+    // Two signals that arrive before the first is handled count as one: repeat until it takes effect.
+    wait_until("the second signal releases the event", || {
         signal_group(&running, "-TERM");
         server.json(&["events", "show", &id])["status"] == "PENDING"
     });
@@ -108,7 +108,7 @@ fn a_command_that_leaves_something_behind_does_not_hold_it_up() {
     assert_eq!((&last["action"], &last["error_message"]), (&"FAILED".into(), &"it broke".into()));
     assert_eq!(shown["attempts"], 1, "the lease was kept");
     let left = std::fs::read_to_string(number).unwrap();
-    assert!(Command::new("kill").arg(left.trim()).status().unwrap().success(), "what it left was not touched");
+    assert!(Command::new("kill").arg(left.trim()).status().unwrap().success(), "the process left behind was stopped");
     server.stop();
 }
 

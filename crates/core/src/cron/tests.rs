@@ -59,7 +59,7 @@ fn either_day_is_enough_when_both_are_restricted() {
 
 #[test]
 fn a_moment_that_the_clock_skips_happens_when_it_has_jumped() {
-    // Berlin, 2026-03-29: 02:00 is 03:00.
+    // Berlin, 2026-03-29: the clock jumps from 02:00 to 03:00.
     let berlin = "Europe/Berlin";
     check(
         "30 2 * * *",
@@ -73,7 +73,7 @@ fn a_moment_that_the_clock_skips_happens_when_it_has_jumped() {
         "2026-03-29T00:50:00Z",
         &["2026-03-29 03:00:00 +02:00", "2026-03-29 03:15:00 +02:00"],
     );
-    // A day that one place never had.
+    // Samoa skipped 30 December 2011.
     check(
         "0 12 30 12 *",
         "Pacific/Apia",
@@ -84,7 +84,7 @@ fn a_moment_that_the_clock_skips_happens_when_it_has_jumped() {
 
 #[test]
 fn a_moment_that_the_clock_shows_twice_happens_the_first_time() {
-    // Berlin, 2026-10-25: 03:00 is 02:00 again.
+    // Berlin, 2026-10-25: the clock goes back from 03:00 to 02:00.
     let berlin = "Europe/Berlin";
     check("30 2 * * *", berlin, "2026-10-24T12:00:00Z", &["2026-10-25 02:30:00 +02:00", "2026-10-26 02:30:00 +01:00"]);
     check("30 2 * * *", berlin, "2026-10-25T01:10:00Z", &["2026-10-26 02:30:00 +01:00"]);
@@ -102,7 +102,7 @@ fn every_hour_follows_time_as_it_passes() {
     );
     check("30 * * * *", berlin, "2026-03-29T00:00:00Z", &["2026-03-29 01:30:00 +01:00", "2026-03-29 03:30:00 +02:00"]);
     check("0 */3 * * *", berlin, "2026-03-29T00:00:00Z", &["2026-03-29 03:00:00 +02:00", "2026-03-29 06:00:00 +02:00"]);
-    // Half an hour forth and back.
+    // The clock changes by half an hour.
     check(
         "0 * * * *",
         "Australia/Lord_Howe",

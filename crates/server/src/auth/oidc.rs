@@ -1,7 +1,7 @@
-//! Bearer tokens of an OpenID Connect issuer: its keys are fetched and kept, tokens are checked here.
+//! Bearer tokens of an OpenID Connect issuer: fetches and caches its keys, and checks tokens against them.
 //!
-//! Knows signatures and claims; which scope a route needs is not its business. No request waits for the issuer while a key
-//! for its token is known: keys are fetched by a task of their own, and the old ones serve meanwhile.
+//! Knows signatures and claims, not which scope a route needs. Keys are fetched by a background task while the cached
+//! ones are still used, so a request waits for the issuer only when no cached key fits its token.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,27 +13,30 @@ use serde::Deserialize;
 use tidegate::Tsid;
 use tokio::sync::watch;
 
-use super::{Caller, Scopes};
+use crate::access::Caller;
 use crate::error::{ApiError, Code, Result};
 use crate::options::OidcOptions;
+use crate::scope::Scopes;
 
-/// Keys that could not be fetched anew serve at most this long.
-const KEYS_SERVE: Duration = Duration::from_secs(24 * 3600);
-/// Keys are not fetched more often than this, whatever tokens name.
+/// How long fetched keys are used while fetching newer ones fails.
+const KEYS_LAST: Duration = Duration::from_secs(24 * 3600);
+/// The least time between two fetches of the keys, whatever key ids tokens name.
 const FETCH_PAUSE: Duration = Duration::from_secs(5);
-/// How long the fetch of the keys may take, and a request wait for it.
+/// How long a fetch may take, and how long a request waits for it.
 const FETCH_TIME: Duration = Duration::from_secs(5);
-/// A key id that the issuer did not show is refused without a fetch for this long.
+/// How long a key id that the issuer does not publish is refused without another fetch.
 const UNKNOWN_FOR: Duration = Duration::from_secs(30);
-/// Unknown key ids that are remembered, and the longest that is looked at.
+/// Unknown key ids that are cached.
 const MAX_UNKNOWN: usize = 1_000;
+/// Bytes of a key id; longer ones are refused.
 const MAX_KEY_ID: usize = 256;
+/// Bytes of a document of the issuer.
 const MAX_DOCUMENT: usize = 1 << 20;
 const ALGORITHMS: [Algorithm; 2] = [Algorithm::RS256, Algorithm::ES256];
-/// What a scope of ours begins with in a token, so that another application's `admin` is not ours.
+/// Prefix of Tidegate's scopes in a token, so that another application's `admin` grants nothing here.
 const SCOPE_PREFIX: &str = "tidegate:";
 
-/// An issuer and what is known of its keys.
+/// An issuer and its cached keys.
 #[derive(Debug)]
 pub(crate) struct Issuer(Arc<Inner>);
 
@@ -42,43 +45,44 @@ struct Inner {
     options: OidcOptions,
     http: reqwest::Client,
     keys: Mutex<Keys>,
-    /// Changes with every fetch that ended.
+    /// The number of fetches that have ended; it changes with each.
     fetches: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Keys {
+    /// The keys, and when they were fetched.
     set: Option<(Arc<JwkSet>, Instant)>,
     /// When the last fetch began.
     tried: Option<Instant>,
     fetching: bool,
-    /// Key ids that the issuer did not show, and since when that is known.
+    /// Key ids that the issuer does not publish, and since when that is known.
     unknown: HashMap<String, Instant>,
 }
 
-/// What the keys say about a token's key.
+/// The result of looking for a token's key among the cached keys.
 enum Found {
     Key(Box<DecodingKey>),
-    /// It is not among those that were fetched.
+    /// Keys are cached, but not this one.
     Missing,
-    /// None were fetched, or too long ago.
+    /// No keys were fetched, or too long ago.
     NoKeys,
 }
 
 impl Keys {
     fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Found {
-        match self.set.as_ref().filter(|(_, at)| at.elapsed() < KEYS_SERVE) {
+        match self.set.as_ref().filter(|(_, at)| at.elapsed() < KEYS_LAST) {
             Some((set, _)) => find(set, id, algorithm).map_or(Found::Missing, |key| Found::Key(Box::new(key))),
             None => Found::NoKeys,
         }
     }
 
-    fn is_known_to_be_unknown(&self, id: Option<&str>) -> bool {
+    fn is_unknown(&self, id: Option<&str>) -> bool {
         id.and_then(|id| self.unknown.get(id)).is_some_and(|since| since.elapsed() < UNKNOWN_FOR)
     }
 
-    /// Remembers that the issuer does not show a key.
-    fn is_unknown(&mut self, id: &str) {
+    /// Caches that the issuer does not publish a key.
+    fn add_unknown(&mut self, id: &str) {
         if self.unknown.len() >= MAX_UNKNOWN {
             self.unknown.retain(|_, since| since.elapsed() < UNKNOWN_FOR);
         }
@@ -96,7 +100,7 @@ struct Claims {
     scope: Option<OneOrMany>,
     /// … or as a list.
     scp: Option<OneOrMany>,
-    /// The tenant. Without it the token is of no client and sees all of them, where that is allowed.
+    /// The client. A token without it is unscoped: refused, unless `allow_unscoped` is set.
     tidegate_client: Option<String>,
 }
 
@@ -125,18 +129,18 @@ struct Discovery {
 impl Issuer {
     pub(crate) fn new(options: OidcOptions) -> Result<Self, String> {
         if options.issuer.is_empty() || options.audience.is_empty() {
-            return Err("an OIDC issuer needs both its address (auth.oidc.issuer) and an audience".into());
+            return Err("an OIDC issuer needs both auth.oidc.issuer and auth.oidc.audience".into());
         }
         let http = reqwest::Client::builder()
             .timeout(FETCH_TIME)
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .build()
-            .map_err(|error| format!("the HTTP client for the OIDC issuer cannot be made: {error}"))?;
+            .map_err(|error| format!("creating the HTTP client for the OIDC issuer failed: {error}"))?;
         Ok(Self(Arc::new(Inner { options, http, keys: Mutex::default(), fetches: watch::Sender::new(0) })))
     }
 
-    /// Who a token stands for.
+    /// The caller that a token belongs to. 401 when the token is not accepted.
     pub(crate) async fn check(&self, token: &str) -> Result<Caller> {
         let options = &self.0.options;
         let header = decode_header(token).map_err(|_| refuse("it is not a JSON web token"))?;
@@ -164,12 +168,13 @@ impl Issuer {
                 "it names no client: have the issuer add the claim tidegate_client, or set auth.oidc.allow_unscoped",
             ));
         }
-        Ok(Caller { name: claims.sub.unwrap_or_else(|| "token".into()), client, scopes })
+        Ok(Caller::new(claims.sub.unwrap_or_else(|| "token".into()), client, scopes))
     }
 
-    /// The key of a token. Waits for the issuer only where no known key fits.
+    /// The key that a token is signed with. Waits for a fetch only when no cached key fits.
     async fn key(&self, id: Option<&str>, algorithm: Algorithm) -> Result<DecodingKey> {
-        let unknown = || ApiError::new(Code::Unauthorized, "the token is signed with a key the issuer does not show");
+        let unknown =
+            || ApiError::new(Code::Unauthorized, "the token is signed with a key that the issuer does not publish");
         if id.is_some_and(|id| id.len() > MAX_KEY_ID) {
             return Err(unknown());
         }
@@ -185,14 +190,14 @@ impl Issuer {
                     }
                     return Ok(*key);
                 }
-                Found::Missing if keys.is_known_to_be_unknown(id) => return Err(unknown()),
+                Found::Missing if keys.is_unknown(id) => return Err(unknown()),
                 Found::Missing | Found::NoKeys => self.start_fetch(&mut keys),
             }
             if !keys.fetching {
                 return Err(if matches!(found, Found::NoKeys) { no_keys() } else { unknown() });
             }
         }
-        // The fetch ends by itself within this time; its task may be slow to say so.
+        // The fetch has the same limit, but its task may report late.
         let _ = tokio::time::timeout(FETCH_TIME, fetched.changed()).await;
         let mut keys = self.0.keys();
         match keys.find(id, algorithm) {
@@ -200,14 +205,14 @@ impl Issuer {
             Found::NoKeys => Err(no_keys()),
             Found::Missing => {
                 if let Some(id) = id.filter(|_| !keys.fetching) {
-                    keys.is_unknown(id);
+                    keys.add_unknown(id);
                 }
                 Err(unknown())
             }
         }
     }
 
-    /// Has the keys fetched, unless that is under way or was tried a moment ago.
+    /// Starts a fetch of the keys, unless one is running or began less than [`FETCH_PAUSE`] ago.
     fn start_fetch(&self, keys: &mut Keys) {
         if keys.fetching || keys.tried.is_some_and(|at| at.elapsed() < FETCH_PAUSE) {
             return;
@@ -226,14 +231,14 @@ impl Issuer {
                 Err(error) => tracing::warn!(
                     issuer = issuer.options.issuer,
                     error,
-                    "the issuer's keys were not fetched: the ones known serve for up to 24 hours"
+                    "fetching the keys of the OIDC issuer failed: keys fetched before are used for up to 24 hours"
                 ),
             }
         });
     }
 }
 
-/// A fetch under way; however it ends, those who wait for it are told.
+/// A running fetch. Dropping it, also by a panic, wakes the requests that wait for the fetch.
 struct Fetching(Arc<Inner>);
 
 impl Drop for Fetching {
@@ -260,18 +265,18 @@ impl Inner {
         let issuer = self.options.issuer.trim_end_matches('/');
         let found: Discovery = self.get(&format!("{issuer}/.well-known/openid-configuration")).await?;
         if found.issuer != self.options.issuer {
-            return Err(format!("the issuer calls itself {:?}", found.issuer));
+            return Err(format!("the discovery document names another issuer: {:?}", found.issuer));
         }
         self.get(&found.jwks_uri).await
     }
 
     async fn get<T: serde::de::DeserializeOwned>(&self, address: &str) -> Result<T, String> {
-        let told = |error: reqwest::Error| error.to_string();
-        let mut response = self.http.get(address).send().await.and_then(|r| r.error_for_status()).map_err(told)?;
+        let text = |error: reqwest::Error| error.to_string();
+        let mut response = self.http.get(address).send().await.and_then(|r| r.error_for_status()).map_err(text)?;
         let mut document = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(told)? {
+        while let Some(chunk) = response.chunk().await.map_err(text)? {
             if document.len() + chunk.len() > MAX_DOCUMENT {
-                return Err(format!("{address} answers more than {MAX_DOCUMENT} bytes"));
+                return Err(format!("{address} answered more than {MAX_DOCUMENT} bytes"));
             }
             document.extend_from_slice(&chunk);
         }
@@ -279,6 +284,7 @@ impl Inner {
     }
 }
 
+/// The key with this id, or without an id the first one that fits the algorithm.
 fn find(set: &JwkSet, id: Option<&str>, algorithm: Algorithm) -> Option<DecodingKey> {
     let fits = |key: &&jsonwebtoken::jwk::Jwk| match (&key.algorithm, algorithm) {
         (jsonwebtoken::jwk::AlgorithmParameters::RSA(_), Algorithm::RS256) => true,

@@ -1,8 +1,8 @@
-//! Who may call a server without keys: everybody on this machine, and no web page of another site.
+//! Protects a server without authentication from web pages of other sites; programs on this machine may call it.
 //!
-//! A page whose name was rebound to a loopback address reaches the server and carries its own name in `Host`. So only
-//! loopback names and configured ones are accepted there, and requests of other origins are refused. Knows headers, no
-//! credentials.
+//! A page whose host name was rebound to a loopback address (DNS rebinding) reaches the server, with its own name in
+//! `Host`. So only loopback names and configured ones are accepted there, and requests from other origins are refused.
+//! Knows headers, no credentials.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,17 +11,17 @@ use http::request::Parts;
 
 use crate::error::{ApiError, Code, Result};
 
-/// Names that callers may reach the server by, beside loopback ones.
+/// Host names by which callers may reach the server, besides loopback ones.
 #[derive(Debug, Default)]
 pub(crate) struct OpenHosts(Vec<String>);
 
 impl OpenHosts {
     /// # Errors
-    /// When a name is not the name of a host.
+    /// When a name is not a plain host name.
     pub(crate) fn new(names: &[String]) -> Result<Self, String> {
         let read = |name: &String| match Authority::read(name) {
             Some(Authority { host, port: None }) => Ok(host),
-            _ => Err(format!("{name:?} in auth.hosts is not the name of a host: leave out scheme and port")),
+            _ => Err(format!("{name:?} in auth.hosts is not a host name: leave out scheme and port")),
         };
         names.iter().map(read).collect::<Result<_, _>>().map(Self)
     }
@@ -31,7 +31,7 @@ impl OpenHosts {
     pub(crate) fn check(&self, parts: &Parts) -> Result<()> {
         let refuse = |text: String| Err(ApiError::new(Code::Forbidden, text));
         if is_of_another_site(parts) {
-            return refuse("pages of other sites may not call a server without keys".into());
+            return refuse("pages of other sites may not call a server that requires no keys".into());
         }
         let named = self.named(parts)?;
         for origin in parts.headers.get_all(header::ORIGIN) {
@@ -39,13 +39,13 @@ impl OpenHosts {
             let origin = origin.and_then(Authority::read);
             let fits = |origin: Authority| named.iter().all(|host| *host == origin) || self.0.contains(&origin.host);
             if !origin.is_some_and(fits) {
-                return refuse("pages of other origins may not call a server without keys".into());
+                return refuse("pages of other origins may not call a server that requires no keys".into());
             }
         }
         Ok(())
     }
 
-    /// How the request names the server: in its first line, in `Host`, or both.
+    /// The names that the request gives the server: in its request line, in `Host`, or both.
     fn named(&self, parts: &Parts) -> Result<Vec<Authority>> {
         let in_line = parts.uri.authority().map(|authority| authority.as_str());
         let in_headers = parts.headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or_default());
@@ -63,18 +63,19 @@ impl OpenHosts {
 fn unknown_host(text: &str) -> ApiError {
     let shown: String = text.chars().take(60).collect();
     let text = format!(
-        "the Host {shown:?} is not a loopback name: call 127.0.0.1 or localhost, add the name to auth.hosts, or require keys"
+        "the Host {shown:?} is not a loopback name: call 127.0.0.1 or localhost, add the name to auth.hosts, or \
+         require keys"
     );
     ApiError::new(Code::Forbidden, text)
 }
 
-/// Whether a browser says that a page of another site asks.
+/// Whether a browser says (in `Sec-Fetch-Site`) that a page of another site sent the request.
 fn is_of_another_site(parts: &Parts) -> bool {
     let of_here = |site: &[u8]| site.eq_ignore_ascii_case(b"same-origin") || site.eq_ignore_ascii_case(b"none");
     parts.headers.get_all("sec-fetch-site").iter().any(|site| !of_here(site.as_bytes()))
 }
 
-/// A host in lower case, without the dot at its end, and a port unless it is one that a scheme implies.
+/// A host in lower case without a trailing dot, and its port unless it is a default one (80 or 443).
 #[derive(Debug, PartialEq, Eq)]
 struct Authority {
     host: String,

@@ -1,4 +1,4 @@
-//! Bodies that nobody takes, and connections that never flush: no lease is lost with them.
+//! No lease is lost with a body that is never sent, or with a connection that never flushes.
 
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use tidegate::testing::TestQueue;
 
 use super::*;
 
-/// A connection that takes everything and flushes only if it is well.
+/// A connection that accepts every write; `flushes` is what a flush returns (false: broken pipe).
 #[derive(Debug)]
 struct Wire {
     flushes: Poll<bool>,
@@ -38,7 +38,7 @@ async fn leased(queue: &TestQueue) -> Vec<QueuedEvent> {
 async fn is_back(queue: &TestQueue) {
     let started = Instant::now();
     while queue.depth().await.unwrap().ready != 1 {
-        assert!(started.elapsed() < Duration::from_secs(20), "the lease was not given back");
+        assert!(started.elapsed() < Duration::from_secs(20), "the lease was not released");
         tokio::task::yield_now().await;
     }
     assert_eq!(queue.poll().await.unwrap().unwrap().attempts, 1, "and its attempt does not count");
@@ -67,7 +67,7 @@ async fn a_body_that_nobody_took_gives_its_leases_back() {
     let queue = TestQueue::new().await;
     let (mut stream, handover) = connection(Poll::Ready(true));
     let body = LeasedBody::new(Bytes::from_static(b"{}"), leased(&queue).await, handover);
-    assert!(flush(&mut stream).is_ready(), "what was flushed before it is none of its business");
+    assert!(flush(&mut stream).is_ready(), "an earlier flush does not concern this body");
     drop(body);
     is_back(&queue).await;
     queue.handle().close().await;
@@ -80,7 +80,7 @@ async fn what_was_written_and_never_flushed_is_given_back() {
         let (mut stream, handover) = connection(flushes);
         write(LeasedBody::new(Bytes::from_static(b"{}"), leased(&queue).await, handover), &mut stream);
         assert!(!matches!(flush(&mut stream), Poll::Ready(Ok(()))));
-        assert_eq!(queue.depth().await.unwrap().leased, 1, "it is held as long as the connection lives");
+        assert_eq!(queue.depth().await.unwrap().leased, 1, "it is held while the connection lives");
         drop(stream);
         is_back(&queue).await;
         queue.handle().close().await;
@@ -94,7 +94,7 @@ async fn what_was_flushed_is_the_workers() {
     write(LeasedBody::new(Bytes::from_static(b"{}"), leased(&queue).await, handover), &mut stream);
     assert!(matches!(flush(&mut stream), Poll::Ready(Ok(()))));
     drop(stream);
-    // Anything dropped would be given back before this is answered, for returns go in the order of the drops.
+    // Releases go in the order of the drops: had the first lease been dropped, it would be released before this one.
     queue.publish(NewEvent::new("other", "{}")).await.unwrap();
     drop(queue.consumer().types(["other"]).unwrap().poll().await.unwrap().unwrap());
     let started = Instant::now();

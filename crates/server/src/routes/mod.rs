@@ -1,12 +1,14 @@
-//! One file per resource. Handlers extract, convert, call once, map; nothing is decided here.
+//! The handlers, one file per resource. They extract, ask `access` for what the request is about, call the library
+//! once, and map its answer; they decide nothing.
 
-pub(crate) mod docs;
 pub(crate) mod events;
 pub(crate) mod health;
 pub(crate) mod list;
+pub(crate) mod manual;
 pub(crate) mod projections;
 pub(crate) mod publish;
 pub(crate) mod queues;
+pub(crate) mod report_batch;
 pub(crate) mod reports;
 pub(crate) mod subscribe;
 pub(crate) mod workers;

@@ -1,4 +1,4 @@
-//! Keys: who is let in, for what, and whose events are seen.
+//! API keys: which ones are accepted, what their scopes allow, and which client's events they show.
 
 use reqwest::Method;
 use serde_json::json;
@@ -82,7 +82,7 @@ async fn keys_are_shown_once_and_can_be_revoked() {
     scene.close().await;
 }
 
-/// A key that was just used is remembered; a revocation here is known at once all the same, and so is a new key.
+/// Keys are cached after their first use; a revocation or a new key on this node takes effect at once all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_key_is_refused_by_the_next_request_and_a_new_one_accepted() {
     let mut scene = guarded().await;
@@ -99,7 +99,7 @@ async fn a_revoked_key_is_refused_by_the_next_request_and_a_new_one_accepted() {
     scene.close().await;
 }
 
-/// That a key is not known is remembered too, but not for long: a restore may bring it back.
+/// Unknown keys are cached too, but only briefly: a restore may bring one back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_comes_back_is_accepted_soon() {
     let scene = guarded().await;
@@ -123,13 +123,13 @@ async fn a_key_that_comes_back_is_accepted_soon() {
     execute(&["INSERT INTO tidegate_api_keys SELECT * FROM kept"]).await;
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while status().await != 200 {
-        assert!(std::time::Instant::now() < deadline, "it is not accepted");
+        assert!(std::time::Instant::now() < deadline, "the restored key is not accepted");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     scene.close().await;
 }
 
-/// Made-up keys push nothing out: a known key works beside any number of them, and each of them is refused.
+/// Made-up keys do not evict known ones: a known key works beside any number of them, and each of them is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_made_up_keys_is_refused_and_holds_nobody_up() {
     let mut scene = guarded().await;
@@ -179,7 +179,7 @@ async fn clients_see_only_what_is_theirs() {
     let (one, two) = (Tsid::from_i64(1), Tsid::from_i64(2));
     let key_of_one = keys.create("one", &[Scope::Admin], Some(one)).await.unwrap().secret;
     let key_of_two = keys.create("two", &[Scope::Admin], Some(two)).await.unwrap().secret;
-    let anchor = keys.create("all", &[Scope::Admin], None).await.unwrap().secret;
+    let unscoped = keys.create("all", &[Scope::Admin], None).await.unwrap().secret;
 
     scene.with_key(&key_of_one);
     let id = scene.publish("shared").await;
@@ -206,7 +206,7 @@ async fn clients_see_only_what_is_theirs() {
     let taken = scene.take("shared", "w").await;
     assert_eq!(taken["id"], id);
     scene.post(&format!("/events/{id}/complete"), json!({ "worker_id": "w" })).await.expect(200);
-    scene.with_key(&anchor);
+    scene.with_key(&unscoped);
     assert_eq!(scene.get("/events").await.expect(200)["total"], 1);
     scene.close().await;
 }

@@ -1,4 +1,4 @@
-//! Every bad input gets a clear 4xx, and nothing of it is written.
+//! Every bad input gets a clear 4xx, and nothing is written.
 
 use std::io::Write as _;
 
@@ -11,7 +11,7 @@ async fn published(scene: &Scene) -> i64 {
     scene.get("/events").await.expect(200)["total"].as_i64().unwrap()
 }
 
-/// Posts a body to `/events`, which must be refused without a trace.
+/// Posts a body to `/events`; it must be refused, and no event stored.
 async fn refuse(text: impl Into<reqwest::Body>, status: u16, code: &str, says: &str) {
     let scene = Scene::sqlite().await;
     let error = scene.post_text("/events", text).await.refused(status, code);
@@ -20,7 +20,7 @@ async fn refuse(text: impl Into<reqwest::Body>, status: u16, code: &str, says: &
     scene.close().await;
 }
 
-/// Asks for something that cannot be.
+/// Sends a GET that must be refused.
 async fn refuse_get(path: &str, status: u16, code: &str, says: &str) {
     let scene = Scene::sqlite().await;
     let error = scene.get(path).await.refused(status, code);
@@ -111,7 +111,7 @@ async fn another_content_type() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gzip_bomb() {
     let scene = Scene::sqlite().await;
-    // What is inside does not matter: it is never unpacked.
+    // The content does not matter: compressed bodies are refused before they are unpacked.
     let mut bomb = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
     bomb.write_all(&[0; 1000]).unwrap();
     let request = scene.request(Method::POST, "/events").header("content-encoding", "gzip");
@@ -200,7 +200,7 @@ async fn waits_and_leases_out_of_range() {
 async fn limits_and_offsets_out_of_range() {
     for bad in ["limit=-1", "limit=0", "limit=1001", "limit=99999999999999999999", "limit=x", "offset=-1", "offset=1e9"]
     {
-        refuse_get(&format!("/events?{bad}"), 400, "invalid_request", "does not fit").await;
+        refuse_get(&format!("/events?{bad}"), 400, "invalid_request", "must be a number").await;
     }
     refuse_get("/events?offset=18446744073709551615", 400, "invalid_request", "offset").await;
     refuse_get("/events?cursor=x", 400, "invalid_request", "cursor").await;

@@ -59,7 +59,7 @@ async fn batches_answer_each_item(scene: Scene) {
         { "id": events[0]["id"], "lease": events[0]["lease"], "status_code": 200 },
         { "id": 999_999 },
         { "id": "x" },
-        { "id": events[1]["id"], "worker_id": "somebody else" },
+        { "id": events[1]["id"], "worker_id": "another worker" },
     ] });
     let answer = scene.post("/events/complete", done).await.expect(200);
     let statuses: Vec<i64> =

@@ -1,4 +1,4 @@
-//! Clients over HTTP: whose a queue is, what an unscoped caller puts there, and who sees which workers.
+//! Clients over HTTP: which client owns a queue, what an unscoped caller publishes for it, and which workers it sees.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ async fn what_an_unscoped_caller_publishes_for_a_client_is_the_clients(mut scene
     let body = json!({ "title": "x", "tags": "a", "queue": "mail", "client": ONE });
     let event = scene.post("/events", body.clone()).await.expect(201);
     assert_eq!((&event["queue"], &event["client"]), (&json!("mail"), &json!(ONE)));
-    assert_eq!(event["max_retries"], 7, "the client's own queue decides");
+    assert_eq!(event["max_retries"], 7, "the settings of the client's own queue apply");
     let id = event["id"].as_i64().unwrap();
 
     scene.with_key(&keys.two);
@@ -54,7 +54,7 @@ async fn what_an_unscoped_caller_publishes_for_a_client_is_the_clients(mut scene
     assert_eq!(
         scene.get("/events/subscribe?queue=mail&worker_id=w").await.status.as_u16(),
         404,
-        "that is nobody's mail"
+        "no queue without a client has that name"
     );
     let taken = scene.get(&format!("/events/subscribe?queue=mail&client={ONE}&worker_id=w")).await.expect(200);
     let claim = json!({ "queue": "mail", "client": ONE, "worker_id": "w" });
@@ -100,7 +100,7 @@ async fn two_puts_of_a_queue_at_once_both_count(mut scene: Scene) {
     scene.close().await;
 }
 
-/// A cursor says nothing, and is good for the lists of its client alone.
+/// A cursor is opaque, and valid only for lists of the client that it was given to.
 async fn a_cursor_belongs_to_its_client(mut scene: Scene) {
     let keys = keys(&scene).await;
     for key in [&keys.one, &keys.two] {
@@ -112,7 +112,7 @@ async fn a_cursor_belongs_to_its_client(mut scene: Scene) {
     scene.with_key(&keys.one);
     let page = scene.get("/events?limit=2").await.expect(200);
     let cursor = page["next_cursor"].as_str().unwrap();
-    assert!(cursor.len() > 16, "{cursor} is more than a number");
+    assert!(cursor.len() > 16, "{cursor} is not opaque");
     let rest = scene.get(&format!("/events?limit=9&cursor={cursor}")).await.expect(200);
     assert_eq!(rest["events"].as_array().unwrap().len(), 2);
     for other in [&keys.two, &keys.unscoped] {

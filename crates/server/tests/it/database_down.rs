@@ -1,4 +1,4 @@
-//! What HTTP callers see of a database that refuses its own server: that it is unavailable, and nothing else.
+//! When the database refuses the server, HTTP callers learn that it is unavailable, and nothing else.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ async fn connect(address: &str) -> Client {
     client
 }
 
-/// A server that logs in as a role of its own, and the database's owner.
+/// A server that logs in to a new database as `role`, a connection of the database's owner, and the owner's URL.
 pub(crate) async fn served_as(role: &str) -> (Scene, Client, String) {
     let url = tokio::task::spawn_blocking(tidegate_testing::fresh_database).await.unwrap();
     let owner = connect(&url).await;
@@ -24,7 +24,7 @@ pub(crate) async fn served_as(role: &str) -> (Scene, Client, String) {
     (scene, owner, url)
 }
 
-/// Publishes until it is refused, and checks what is said.
+/// Publishes until an event is refused, and checks that the error names no internals.
 async fn refused_without_internals(scene: &Scene, role: &str) {
     let started = Instant::now();
     loop {

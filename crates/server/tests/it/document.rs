@@ -12,7 +12,7 @@ on_both!(
     a_publisher_and_two_workers
 );
 
-/// What the document publishes.
+/// The event that the document publishes.
 fn mail() -> Value {
     json!({
         "title": "Send Email Notification",
@@ -146,7 +146,7 @@ async fn a_failure_is_retried_and_the_last_one_ends_it(scene: Scene) {
         &[("status", "PENDING".into()), ("retry_count", 1.into()), ("next_retry_at", failed["next_retry_at"].clone())],
     );
 
-    // The same with retries that come at once: the fourth failure is the last.
+    // The same with retries that are due at once: the fourth failure is the last.
     let mut quick = mail();
     quick["tags"] = "quick".into();
     quick["retry"] = json!({ "kind": "fixed", "delay_ms": 0 });

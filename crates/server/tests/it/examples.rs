@@ -1,11 +1,11 @@
-//! What the pages of the API offer to try works as it stands.
+//! The examples on the API pages can be sent as they are.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::scene::{Scene, send};
 
-/// Operations whose example needs something that nobody makes by trying the pages.
+/// Operations whose example needs a projection, which cannot be made over HTTP.
 const NEEDS_MORE: [&str; 3] = ["show_projection", "projection_document", "remove_projection"];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -17,20 +17,21 @@ async fn every_example_of_the_description_can_be_sent_as_it_stands() {
             if NEEDS_MORE.contains(&id) {
                 continue;
             }
-            // As after the first steps: one event, held by the worker that the examples name.
+            // The state that the examples assume: one event, held by the worker that they name.
             let scene = Scene::sqlite().await;
-            assert_eq!(scene.publish("email").await, 1, "the examples speak of event 1");
+            assert_eq!(scene.publish("email").await, 1, "the examples name event 1");
             scene.take("email", "worker-02:8742").await;
             let (path, query) = filled(path, operation);
             let request = scene.request(method.to_uppercase().parse::<Method>().unwrap(), &path).query(&query);
             let body = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].as_str();
             let request = match body.map(|name| &document.pointer(&name[1..]).unwrap()["example"]) {
-                Some(Value::Null) => panic!("the body of {id} has no example: pages make one up"),
+                Some(Value::Null) => panic!("the body of {id} has no example: the API pages would make one up"),
                 Some(example) => request.json(example),
                 None => request,
             };
             let answer = send(request).await;
-            // A reset or a redrive may come at the wrong time, which is no fault of the example. /metrics is not recorded here.
+            // A reset or a redrive may conflict with the state of the event, which is no fault of the example. Without
+            // a recorder there is no /metrics.
             let fits = answer.status.is_success() || answer.status.as_u16() == 409 || id == "metrics";
             assert!(fits, "{id}: {} {}", answer.status, answer.text);
             scene.close().await;
@@ -38,7 +39,7 @@ async fn every_example_of_the_description_can_be_sent_as_it_stands() {
     }
 }
 
-/// The parameters as the pages fill them in: with their examples.
+/// The path and the query, with the example of each parameter filled in as the API pages do.
 fn filled(path: &str, operation: &Value) -> (String, Vec<(String, String)>) {
     let (mut path, mut query) = (path.to_owned(), Vec::new());
     for parameter in operation["parameters"].as_array().into_iter().flatten() {
@@ -61,7 +62,7 @@ fn filled(path: &str, operation: &Value) -> (String, Vec<(String, String)>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_address_leads_to_pages_with_the_products_name() {
     let scene = Scene::sqlite().await;
-    let page = scene.get("/").await; // the client follows
+    let page = scene.get("/").await; // the client follows the redirect
     assert_eq!(page.status.as_u16(), 200);
     assert!(page.text.contains("<title>Tidegate</title>"), "{}", page.text);
     scene.close().await;
@@ -71,9 +72,9 @@ async fn the_first_address_leads_to_pages_with_the_products_name() {
 async fn a_value_of_another_type_is_named_in_the_words_of_the_api() {
     let scene = Scene::sqlite().await;
     for (body, expected) in [
-        (json!({ "title": "t", "tags": "a", "priority": "high" }), "priority does not fit"),
-        (json!({ "title": "t", "tags": 7 }), "tags does not fit: it must be text or a list of texts"),
-        (json!({ "title": 7, "tags": "a" }), "title does not fit"),
+        (json!({ "title": "t", "tags": "a", "priority": "high" }), "priority is invalid"),
+        (json!({ "title": "t", "tags": 7 }), "tags is invalid: it must be a string or a list of strings"),
+        (json!({ "title": 7, "tags": "a" }), "title is invalid"),
     ] {
         let text = scene.post("/events", body).await.refused(400, "invalid_request");
         assert!(text.starts_with(expected), "{text}");
@@ -84,6 +85,6 @@ async fn a_value_of_another_type_is_named_in_the_words_of_the_api() {
     let body = json!({ "events": [{ "id": 1, "worker_id": "w", "status_code": "ok" }] });
     let answer = scene.post("/events/complete", body).await.expect(200);
     let text = answer["results"][0]["error"].as_str().unwrap();
-    assert!(text.contains("status_code does not fit") && !text.contains("i32"), "{text}");
+    assert!(text.contains("status_code is invalid") && !text.contains("i32"), "{text}");
     scene.close().await;
 }

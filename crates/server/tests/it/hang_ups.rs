@@ -48,7 +48,7 @@ async fn a_subscriber_that_hangs_up_holds_nothing(scene: Scene) {
     for round in 0..10 {
         let tag = format!("h{round}");
         let gone = subscribe_raw(&scene, &tag, "gone", 30).await;
-        // Some hang up before they wait, some while they do.
+        // Some hang up before they wait, some while waiting.
         for _ in 0..round {
             tokio::task::yield_now().await;
         }
@@ -63,7 +63,7 @@ async fn a_subscriber_that_hangs_up_holds_nothing(scene: Scene) {
     scene.close().await;
 }
 
-/// The subscriber waits for sure when it hangs up, and the event comes right then.
+/// The subscriber is known to be waiting when it hangs up, and the event is published right after.
 async fn an_event_is_back_soon_after_its_subscriber_hung_up(scene: Scene) {
     for round in 0..12 {
         let (tag, worker) = (format!("b{round}"), format!("gone{round}"));
@@ -132,7 +132,7 @@ async fn aborted_requests_leave_nothing_behind(scene: Scene) {
     if let Some(url) = scene.postgres_address() {
         no_transaction_stays_open(url).await;
     }
-    // Everything still works, and everything that was left alone can be had.
+    // The server still works, and every event that was left behind can be claimed.
     let id = scene.publish("after").await;
     assert_eq!(scene.take("after", "w").await["id"], id);
     let started = Instant::now();
@@ -157,14 +157,14 @@ async fn aborted_requests_leave_nothing_behind(scene: Scene) {
     scene.close().await;
 }
 
-/// A transaction may be open while a request runs; none may be open for long, and none idle, once all are over.
+/// Once all requests are over, no transaction may be idle or open for more than 2 seconds.
 async fn no_transaction_stays_open(url: &str) {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
     let driver = tokio::spawn(connection);
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
                AND (state LIKE 'idle in transaction%' OR xact_start < now() - interval '2 seconds')";
     let started = Instant::now();
-    // The last requests may be at work still: none of ours may be found several times in a row.
+    // The last requests may still be running: wait until none is found several times in a row.
     let mut quiet = 0;
     while quiet < 5 {
         let open: i64 = client.query_one(sql, &[]).await.unwrap().get(0);

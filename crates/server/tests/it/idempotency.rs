@@ -1,4 +1,4 @@
-//! What is said twice happens once.
+//! Repeated publishes and reports take effect once.
 
 use futures_util::future::join_all;
 use reqwest::Method;
@@ -32,7 +32,7 @@ async fn a_completion_said_a_hundred_times_is_recorded_once(scene: Scene) {
         assert_eq!(answer.expect(200), first);
     }
     assert_eq!(logs(&scene, id).await.len(), 2);
-    // Without the lease it is the worker's last recorded attempt.
+    // Without a lease the report is about the worker's last recorded attempt.
     let again = scene.post(&path, json!({ "worker_id": "w:1" })).await.expect(200);
     assert_eq!(again, first);
     scene.close().await;
@@ -52,7 +52,7 @@ async fn a_final_failure_said_again_gets_its_400_again(scene: Scene) {
         }
     }
     let failed: Vec<Value> = logs(&scene, id).await.into_iter().filter(|row| row["action"] == "FAILED").collect();
-    assert_eq!(failed.len(), 2, "a later attempt is a record of its own: {failed:?}");
+    assert_eq!(failed.len(), 2, "each attempt has a record of its own: {failed:?}");
     let first = scene.post(&path, json!({ "worker_id": "w:1", "lease": leases[0] })).await.expect(200);
     assert_eq!(first["retry_scheduled"], true);
     let last = scene.post(&path, json!({ "worker_id": "w:1", "lease": leases[1] })).await.expect(400);
@@ -123,7 +123,7 @@ async fn a_repeat_under_a_deduplication_id_shows_the_stored_event(scene: Scene) 
         (&again["title"], &again["tags"], &again["status"]),
         (&json!("first"), &json!("e,f"), &json!("PROCESSING"))
     );
-    // In a batch too, beside its own first.
+    // In a batch too, also for a key whose first use is in the same batch.
     let fresh = json!({ "title": "third", "tags": "e", "deduplication_id": "twice" });
     let batch = json!({ "events": [other, fresh.clone(), fresh] });
     let answer = scene.post("/events/batch", batch).await.expect(200);
@@ -144,7 +144,7 @@ async fn a_repeat_is_the_same_request_whatever_the_queue_adds_to_it(scene: Scene
     let publish = |body: &Value| send(scene.request(Method::POST, "/events").header("Idempotency-Key", "k").json(body));
     let first = publish(&body).await.expect(201);
     scene.put("/queues/default", json!({ "max_retries": 7 })).await.expect(200);
-    // The settings of a queue are remembered for a moment: a new event shows when they hold.
+    // Queue settings are cached briefly: publish until a new event has them.
     let started = std::time::Instant::now();
     while scene.post("/events", body.clone()).await.expect(201)["max_retries"] != 7 {
         assert!(started.elapsed() < crate::scene::PATIENCE);
@@ -185,7 +185,7 @@ async fn a_repeat_is_answered_whatever_the_state_of_the_queue(scene: Scene) {
     scene.post("/queues/small/drain", json!({})).await.expect(200);
     check("draining", 429).await;
     scene.put("/queues/small", json!({ "depth_limit": null })).await.expect(200);
-    check("draining with room", 429).await;
+    check("draining without a depth limit", 429).await;
     let mut other = deduplicated.clone();
     other["payload"] = 1.into();
     publish(&other).await.refused(422, "key_reused");

@@ -1,4 +1,4 @@
-//! Pages of events.
+//! Lists of events, audit rows and workers: filters, totals, pages and cursors.
 
 use serde_json::{Value, json};
 
@@ -100,7 +100,7 @@ async fn tags_that_name_none_are_refused(scene: Scene) {
         let told = scene.get(path).await.refused(400, "invalid_request");
         assert!(told.contains("tags"), "{path}: {told}");
     }
-    assert_eq!(scene.status(id).await, "PENDING", "nobody got it");
+    assert_eq!(scene.status(id).await, "PENDING", "no worker got it");
     scene.close().await;
 }
 

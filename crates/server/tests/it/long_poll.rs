@@ -1,4 +1,4 @@
-//! Waiting for an event: soon told, in turn, without load, and over when the server stops.
+//! Long polls: subscribers are woken soon, get one event each, and are answered when the wait or the server ends.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ async fn a_waiting_subscriber_is_told(scene: Scene) {
                 (taken["id"].as_i64().unwrap(), Instant::now())
             })
         };
-        // The subscriber is at the door once it is announced as a consumer; a publish before that is found at once too.
+        // The subscriber may or may not wait already: an event published before it waits is claimed at once.
         tokio::task::yield_now().await;
         let id = scene.publish(&tag).await;
         let (taken, at) = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
@@ -69,7 +69,7 @@ async fn a_stop_ends_long_polls_at_once() {
         let request = scene.request(reqwest::Method::GET, "/events/subscribe?tags=a&worker_id=w&wait=60");
         tokio::spawn(async move { request.send().await.map(|response| response.status().as_u16()) })
     };
-    // Its lane is known once it has polled.
+    // The worker is listed once it has polled.
     let started = Instant::now();
     while scene.get("/workers").await.expect(200)["workers"].as_array().unwrap().is_empty() {
         assert!(started.elapsed() < PATIENCE);

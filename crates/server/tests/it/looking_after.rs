@@ -1,4 +1,4 @@
-//! Queues, workers, dead letters, and how the server is seen.
+//! What operators use: queues, workers, dead letters and metrics.
 
 use serde_json::{Value, json};
 

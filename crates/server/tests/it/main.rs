@@ -1,4 +1,4 @@
-//! The server through its front door: real connections on loopback, on both databases where they could differ.
+//! The server over HTTP: real connections on loopback, on both databases where they could differ.
 
 mod auth;
 mod bad_input;

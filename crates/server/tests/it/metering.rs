@@ -1,4 +1,4 @@
-//! What callers can make the metrics grow by: nothing.
+//! Callers cannot add label values to the metrics.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Tokens of an OpenID Connect issuer, checked against one that lives in the test.
+//! Tokens of an OpenID Connect issuer that runs in the test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,14 +17,14 @@ use crate::scene::{Answer, PATIENCE, Scene, send};
 /// An RSA key made for this test and used nowhere else.
 const RSA: &str = include_str!("keys/rsa.txt");
 const RSA_MODULUS: &str = include_str!("keys/rsa_n.txt");
-/// The same on the curve P-256.
+/// An EC key on the curve P-256, likewise.
 const EC: &str = include_str!("keys/ec.txt");
 const EC_POINT: &str = include_str!("keys/ec_xy.txt");
 
 struct Issuer {
     url: String,
     asked: Arc<AtomicUsize>,
-    /// While it is set the issuer takes requests and does not answer.
+    /// While set, the issuer accepts requests for its keys and does not answer them.
     hangs: watch::Sender<bool>,
 }
 
@@ -162,7 +162,7 @@ async fn tokens_of_the_issuer_are_accepted_and_others_are_not() {
     for _ in 0..20 {
         publish(&scene, &unknown).await.refused(401, "unauthorized");
     }
-    assert!(issuer.asked.load(Ordering::SeqCst) <= 3, "unknown keys must not have the issuer asked each time");
+    assert!(issuer.asked.load(Ordering::SeqCst) <= 3, "an unknown key id must not cause a fetch each time");
     scene.close().await;
 }
 
@@ -183,14 +183,14 @@ async fn a_token_without_a_client_is_accepted_where_that_is_allowed() {
     scene.close().await;
 }
 
-/// A fetch of the keys that hangs holds up nobody whose key is known, and made-up key ids do not ask the issuer each time.
+/// A fetch of the keys that hangs delays no token whose key is known, and made-up key ids do not cause a fetch each.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_issuer_that_hangs_holds_up_no_known_key() {
     let issuer = Issuer::start().await;
     let scene = Arc::new(Scene::sqlite_with(issuer.options()).await);
     let good = sign(&issuer.claims(), Algorithm::RS256, "rsa");
     publish(&scene, &good).await.expect(201);
-    // The pause between two fetches is over once an unknown key has the issuer asked again.
+    // Fetches are paced: repeat until an unknown key causes the second one.
     issuer.hangs.send_replace(true);
     let unknown = sign(&issuer.claims(), Algorithm::RS256, "unknown");
     let started = Instant::now();
@@ -216,7 +216,7 @@ async fn an_issuer_that_hangs_holds_up_no_known_key() {
         let made_up = sign(&issuer.claims(), Algorithm::RS256, &format!("made-up-{n}"));
         publish(&scene, &made_up).await.refused(401, "unauthorized");
     }
-    assert!(issuer.asked.load(Ordering::SeqCst) <= 3, "made-up keys must not have the issuer asked each time");
+    assert!(issuer.asked.load(Ordering::SeqCst) <= 3, "made-up key ids must not cause a fetch each");
     Arc::into_inner(scene).unwrap().close().await;
 }
 
@@ -230,10 +230,10 @@ async fn keys_that_are_old_serve_while_they_are_fetched_anew() {
     publish(&scene, &good).await.expect(201);
     issuer.hangs.send_replace(true);
     let started = Instant::now();
-    // Every request finds the keys old; sooner or later one has them fetched, and none waits for it.
+    // Every request finds the keys old; one of them starts a fetch, and none waits for it.
     while issuer.asked.load(Ordering::SeqCst) < 2 {
         publish(&scene, &good).await.expect(201);
-        assert!(started.elapsed() < PATIENCE, "old keys are not fetched anew");
+        assert!(started.elapsed() < PATIENCE, "old keys are not fetched again");
     }
     for _ in 0..10 {
         publish(&scene, &good).await.expect(201);

@@ -1,4 +1,4 @@
-//! A server without keys: only callers that reach it by a loopback name, and no page of another site.
+//! A server without keys accepts callers that name it by a loopback or configured name, and no page of another site.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ async fn a_name_that_is_not_of_this_machine_is_refused() {
     scene.close().await;
 }
 
-/// What the server answers to these bytes, read until it closes.
+/// Sends these bytes and reads the answer until the server closes the connection.
 async fn raw(scene: &Scene, request: &str) -> String {
     let mut stream = TcpStream::connect(scene.address()).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -57,13 +57,13 @@ async fn every_way_to_name_the_server_is_looked_at() {
     let scene = Scene::sqlite().await;
     let answers = [
         ("GET /events HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", "200"),
-        // The name in the request line counts before the header, and both must fit.
+        // The name in the request line takes precedence over the header, and both must be allowed.
         ("GET http://rebound.example/events HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", "403"),
         ("GET http://localhost/events HTTP/1.1\r\nhost: rebound.example\r\nconnection: close\r\n\r\n", "403"),
         ("GET /events HTTP/1.1\r\nhost: localhost\r\nhost: rebound.example\r\nconnection: close\r\n\r\n", "403"),
         ("GET /events HTTP/1.1\r\nconnection: close\r\n\r\n", "403"),
         ("GET /events HTTP/1.0\r\n\r\n", "403"),
-        // Who only asks whether it lives names nothing.
+        // A liveness check need not name the server.
         ("GET /livez HTTP/1.0\r\n\r\n", "200"),
     ];
     for (request, status) in answers {
@@ -94,7 +94,7 @@ async fn pages_of_other_origins_write_nothing() {
         let request = scene.request(Method::POST, path).header("origin", "https://evil.example");
         send(request.json(&json!({}))).await.refused(403, "forbidden");
     }
-    // Taking an event is a write, whatever the method says.
+    // Claiming an event is a write, whatever the method says.
     let subscribe = scene.request(Method::GET, "/events/subscribe?tags=a&worker_id=w");
     send(subscribe.header("origin", "https://evil.example")).await.refused(403, "forbidden");
     publish(format!("http://{}", scene.address())).await.expect(201);
@@ -127,7 +127,7 @@ async fn configured_names_are_accepted_too() {
     };
     publish("queue.internal", None).await.expect(201);
     publish("queue.internal:8443", Some("https://queue.internal:8443")).await.expect(201);
-    // A proxy in front may keep the name to itself.
+    // A proxy may not pass on the name that it was called by.
     publish("127.0.0.1", Some("https://queue.internal")).await.expect(201);
     publish("other.internal", None).await.refused(403, "forbidden");
     publish("queue.internal", Some("https://other.internal")).await.refused(403, "forbidden");
@@ -137,12 +137,12 @@ async fn configured_names_are_accepted_too() {
     scene.close().await;
 }
 
-/// Connections that nobody has accepted yet wait; with a short queue the later ones would not come to be.
+/// Connections wait in the backlog until they are accepted; with a short backlog the later ones would fail.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_that_comes_at_once_can_connect() {
     let listener = tidegate_server::listen("127.0.0.1:0".parse().unwrap(), Options::default().limits.backlog).unwrap();
     let address = listener.local_addr().unwrap();
     let crowd = futures_util::future::join_all((0..300).map(|_| TcpStream::connect(address)));
-    let crowd = tokio::time::timeout(Duration::from_secs(10), crowd).await.expect("some are not let in");
+    let crowd = tokio::time::timeout(Duration::from_secs(10), crowd).await.expect("some cannot connect");
     assert!(crowd.iter().all(Result::is_ok));
 }

@@ -1,4 +1,4 @@
-//! Projections: how they stand and what they keep, read over HTTP.
+//! Projections over HTTP: their state, their documents, and their removal.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ on_both!(
 
 type Sums = Projection<Documents<Value>>;
 
-/// Keeps a sum per key. From version 2 on it is doubled. Events without an amount fail.
+/// Keeps a sum per key, of amounts times the version. Events without an amount fail.
 async fn sums(queue: &EventQueue, name: &str, version: i32) -> Sums {
     EventLogProjectionBuilder::new(name)
         .version(version)
@@ -43,7 +43,7 @@ async fn sums(queue: &EventQueue, name: &str, version: i32) -> Sums {
         .unwrap()
 }
 
-/// Publishes and completes.
+/// Publishes an event and completes it.
 async fn logged(queue: &EventQueue, payload: Value) -> EntryId {
     let id = queue.publish(NewEvent::new("added", payload.to_string())).await.unwrap().id;
     queue.finalize(id, Vec::<String>::new()).await.unwrap();
@@ -87,7 +87,7 @@ async fn projections_are_listed_with_how_they_stand(scene: Scene) {
     assert!(one.get("documents").is_none() && one.get("next_after").is_none(), "{one}");
     assert_eq!(scene.get("/projections/a%2Fb%20c").await.expect(200)["name"], "a/b c");
 
-    let log = scene.queue.store().projections().unwrap();
+    let log = scene.queue.store();
     log.take_reader(first.id(), "host:1/r", Duration::from_secs(60)).await.unwrap().unwrap();
     let reader = &scene.get("/projections/sums").await.expect(200)["reader"];
     assert_eq!(reader["name"], "host:1/r");
@@ -173,7 +173,7 @@ async fn a_stopped_projection_says_why(scene: Scene) {
         assert!(failure["error"].as_str().unwrap().contains("an amount is missing"), "{failure}");
         assert!(failure["retry_at"].as_str().unwrap().parse::<tidegate::Timestamp>().is_ok(), "{failure}");
     }
-    assert_eq!(scene.get("/projections/sums/ann").await.expect(200), json!({ "sum": 5 }), "what came before is there");
+    assert_eq!(scene.get("/projections/sums/ann").await.expect(200), json!({ "sum": 5 }), "earlier events are there");
     scene.get("/projections/sums/bob").await.refused(404, "not_found");
     scene.close().await;
 }
@@ -188,7 +188,7 @@ async fn the_version_that_answers_is_the_active_one(scene: Scene) {
     assert_eq!((&one["version"], &one["lag"]["rows"], keys(&one)), (&json!(1), &json!(1), vec!["ann"]));
     let next = &one["building"][0];
     assert_eq!((&next["version"], &next["state"], &next["lag"]["rows"]), (&json!(2), &json!("building"), &json!(2)));
-    assert_eq!(names(&scene.get("/projections").await.expect(200)), ["sums"], "one projection, whatever its versions");
+    assert_eq!(names(&scene.get("/projections").await.expect(200)), ["sums"], "one row for all versions");
     assert_eq!(scene.get("/projections/sums/ann").await.expect(200), json!({ "sum": 5 }));
 
     second.catch_up().await.unwrap();
@@ -233,7 +233,7 @@ async fn a_projection_can_be_removed(scene: Scene) {
     assert!(text.contains("there is no projection \"a/b\""), "{text}");
     let again = sums(&scene.queue, "a/b", 1).await;
     again.catch_up().await.unwrap();
-    assert_eq!(scene.get("/projections/a%2Fb/ann").await.expect(200), json!({ "sum": 1 }), "made anew");
+    assert_eq!(scene.get("/projections/a%2Fb/ann").await.expect(200), json!({ "sum": 1 }), "built again");
     scene.close().await;
 }
 

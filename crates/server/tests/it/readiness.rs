@@ -1,4 +1,4 @@
-//! `/readyz` tells when a write or a claim would not succeed, whatever the reason, and when it would again.
+//! `/readyz` fails while a write or a claim would not succeed, whatever the reason, and recovers afterwards.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::database_down::{leave, served_as};
 use crate::scene::{PATIENCE, Scene};
 
-/// Asks until the answer is the expected one.
+/// Asks `/readyz` until it answers with this status.
 async fn becomes(scene: &Scene, status: u16) -> Value {
     let started = Instant::now();
     loop {
@@ -15,7 +15,7 @@ async fn becomes(scene: &Scene, status: u16) -> Value {
         if answer.status.as_u16() == status {
             return answer.json();
         }
-        assert!(started.elapsed() < PATIENCE, "it still says {} {}", answer.status, answer.text);
+        assert!(started.elapsed() < PATIENCE, "it still answers {} {}", answer.status, answer.text);
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
 }
@@ -24,7 +24,7 @@ async fn is_failing(scene: &Scene) {
     let answer = becomes(scene, 503).await;
     assert_eq!(answer["status"], "failing", "{answer}");
     let told = answer["error"].as_str().unwrap();
-    // Anybody may ask: no paths, roles or words of the database.
+    // No key is needed, so the answer has no paths, roles or error texts of the database.
     for word in ["tidegate.db", "/", "role", "permission", "lock"] {
         assert!(!told.contains(word), "{told}");
     }

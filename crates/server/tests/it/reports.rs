@@ -1,4 +1,4 @@
-//! What workers say and are told at the edges: after their own report, on release, without a lease, too late.
+//! Edge cases of workers' reports: after an earlier report, on release, without a lease, too late.
 
 use serde_json::{Value, json};
 use tidegate_server::Options;

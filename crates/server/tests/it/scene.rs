@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tidegate::EventQueue;
 use tidegate_server::{Handle, Options, Server};
 
-/// Nothing here takes this long unless it is broken.
+/// How long a test waits for something: nothing takes this long unless it is broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Scene {
@@ -40,7 +40,7 @@ fn guarded() -> Options {
     options
 }
 
-/// An answer, read to its end.
+/// An HTTP answer with its whole body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -53,14 +53,14 @@ impl Answer {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {} {:?}", self.status, self.text))
     }
 
-    /// The body, once the status is as it should be.
+    /// Checks the status and returns the body.
     #[track_caller]
     pub(crate) fn expect(&self, status: u16) -> Value {
         assert_eq!(self.status.as_u16(), status, "{}", self.text);
         if self.text.is_empty() { Value::Null } else { self.json() }
     }
 
-    /// An error of this status and code, with a text for people.
+    /// Checks that this is an error with this status and code, and returns its text.
     #[track_caller]
     pub(crate) fn refused(&self, status: u16, code: &str) -> String {
         let body = self.expect(status);
@@ -89,7 +89,7 @@ impl Scene {
         Self::start(queue, Options::default(), Place::Postgres(url)).await
     }
 
-    /// On a database that the test looks after itself.
+    /// On a database that the test drops itself.
     pub(crate) async fn at(url: &str) -> Self {
         let queue = EventQueue::open(url).await.unwrap();
         Self::start(queue, Options::default(), Place::Elsewhere).await
@@ -116,7 +116,7 @@ impl Scene {
         Self::start(queue, guarded(), Place::Folder { dir }).await
     }
 
-    /// The same from a dump.
+    /// On a Postgres database from a dump of an earlier version, with keys required.
     pub(crate) async fn postgres_of(dump: &str) -> Self {
         let url = tidegate_testing::fresh_database();
         let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
@@ -138,7 +138,7 @@ impl Scene {
     pub(crate) fn sqlite_file(&self) -> std::path::PathBuf {
         match &self._place {
             Place::Folder { dir } => dir.path().join("tidegate.db"),
-            Place::Postgres(_) | Place::Elsewhere => panic!("this is not a file of its own"),
+            Place::Postgres(_) | Place::Elsewhere => panic!("this scene has no SQLite file"),
         }
     }
 
@@ -152,7 +152,7 @@ impl Scene {
 
     /// The database's address, for a second node.
     pub(crate) fn postgres_url(&self) -> &str {
-        self.postgres_address().unwrap_or_else(|| panic!("this is SQLite"))
+        self.postgres_address().unwrap_or_else(|| panic!("this scene has no Postgres database"))
     }
 
     pub(crate) fn with_key(&mut self, key: impl Into<String>) {
@@ -193,13 +193,13 @@ impl Scene {
         send(self.request(Method::POST, path).header("content-type", "application/json").body(text)).await
     }
 
-    /// Publishes an event with this tag and answers its number.
+    /// Publishes an event with this tag and returns its number.
     pub(crate) async fn publish(&self, tag: &str) -> i64 {
         let body = json!({ "title": "An event", "tags": tag, "payload": { "tag": tag } });
         self.post("/events", body).await.expect(201)["id"].as_i64().unwrap()
     }
 
-    /// Takes an event with this tag, which must be there.
+    /// Claims an event with this tag, which must come within 10 seconds.
     pub(crate) async fn take(&self, tag: &str, worker: &str) -> Value {
         self.get(&format!("/events/subscribe?tags={tag}&worker_id={worker}&wait=10")).await.expect(200)
     }

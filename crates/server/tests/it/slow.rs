@@ -1,4 +1,4 @@
-//! Senders and readers that take their time are cut off, and what they hold is free again.
+//! Slow senders and readers are cut off, and what they hold is freed.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ async fn impatient() -> Scene {
     Scene::sqlite_with(options).await
 }
 
-/// What the server says before it closes the connection.
+/// What the server sends before it closes the connection.
 async fn until_closed(stream: &mut TcpStream) -> String {
     let mut said = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut said)).await;
@@ -89,7 +89,7 @@ async fn a_body_that_stops_halfway_is_cut_off() {
     scene.close().await;
 }
 
-/// The only connection there may be is held by a caller that asks and asks and never reads an answer.
+/// The only connection that the server allows is held by a caller that sends requests and never reads an answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_does_not_read_is_cut_off() {
     let mut options = Options::default();
@@ -109,7 +109,7 @@ async fn a_reader_that_does_not_read_is_cut_off() {
     scene.close().await;
 }
 
-/// A reader that takes its time but reads gets all of it.
+/// A reader that is slow but keeps reading gets the whole answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_reads_in_pieces_gets_its_answer() {
     let mut options = Options::default();
@@ -134,7 +134,7 @@ async fn a_reader_that_reads_in_pieces_gets_its_answer() {
     scene.close().await;
 }
 
-/// Bodies that are almost complete fill what all together may hold: batches are refused, single events are not.
+/// Bodies that are almost complete use up the limit of all bodies: batches are refused, single events are not.
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_of_all_requests_together_are_bounded() {
     let mut options = Options::default();
@@ -150,7 +150,7 @@ async fn bodies_of_all_requests_together_are_bounded() {
         let mut held = TcpStream::connect(scene.address()).await.unwrap();
         held.write_all(head.as_bytes()).await.unwrap();
         held.write_all(&batch.as_bytes()[..batch.len() - 1]).await.unwrap();
-        // Meanwhile the server takes in what it was sent.
+        // Gives the server time to read what was sent.
         for _ in 0..100 {
             scene.get("/livez").await.expect(200);
         }
@@ -158,7 +158,7 @@ async fn bodies_of_all_requests_together_are_bounded() {
     };
     let mut held = hold().await;
     let started = Instant::now();
-    // Whoever comes first is held: the others are refused from then on, again and again.
+    // Either body may get the bytes. Once the incomplete one has them, every other batch is refused.
     let mut refused = 0;
     while refused < 3 {
         let answer = scene.post_text("/events/batch", batch.clone()).await;
@@ -170,21 +170,21 @@ async fn bodies_of_all_requests_together_are_bounded() {
         if held.try_read(&mut [0; 1]).is_ok() {
             (held, refused) = (hold().await, 0);
         }
-        assert!(started.elapsed() < PATIENCE, "any number of bodies is held");
+        assert!(started.elapsed() < PATIENCE, "bodies are not bounded");
     }
     scene.publish("single").await;
-    // The rest comes: it is answered, and its room is free again.
+    // With its last byte the request is answered, and its bytes are free again.
     held.write_all(&batch.as_bytes()[batch.len() - 1..]).await.unwrap();
     let mut status = [0; 12];
     tokio::time::timeout(PATIENCE, held.read_exact(&mut status)).await.unwrap().unwrap();
     assert_eq!(&status, b"HTTP/1.1 200");
     scene.post_text("/events/batch", batch.clone()).await.expect(200);
-    // One that hangs up frees it too.
+    // A caller that hangs up frees them too.
     let gone = hold().await;
     drop(gone);
     let started = Instant::now();
     while scene.post_text("/events/batch", batch.clone()).await.status.as_u16() != 200 {
-        assert!(started.elapsed() < PATIENCE, "the room of a caller that hung up stays taken");
+        assert!(started.elapsed() < PATIENCE, "the bytes of a caller that hung up stay taken");
     }
     scene.close().await;
 }
@@ -202,7 +202,7 @@ async fn a_body_of_its_exact_limit_is_read_and_one_byte_more_is_not() {
     for (path, text, limit, status) in [("/events", event, single, 201), ("/events/batch", &batch, 4 << 10, 200)] {
         scene.post_text(path, padded(text, limit)).await.expect(status);
         scene.post_text(path, padded(text, limit + 1)).await.refused(413, "payload_too_large");
-        // Without an announced length too.
+        // The same without a content length.
         let pieces = |length: usize| {
             let text = padded(text, length).into_bytes();
             let (first, rest) = text.split_at(length / 2);

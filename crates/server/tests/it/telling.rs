@@ -1,4 +1,4 @@
-//! What is told of an event: both of its ids, who did what to it, why it waits, and what is counted.
+//! What the API tells about an event: its two ids, who did what to it, why it waits, and how it is counted.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ on_both!(
     a_queue_can_require_the_lease,
 );
 
-/// Asks again and again until the answer is as wanted.
+/// Calls `asked` until it returns true.
 async fn until(what: &str, mut asked: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !asked().await {
@@ -52,12 +52,12 @@ async fn why_knows_tags(scene: Scene) {
     let (wanted, unwanted) = (scene.publish("wanted").await, scene.publish("unwanted").await);
     scene.publish("wanted").await;
     let why = async |id: i64| scene.get(&format!("/events/{id}/why")).await.expect(200);
-    // A worker of these tags alone; it takes the first.
+    // A worker for this tag alone; it claims the first event.
     assert_eq!(scene.take("wanted", "w").await["id"], wanted);
     let second = wanted + 2;
     until("the worker is known", async || why(second).await["reason"] == "ready").await;
-    let nobody = why(unwanted).await;
-    assert_eq!((&nobody["reason"], &nobody["tags"]), (&json!("no_live_consumer"), &json!(["unwanted"])));
+    let answer = why(unwanted).await;
+    assert_eq!((&answer["reason"], &answer["tags"]), (&json!("no_live_consumer"), &json!(["unwanted"])));
     scene.close().await;
 }
 
@@ -120,13 +120,13 @@ async fn what_is_done_by_hand_names_the_key() {
     post("reset?reason=stuck").await;
     post("cancel").await;
     let logs = logs(&scene, id).await;
-    let by_hand: Vec<(&str, &Value)> = logs
+    let manual: Vec<(&str, &Value)> = logs
         .iter()
         .filter(|log| log.get("actor").is_some())
         .map(|log| (log["action"].as_str().unwrap(), &log["actor"]))
         .collect();
     let ops = &json!("ops");
-    assert_eq!(by_hand, [("REDRIVEN", ops), ("REDRIVEN", ops), ("RESET", ops), ("CANCELLED", ops)]);
+    assert_eq!(manual, [("REDRIVEN", ops), ("REDRIVEN", ops), ("RESET", ops), ("CANCELLED", ops)]);
     assert!(logs.iter().filter(|log| log.get("actor").is_some()).all(|log| log["worker_id"].is_null()));
     assert!(logs.iter().any(|log| log["reason"] == "stuck"));
     scene.close().await;
@@ -143,8 +143,8 @@ async fn a_start_makes_a_stale_worker_fresh() {
         let answer = scene.get("/workers").await.expect(200);
         answer["workers"].as_array().unwrap().iter().any(|worker| worker["worker_id"] == "w" && worker["stale"] == true)
     };
-    until("it looks stale", &stale).await;
-    until("it is fresh", async || {
+    until("the worker is stale", &stale).await;
+    until("the worker is not stale any more", async || {
         scene.post(&format!("/events/{id}/start"), json!({ "worker_id": "w" })).await.expect(200);
         !stale().await
     })
@@ -184,7 +184,7 @@ async fn ends_and_times_of_pull_workers_are_counted_by_queue() {
         found.unwrap_or_else(|| panic!("{line} is not in {shown}"))
     };
     assert_eq!(value("tidegate_finalized_total{queue=\"mail\",end=\"COMPLETED\"}"), "1");
-    assert_eq!(value("tidegate_finalized_total{queue=\"mail\",end=\"FAILED\"}"), "2", "reported, and used up");
+    assert_eq!(value("tidegate_finalized_total{queue=\"mail\",end=\"FAILED\"}"), "2", "one reported, one exhausted");
     assert_eq!(value("tidegate_finalized_total{queue=\"mail\",end=\"CANCELLED\"}"), "1");
     assert_eq!(value("tidegate_claim_to_finish_seconds_count"), "2");
     until("depths of all queues", async || {

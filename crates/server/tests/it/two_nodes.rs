@@ -1,4 +1,5 @@
-//! Two servers on one Postgres: everything once, whichever a worker asks, and a pause on one holds on the other at once.
+//! Two servers on one Postgres: every event is claimed once, whichever node a worker asks, and a pause on one node
+//! applies to the other at once.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -37,7 +38,7 @@ impl Other {
     }
 }
 
-/// Takes up to ten events at once and answers their numbers.
+/// Claims up to ten events and returns their numbers.
 async fn claim(scene: &Scene, base: &str, worker: &str, wait: u32) -> Vec<i64> {
     let body = json!({ "tags": "all", "worker_id": worker, "max": 10, "wait": wait });
     let taken = send(scene.http.post(format!("{base}/events/claim")).json(&body)).await.expect(200);
@@ -101,7 +102,7 @@ async fn a_pause_on_one_node_holds_on_the_other_at_once() {
             let (scene, there, paused) = (&scene, &there, &paused);
             async move {
                 let mut after = 0;
-                // Once it holds everybody asks ten times more, some with patience.
+                // After the pause each worker claims ten times more; one of these claims waits.
                 let mut rest = 10;
                 while rest > 0 {
                     let was_paused = paused.load(Ordering::SeqCst);
@@ -116,7 +117,7 @@ async fn a_pause_on_one_node_holds_on_the_other_at_once() {
             }
         }));
         let pausing = async {
-            // The workers are at it: this node sees what the other has handed out.
+            // The workers are running once this node sees leases that the other has given.
             let started = Instant::now();
             while scene.get("/queues/default/metrics").await.expect(200)["leased"] == 0 {
                 assert!(started.elapsed() < PATIENCE);
@@ -130,14 +131,14 @@ async fn a_pause_on_one_node_holds_on_the_other_at_once() {
         let (after, ()) = tokio::time::timeout(PATIENCE, async { tokio::join!(taking, pausing) }).await.unwrap();
         assert_eq!(after.iter().sum::<usize>(), 0, "round {round}: {after:?} were handed out after the pause");
         scene.post("/queues/default/resume", json!({})).await.expect(200);
-        finish(&scene, &there).await;
+        end_all(&scene, &there).await;
     }
     other.close().await;
     scene.close().await;
 }
 
-/// Ends everything that a round left, held or not, so that the next starts with nothing leased.
-async fn finish(scene: &Scene, there: &str) {
+/// Ends everything that a round left, leased or not, so that the next round starts with nothing leased.
+async fn end_all(scene: &Scene, there: &str) {
     let started = Instant::now();
     loop {
         claim(scene, there, "w0", 0).await;

@@ -1,11 +1,11 @@
-//! A field or a parameter that nobody knows is refused and named, with the nearest that is known.
+//! An unknown field or parameter is refused; the error names it and the nearest known one.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::scene::{Scene, send};
 
-/// The refusal names what was sent and what was probably meant.
+/// Posts a body that must be refused; the error names the unknown field and the nearest known one.
 async fn refuse(scene: &Scene, path: &str, body: Value, field: &str, nearest: &str) {
     let text = scene.post(path, body).await.refused(400, "invalid_request");
     assert!(text.contains(&format!("\"{field}\"")) && text.contains(nearest), "{path}: {text}");

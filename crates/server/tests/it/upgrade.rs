@@ -1,13 +1,14 @@
-//! A server on a database that an earlier version wrote: keys still open what they opened, clients find their own.
+//! A server on a database of an earlier version: keys keep their rights, and clients find their own queues and events.
 
 use serde_json::json;
 
 use crate::scene::Scene;
 
-/// The fixtures have two keys: one of no client, which sees everything, and one of the client that owns the queue `mail`.
-async fn keys_and_queues_stand(mut scene: Scene, all: &str, theirs: &str) {
+/// The fixtures have two keys: one of no client, which sees everything, and one of the client that owns the queue
+/// `mail`.
+async fn keys_and_queues_are_kept(mut scene: Scene, all: &str, theirs: &str) {
     scene.with_key(theirs);
-    // A failed task is there again once its retry is due, which depends on how old the fixture is.
+    // A failed event comes first once its retry is due, which depends on how old the fixture is.
     let mut event = scene.get("/events/subscribe?queue=mail&worker_id=new:1").await.expect(200);
     if event["attempts"] == 2 {
         event = scene.get("/events/subscribe?queue=mail&worker_id=new:1").await.expect(200);
@@ -39,12 +40,12 @@ async fn keys_and_queues_stand(mut scene: Scene, all: &str, theirs: &str) {
 async fn a_sqlite_file_of_schema_5_serves_its_clients() {
     let scene = Scene::sqlite_of(include_bytes!("../../../store/tests/fixtures/schema-5.db")).await;
     let all = "tg_FljQuVa-lT7-2SNL3XPmRQ29t5VECLOD2ZpydlGoMwP";
-    keys_and_queues_stand(scene, all, "tg_Jv9mSXCmewqxBv7ldZkjEsiG5NxMUPPhr0pE_nSKKap").await;
+    keys_and_queues_are_kept(scene, all, "tg_Jv9mSXCmewqxBv7ldZkjEsiG5NxMUPPhr0pE_nSKKap").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_postgres_database_of_schema_5_serves_its_clients() {
     let scene = Scene::postgres_of(include_str!("../../../store/tests/fixtures/schema-5.sql")).await;
     let all = "tg_wVsynwkcqBMSmPtgjcBKOFd06CpxonRK_b33v_ObucI";
-    keys_and_queues_stand(scene, all, "tg_DgOzaMaCgJoANCAi4Z9uHsiLpKqFPjeUjwwYxgcT181").await;
+    keys_and_queues_are_kept(scene, all, "tg_DgOzaMaCgJoANCAi4Z9uHsiLpKqFPjeUjwwYxgcT181").await;
 }

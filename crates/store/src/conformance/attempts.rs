@@ -1,9 +1,9 @@
-//! Attempts: what counts, what does not, and what happens when they are used up.
+//! Attempts: what counts as one, and what happens when they are used up.
 
 use tidegate_core::{End, NewEvent};
 
 use super::scene::*;
-use crate::store::*;
+use crate::values::*;
 
 pub(super) async fn each_abandonment_counts(scene: Scene) {
     let store = scene.open().await;
@@ -21,7 +21,7 @@ pub(super) async fn releases_never_use_up_attempts(scene: Scene) {
     for _ in 0..50 {
         let claimed = claim_one(&store).await;
         assert_eq!(claimed.attempts, 1);
-        assert!(last.is_none_or(|last| claimed.token > last), "tokens rise all the same");
+        assert!(last.is_none_or(|last| claimed.token > last), "the token rises though the attempt does not count");
         last = Some(claimed.token);
         requeue(&store, release(&claimed)).await.unwrap();
         assert_eq!(view(&store, id).await.attempts, 0);
@@ -40,7 +40,7 @@ pub(super) async fn failures_count_and_keep_their_error(scene: Scene) {
     assert_eq!((second.attempts, second.last_error.as_deref()), (2, Some("it failed")));
 }
 
-/// Whatever the way to the log: held, in a group, by bare id, by hand.
+/// Whichever way an entry ends: under its lease, in a group, by id alone, or cancelled.
 pub(super) async fn an_end_that_says_no_errors_keeps_the_last_one(scene: Scene) {
     let store = scene.open().await;
     let plain = publish(&store, events(9)).await;
@@ -52,12 +52,12 @@ pub(super) async fn an_end_that_says_no_errors_keeps_the_last_one(scene: Scene) 
     }
     let held = claim(&store, 10).await;
     let error = async |id| view(&store, id).await.error;
-    let held_as = |id| held.iter().find(|claimed| claimed.id == id).expect("it is claimed again");
+    let held_as = |id| held.iter().find(|claimed| claimed.id == id).expect("the entry is claimed again");
     finalize(&store, end(held_as(plain[0]), End::Completed)).await.unwrap();
-    assert_eq!(error(plain[0]).await, None, "what went well has no error");
+    assert_eq!(error(plain[0]).await, None, "a completed entry has no error");
     let other = Finalize { errors: Some("[\"other\"]".into()), ..end(held_as(plain[1]), End::Failed) };
     finalize(&store, other).await.unwrap();
-    assert_eq!(error(plain[1]).await.as_deref(), Some("[\"other\"]"), "what is said counts");
+    assert_eq!(error(plain[1]).await.as_deref(), Some("[\"other\"]"), "errors that a call names count");
     finalize(&store, end(held_as(plain[2]), End::CompletedWithErrors)).await.unwrap();
     finalize(&store, end_by_id(plain[3], End::Failed)).await.unwrap();
     cancel(&store, plain[4]).await.unwrap();
@@ -67,7 +67,7 @@ pub(super) async fn an_end_that_says_no_errors_keeps_the_last_one(scene: Scene) 
     }
 }
 
-/// The same for neighbours that end together.
+/// The same for neighbours that one batch ends together.
 pub(super) async fn neighbours_that_say_no_errors_keep_their_last_ones(scene: Scene) {
     let store = scene.open().await;
     for (how, kept) in [(End::Completed, None), (End::Failed, Some("it failed"))] {

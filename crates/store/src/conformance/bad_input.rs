@@ -1,4 +1,4 @@
-//! What a caller can get wrong: each a clear answer, nothing half-written, no panic.
+//! Invalid input: each bad item is refused with a clear error, nothing is half-written, nothing panics.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tidegate_core::{End, EntryId, LeaseToken, NewEvent, PayloadLimit, Timestamp}
 
 use super::scene::*;
 use crate::ErrorKind::{Invalid, NotFound};
-use crate::store::*;
+use crate::values::*;
 
 pub(super) async fn each_bad_event_is_refused_alone(scene: Scene) {
     let store = scene.open().await;
@@ -53,13 +53,13 @@ pub(super) async fn claims_that_make_no_sense(scene: Scene) {
     assert_eq!(store.claim(want(0)).await.unwrap(), []);
     for worker in [String::new(), "a\0b".into(), "x".repeat(256)] {
         assert_eq!(kind(store.claim(Claim { worker: worker.clone(), ..want(1) }).await), Invalid, "{worker:?}");
-        let consumer = Consumer { worker, queue: default_queue(), types: None, tags: vec![] };
+        let consumer = LiveConsumer { worker, queue: default_queue(), types: None, tags: vec![] };
         let answers = store.consumers_seen(vec![consumer]).await.unwrap();
         assert_eq!(answers.into_iter().map(kind).collect::<Vec<_>>(), [Invalid]);
     }
     let odd = store.claim(want_types(1, &["a\0b"])).await;
     assert!(odd.as_ref().map_or_else(|error| error.kind() == Invalid, Vec::is_empty), "{odd:?}");
-    assert_eq!(claim(&store, usize::MAX).await.len(), 2, "as many as there are");
+    assert_eq!(claim(&store, usize::MAX).await.len(), 2, "all that there are");
 }
 
 pub(super) async fn texts_that_no_database_can_hold(scene: Scene) {
@@ -73,7 +73,7 @@ pub(super) async fn texts_that_no_database_can_hold(scene: Scene) {
         end(&claimed[2], End::Completed),
     ];
     let answers = kinds(&store.finalize(items).await.unwrap());
-    assert_eq!((answers[0], answers[2]), (None, None), "neighbours go on");
+    assert_eq!((answers[0], answers[2]), (None, None), "its neighbours are not affected");
     assert!(matches!(answers[1], None | Some(Invalid)), "{answers:?}");
     let answer = requeue(&store, Requeue { error: nul, ..release(&claimed[3]) }).await;
     assert!(answer.as_ref().map_or_else(|error| error.kind() == Invalid, |()| true), "{answer:?}");
@@ -128,7 +128,7 @@ pub(super) async fn extreme_leases_and_moments(scene: Scene) {
         }
     }
     let everything = store.entries((1..=4).map(|raw| EntryId::new(raw).unwrap()).collect()).await.unwrap();
-    assert!(everything.iter().all(Option::is_some), "whatever was written can be read");
+    assert!(everything.iter().all(Option::is_some), "everything written can be read");
     assert_eq!(census(&store).await.events, 4);
     publish_one(&store, event("t")).await;
 }
@@ -139,8 +139,12 @@ pub(super) async fn hostile_texts_are_only_texts(scene: Scene) {
     let mut odd = NewEvent::new(hostile, hostile).group(hostile).deduplicate(hostile);
     odd.subject = Some(hostile.into());
     let id = publish_one(&store, odd).await;
-    let consumer =
-        Consumer { worker: hostile.into(), queue: default_queue(), types: Some(vec![hostile.into()]), tags: vec![] };
+    let consumer = LiveConsumer {
+        worker: hostile.into(),
+        queue: default_queue(),
+        types: Some(vec![hostile.into()]),
+        tags: vec![],
+    };
     store.consumers_seen(vec![consumer]).await.unwrap().remove(0).unwrap();
     let claimed = store.claim(Claim { worker: hostile.into(), ..want_types(1, &[hostile]) }).await.unwrap().remove(0);
     assert_eq!((claimed.id, claimed.fact.subject.as_deref()), (id, Some(hostile)));

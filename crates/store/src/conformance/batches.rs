@@ -4,7 +4,7 @@ use tidegate_core::{End, EntryId, NewEvent};
 
 use super::scene::*;
 use crate::ErrorKind::{Fenced, Invalid, NotFound};
-use crate::store::*;
+use crate::values::*;
 
 pub(super) async fn one_bad_item_in_a_thousand(scene: Scene) {
     let store = scene.open().await;
@@ -31,7 +31,7 @@ pub(super) async fn the_same_entry_twice_in_one_batch(scene: Scene) {
     let twice = vec![end(&claimed[0], End::Completed), end(&claimed[0], End::Failed)];
     let answers: Vec<Finalized> = store.finalize(twice).await.unwrap().into_iter().map(Result::unwrap).collect();
     assert_eq!(answers.iter().map(|answer| answer.repeated).collect::<Vec<_>>(), [false, true]);
-    assert_eq!(answers[1].end, End::Completed, "the first counts");
+    assert_eq!(answers[1].end, End::Completed, "the first item counts");
     let extension = Extend { id: claimed[1].id, token: claimed[1].token, lease: LEASE };
     assert_eq!(kinds(&store.extend(vec![extension, extension]).await.unwrap()), [None, None]);
     let answers = store.requeue(vec![release(&claimed[2]), release(&claimed[2])]).await.unwrap();

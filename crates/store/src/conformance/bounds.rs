@@ -1,10 +1,10 @@
-//! What one claim may hand out, in bytes.
+//! The size limit of a claim: payloads of at most `MAX_CLAIM_BYTES` together.
 
 use tidegate_core::{EntryId, NewEvent, PayloadLimit};
 
 use super::scene::*;
 use super::work::{job, pick};
-use crate::store::*;
+use crate::values::*;
 
 fn of_size(size: usize) -> NewEvent {
     NewEvent::new("t", vec![b'x'; size])
@@ -14,7 +14,7 @@ fn bytes(claimed: &[Claimed]) -> usize {
     claimed.iter().map(|entry| entry.fact.payload.len()).sum()
 }
 
-/// Claims until there is nothing left; answers the ids and how many each claim gave.
+/// Claims until nothing is left; returns the ids and the number of entries of each claim.
 async fn drain(store: &AnyStore, claim: &Claim) -> (Vec<EntryId>, Vec<usize>) {
     let (mut all, mut counts) = (Vec::new(), Vec::new());
     loop {
@@ -35,7 +35,7 @@ pub(super) async fn a_claim_takes_no_more_bytes_than_it_may(scene: Scene) {
     let (claimed, counts) = drain(&store, &want(100)).await;
     assert_eq!(claimed, published, "in order");
     assert_eq!(counts[0], 8, "as many as fit: {counts:?}");
-    // What is small again comes in numbers again.
+    // Once events are small again, each claim takes many.
     let small = publish(&store, events(300)).await;
     let (claimed, counts) = drain(&store, &want(100)).await;
     assert_eq!(claimed, small);

@@ -1,14 +1,14 @@
-//! The catalogue's version: what changes it, and that no history of the database can confuse those who know another.
+//! The catalogue version: what raises it, and that a process which knows one history of the database notices another.
 
 use tidegate_core::QueueState;
 
 use super::scene::*;
 use crate::ErrorKind::NotFound;
-use crate::store::*;
+use crate::values::*;
 
 const VERSION: &str = "SELECT generation FROM tidegate.meta";
 
-/// Every type's entry can be published through each store and claimed through the other.
+/// Publishes an event of every type through each store and claims it through the other.
 async fn works_across(one: &AnyStore, other: &AnyStore, types: &[&str]) {
     for (from, to) in [(one, other), (other, one)] {
         for name in types {
@@ -32,7 +32,7 @@ pub(super) async fn a_version_that_was_set_back_stops_nobody(scene: Scene) {
     publish_one(&other, event("t").queue(queue("late"))).await;
 }
 
-/// A restore lost the last change; then another change brings the catalogue to the same number.
+/// A restore lost the last change, and another change then reaches the same version number.
 pub(super) async fn an_equal_version_of_another_history_is_noticed(scene: Scene) {
     let one = scene.open().await;
     publish_one(&one, event("first")).await;
@@ -74,35 +74,35 @@ pub(super) async fn reading_and_unchanged_changes_leave_the_version(scene: Scene
     }
     assert_eq!(scene.fixture.number(VERSION).await, before);
     store.put_queue(&name, QueueChange { depth_limit: Some(None), ..change }).await.unwrap();
-    assert!(scene.fixture.number(VERSION).await > before, "a change is one");
+    assert!(scene.fixture.number(VERSION).await > before, "an actual change raises the version");
 }
 
 pub(super) async fn changes_by_plain_sql_are_seen(scene: Scene) {
     let (one, other) = (scene.open().await, scene.open().await);
     let name = queue("by.hand");
     one.put_queue(&name, QueueChange::default()).await.unwrap();
-    let held = |store: AnyStore| {
+    let claimed = |store: AnyStore| {
         let name = name.clone();
         async move { store.claim(Claim { queue: name, ..want(9) }).await.map(|claimed| claimed.len()) }
     };
     publish_one(&other, event("t").queue(name.clone())).await;
     scene.fixture.sql("UPDATE tidegate.queues SET state = 1 WHERE name = 'by.hand'").await;
-    assert_eq!((held(one.clone()).await.unwrap(), held(other.clone()).await.unwrap()), (0, 0), "it is paused");
+    assert_eq!((claimed(one.clone()).await.unwrap(), claimed(other.clone()).await.unwrap()), (0, 0), "paused");
     scene.fixture.sql("UPDATE tidegate.queues SET state = 0 WHERE name = 'by.hand'").await;
-    assert_eq!((held(one.clone()).await.unwrap(), held(other.clone()).await.unwrap()), (1, 0));
+    assert_eq!((claimed(one.clone()).await.unwrap(), claimed(other.clone()).await.unwrap()), (1, 0));
     scene
         .fixture
         .sql("DELETE FROM tidegate.lanes WHERE queue_id IN (SELECT id FROM tidegate.queues WHERE name = 'by.hand')")
         .await;
     scene.fixture.sql("DELETE FROM tidegate.queues WHERE name = 'by.hand'").await;
     for store in [&one, &other] {
-        assert_eq!(kind(held(store.clone()).await), NotFound);
+        assert_eq!(kind(claimed(store.clone()).await), NotFound);
         assert_eq!(kind(try_publish(store, event("t").queue(name.clone())).await), NotFound);
         assert_eq!(store.queues().await.unwrap().len(), 1);
     }
 }
 
-/// However many versions went by, and whatever they changed.
+/// However many versions it missed, and whatever they changed.
 pub(super) async fn a_process_that_slept_through_many_changes_catches_up(scene: Scene) {
     let (one, sleeper) = (scene.open().await, scene.open().await);
     publish_one(&sleeper, event("t")).await;
@@ -114,7 +114,7 @@ pub(super) async fn a_process_that_slept_through_many_changes_catches_up(scene: 
         let name = queue(&format!("q{number}"));
         assert_eq!(sleeper.claim(Claim { queue: name, ..want(9) }).await.unwrap().len(), 1);
     }
-    // Beyond what the history keeps.
+    // Further behind than the catalogue history reaches.
     scene.fixture.sql("UPDATE tidegate.meta SET generation = generation + 5000").await;
     scene.fixture.sql("DELETE FROM tidegate.catalogue_history").await;
     one.put_queue(&queue("last"), QueueChange::default()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Clients: a queue is (client, name), and what is in it is its client's.
+//! Clients: a queue is (client, name), and its entries belong to that client.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use tidegate_core::{QueueName, QueueState, Tsid};
 
 use super::scene::*;
 use crate::ErrorKind::{Invalid, NotFound};
-use crate::store::*;
-use crate::work::{ListQuery, WorkersQuery};
+use crate::values::*;
+use crate::values::{ListQuery, WorkersQuery};
 
 fn client(number: i64) -> Tsid {
     Tsid::from_i64(number)
@@ -17,7 +17,7 @@ fn of(number: i64, name: &str) -> QueueName {
     QueueName::of(client(number), name).expect("a queue's name")
 }
 
-async fn made(store: &AnyStore, queue: &QueueName) {
+async fn create(store: &AnyStore, queue: &QueueName) {
     store.put_queue(queue, QueueChange::default()).await.unwrap();
 }
 
@@ -30,7 +30,7 @@ pub(super) async fn queues_of_one_name_are_apart(scene: Scene) {
     let queues = [queue("mail"), of(7, "mail"), of(8, "mail")];
     let mut published = Vec::new();
     for name in &queues {
-        made(&store, name).await;
+        create(&store, name).await;
         published.push(publish_one(&store, event("t").queue(name.clone())).await);
     }
     let paused = QueueChange { state: Some(QueueState::Paused), ..QueueChange::default() };
@@ -46,7 +46,7 @@ pub(super) async fn queues_of_one_name_are_apart(scene: Scene) {
         }
     }
     assert_eq!(ids(&other.claim(from(&queues[1])).await.unwrap()), [published[1]]);
-    assert_eq!(ids(&store.claim(from(&queues[2])).await.unwrap()), [], "this one alone is paused");
+    assert_eq!(ids(&store.claim(from(&queues[2])).await.unwrap()), [], "only this queue is paused");
     assert_eq!(ids(&store.claim(from(&queues[0])).await.unwrap()), [published[0]]);
     assert_eq!(kind(store.claim(from(&of(9, "mail"))).await), NotFound);
     assert_eq!(kind(try_publish(&store, event("t").queue(of(9, "mail"))).await), NotFound);
@@ -55,8 +55,8 @@ pub(super) async fn queues_of_one_name_are_apart(scene: Scene) {
 pub(super) async fn what_goes_into_a_clients_queue_is_the_clients(scene: Scene) {
     let store = scene.open().await;
     let mail = of(7, "mail");
-    made(&store, &mail).await;
-    made(&store, &of(8, "mail")).await;
+    create(&store, &mail).await;
+    create(&store, &of(8, "mail")).await;
     let plain = publish_one(&store, event("t").queue(mail.clone())).await;
     let tagged = publish_one(&store, event("t").queue(mail.clone()).tags(["a"]).title("x")).await;
     let elsewhere = publish_one(&store, event("t").queue(of(8, "mail"))).await;
@@ -77,7 +77,7 @@ pub(super) async fn what_goes_into_a_clients_queue_is_the_clients(scene: Scene) 
     assert_eq!(taken.len(), 3);
     complete(&store, &taken[0]).await;
     complete(&store, &taken[1]).await;
-    let works = store.work().expect("pull workers are served");
+    let works = store.as_ref();
     for (number, expected) in [(7, vec![own, tagged, plain]), (8, vec![elsewhere]), (9, vec![])] {
         let query = ListQuery { client: Some(client(number)), limit: 10, ..ListQuery::default() };
         let page = works.list(query).await.unwrap();
@@ -91,13 +91,13 @@ pub(super) async fn one_worker_in_two_clients_is_two_workers(scene: Scene) {
     let store = scene.open().await;
     for number in [7, 8] {
         let mail = of(number, "mail");
-        made(&store, &mail).await;
+        create(&store, &mail).await;
         publish_one(&store, event("t").queue(mail.clone())).await;
         store.claim(Claim { audit: true, ..from(&mail) }).await.unwrap();
-        let seen = Consumer { worker: "w".into(), queue: mail, types: None, tags: vec![] };
+        let seen = LiveConsumer { worker: "w".into(), queue: mail, types: None, tags: vec![] };
         only(store.consumers_seen(vec![seen]).await).unwrap();
     }
-    let workers = store.work().unwrap().workers(Duration::from_secs(60)).await.unwrap();
+    let workers = store.workers(Duration::from_secs(60)).await.unwrap();
     let found: Vec<_> = workers.iter().map(|view| (view.client, view.queues.clone(), view.held)).collect();
     assert_eq!(found, [7, 8].map(|number| (Some(client(number)), vec![of(number, "mail")], 1)));
 }
@@ -107,13 +107,13 @@ pub(super) async fn a_client_sees_its_own_workers_and_tags_only(scene: Scene) {
     let mut published = Vec::new();
     for number in [7, 8] {
         let mail = of(number, "mail");
-        made(&store, &mail).await;
+        create(&store, &mail).await;
         let tagged = || event("t").queue(mail.clone()).tags(["a"]);
         published.push(publish(&store, vec![tagged(), tagged(), tagged()]).await);
         let taken = store.claim(Claim { max: 2, ..from(&mail) }).await.unwrap();
         complete(&store, &taken[0]).await;
     }
-    let works = store.work().expect("pull workers are served");
+    let works = store.as_ref();
     for (number, own) in [7, 8].into_iter().zip(published) {
         let client = Some(client(number));
         let query = WorkersQuery { client, limit: 10, stale_after: LEASE, ..WorkersQuery::default() };
@@ -138,8 +138,8 @@ pub(super) async fn two_changes_at_once_both_count(scene: Scene) {
         let (first, second) = tokio::join!(one.put_queue(&name, lease), two.put_queue(&name, retries));
         first.unwrap();
         second.unwrap();
-        let stands = one.put_queue(&name, QueueChange::default()).await.unwrap();
-        assert_eq!((stands.settings.lease_seconds, stands.settings.max_retries), (Some(round), Some(round)));
-        assert_eq!(stands.depth_limit, Some(5));
+        let stored = one.put_queue(&name, QueueChange::default()).await.unwrap();
+        assert_eq!((stored.settings.lease_seconds, stored.settings.max_retries), (Some(round), Some(round)));
+        assert_eq!(stored.depth_limit, Some(5));
     }
 }

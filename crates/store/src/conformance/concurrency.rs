@@ -1,4 +1,4 @@
-//! Many at once: each entry once, no deadlocks, and callers that hang up.
+//! Concurrent calls: each entry is claimed once, nothing deadlocks, and dropped calls leave nothing half done.
 
 use std::collections::HashSet;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use tidegate_core::{End, NewEvent};
 use super::scene::*;
 use crate::ErrorKind::Fenced;
 
-/// Sixteen tasks claim until nothing is left; every entry must come once.
+/// Sixteen tasks claim and complete until nothing is left; every entry must be claimed exactly once.
 async fn work_off(stores: &[AnyStore], total: usize) {
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..16 {
@@ -19,7 +19,7 @@ async fn work_off(stores: &[AnyStore], total: usize) {
         tasks.spawn(async move {
             let mut mine = Vec::new();
             let mut empty = 0;
-            // Others' row locks may hide entries from one look, so one empty answer is not the end.
+            // Row locks of other claims may hide entries, so one empty answer does not mean that nothing is left.
             while empty < 3 {
                 let claimed = claim(&store, 1 + number % 7).await;
                 empty = if claimed.is_empty() { empty + 1 } else { 0 };
@@ -82,28 +82,27 @@ pub(super) async fn finalize_races_with_takeover(scene: Scene) {
             let store = stores[1].clone();
             async move { claim(&store, 1).await }
         });
-        let finished = finalize(&stores[0], end(&held, End::Completed)).await;
+        let finalized = finalize(&stores[0], end(&held, End::Completed)).await;
         let taken = taking.await.unwrap();
-        match (&finished, taken.as_slice()) {
+        match (&finalized, taken.as_slice()) {
             (Ok(_), []) => assert_eq!(ended(&view(&stores[0], id).await), Some(End::Completed)),
             (Err(error), [taken]) => {
                 assert_eq!((error.kind(), taken.id, taken.attempts), (Fenced, id, 2));
                 complete(&stores[1], taken).await;
             }
-            // The claim skipped the row that was being finalised, or the other way round it was skipped and is free.
-            _ => panic!("both or neither won: {finished:?} {taken:?}"),
+            _ => panic!("both or neither won: {finalized:?} {taken:?}"),
         }
     }
     assert_eq!(census(&stores[0]).await.ended, 20);
 }
 
-/// Polls a future a few times, then drops it where it stands.
-struct HangUp<F> {
+/// Polls a future at most `polls` times, then gives up, so that it is dropped wherever it is.
+struct DropAfter<F> {
     inner: Pin<Box<F>>,
     polls: u32,
 }
 
-impl<F: Future> Future for HangUp<F> {
+impl<F: Future> Future for DropAfter<F> {
     type Output = Option<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -119,8 +118,8 @@ impl<F: Future> Future for HangUp<F> {
     }
 }
 
-async fn hang_up<F: Future>(polls: u32, future: F) -> Option<F::Output> {
-    HangUp { inner: Box::pin(future), polls }.await
+async fn drop_after<F: Future>(polls: u32, future: F) -> Option<F::Output> {
+    DropAfter { inner: Box::pin(future), polls }.await
 }
 
 pub(super) async fn cancelled_futures_leave_nothing_half_done(scene: Scene) {
@@ -134,19 +133,19 @@ pub(super) async fn cancelled_futures_leave_nothing_half_done(scene: Scene) {
             for _ in 0..250 {
                 let polls = random.random_range(0..8);
                 match random.random_range(0..6) {
-                    0 => drop(hang_up(polls, store.publish(vec![event("t"), event("t").group("g")])).await),
-                    1 => drop(hang_up(polls, store.claim(want(3))).await),
+                    0 => drop(drop_after(polls, store.publish(vec![event("t"), event("t").group("g")])).await),
+                    1 => drop(drop_after(polls, store.claim(want(3))).await),
                     2 => {
                         let claimed = claim(&store, 2).await;
                         let items = claimed.iter().map(|claimed| end(claimed, End::Completed)).collect();
-                        drop(hang_up(polls, store.finalize(items)).await);
+                        drop(drop_after(polls, store.finalize(items)).await);
                     }
                     3 => {
                         let claimed = claim(&store, 2).await;
-                        drop(hang_up(polls, store.requeue(claimed.iter().map(release).collect())).await);
+                        drop(drop_after(polls, store.requeue(claimed.iter().map(release).collect())).await);
                     }
-                    4 => drop(hang_up(polls, store.maintain()).await),
-                    _ => drop(hang_up(polls, store.census()).await),
+                    4 => drop(drop_after(polls, store.maintain()).await),
+                    _ => drop(drop_after(polls, store.census()).await),
                 }
             }
         });

@@ -1,4 +1,4 @@
-//! Depth and census: counted in one snapshot, and always balanced.
+//! Depth and census: counted in one snapshot, so that they always balance.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_core::{Depth, End, QueueState};
 
 use super::scene::*;
-use crate::store::*;
+use crate::values::*;
 
 pub(super) async fn depth_counts_each_kind(scene: Scene) {
     let store = scene.open().await;

@@ -1,10 +1,10 @@
-//! Dead letters: listing, redriving, discarding; cancelling.
+//! Dead letters: listing, redriving and discarding them; and cancelling entries.
 
 use tidegate_core::{End, EntryId, NewEvent};
 
 use super::scene::*;
 use crate::ErrorKind::{AlreadyEnded, Conflict, NotFound};
-use crate::store::*;
+use crate::values::*;
 
 /// Publishes one event and ends it this way.
 async fn ended_as(store: &AnyStore, event: NewEvent, how: End) -> EntryId {
@@ -80,7 +80,7 @@ pub(super) async fn a_new_generation_has_no_error_yet(scene: Scene) {
     finalize(&store, Finalize { errors: errors.clone(), ..end(&first, End::Failed) }).await.unwrap();
     assert_eq!(view(&store, id).await.error, errors);
     redrive(&store, id).await.unwrap();
-    assert_eq!(view(&store, id).await.error, None, "no attempt of this one has failed");
+    assert_eq!(view(&store, id).await.error, None, "no attempt of this generation has failed");
     assert_eq!(claim_one(&store).await.last_error, None);
 }
 
@@ -110,7 +110,7 @@ pub(super) async fn each_generation_ends_once(scene: Scene) {
         assert!(!finalize(&store, end(&claimed, End::Failed)).await.unwrap().repeated);
         assert!(finalize(&store, end(&claimed, End::Failed)).await.unwrap().repeated);
         assert!(finalize(&store, end_by_id(id, End::Completed)).await.unwrap().repeated);
-        assert_eq!(list(&store, all()).await, [id], "listed once, whatever its generations");
+        assert_eq!(list(&store, all()).await, [id], "listed once, however many generations it has");
         assert_eq!(redrive(&store, id).await.unwrap(), generation + 1);
     }
     census(&store).await;
@@ -133,7 +133,7 @@ pub(super) async fn discard_takes_off_the_list(scene: Scene) {
     assert_eq!(kind(discard(&store, completed).await), Conflict);
     assert_eq!(kind(discard(&store, waiting).await), Conflict);
     assert_eq!(kind(discard(&store, EntryId::new(999_999).unwrap()).await), NotFound);
-    assert_eq!(census(&store).await.ended, 3, "a discarded entry has ended all the same");
+    assert_eq!(census(&store).await.ended, 3, "a discarded entry still counts as ended");
 }
 
 pub(super) async fn cancel_ends_whoever_holds(scene: Scene) {

@@ -1,4 +1,4 @@
-//! Keys that suppress repeats.
+//! Deduplication keys: at most one entry per key until the key expires.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tidegate_core::{End, EntryId, NewEvent, QueueState, Tsid};
 
 use super::scene::*;
 use crate::ErrorKind::{Conflict, Full};
-use crate::store::*;
+use crate::values::*;
 
 fn keyed(payload: &str) -> NewEvent {
     NewEvent::new("t", payload.to_owned()).deduplicate("k")
@@ -75,7 +75,7 @@ pub(super) async fn keys_expire(scene: Scene) {
     assert_ne!(second.id, first);
     scene.advance(24 * 3600 - 1);
     assert_eq!(try_publish(&store, keyed("2")).await.unwrap().outcome, PublishOutcome::Duplicate);
-    assert_eq!(store.maintain().await.unwrap().keys_expired, 1, "upkeep forgets `long`, which is over");
+    assert_eq!(store.maintain().await.unwrap().keys_expired, 1, "upkeep removes `long`, which has expired");
     assert_eq!(try_publish(&store, keyed("2")).await.unwrap().outcome, PublishOutcome::Duplicate);
     assert_eq!(census(&store).await.events, 3);
 }
@@ -97,7 +97,7 @@ pub(super) async fn replace_changes_what_waits(scene: Scene) {
     let replaced = try_publish(&store, NewEvent::new("t", "2").replace_waiting("k")).await.unwrap();
     assert_eq!((replaced.id, replaced.outcome), (first, PublishOutcome::Replaced));
     let claimed = claim(&store, 9).await;
-    assert_eq!(ids(&claimed), [first, second], "it keeps its place");
+    assert_eq!(ids(&claimed), [first, second], "it keeps its id and order");
     assert_eq!(claimed[0].fact.payload, "2");
     assert_eq!(view(&store, first).await.fact.payload, "2");
     census(&store).await;
@@ -112,7 +112,7 @@ pub(super) async fn replace_of_a_taken_entry_is_a_new_one(scene: Scene) {
     assert_eq!(second.outcome, PublishOutcome::Created);
     assert_ne!(second.id, first);
     complete(&store, &claimed).await;
-    assert_eq!(view(&store, first).await.fact.payload, "1", "what was taken stays as it was");
+    assert_eq!(view(&store, first).await.fact.payload, "1", "a claimed entry is not replaced");
     let third = try_publish(&store, replacing("3")).await.unwrap();
     assert_eq!((third.id, third.outcome), (second.id, PublishOutcome::Replaced));
     finalize(&store, end_by_id(second.id, End::Completed)).await.unwrap();

@@ -1,9 +1,9 @@
-//! Entries that wait for a moment.
+//! Delays: entries that are not due yet.
 
 use tidegate_core::NewEvent;
 
 use super::scene::*;
-use crate::store::*;
+use crate::values::*;
 
 pub(super) async fn a_delayed_entry_waits_for_its_moment(scene: Scene) {
     let store = scene.open().await;
@@ -68,7 +68,7 @@ pub(super) async fn due_entries_go_by_their_due_moment_within_a_lane(scene: Scen
     let store = scene.open().await;
     let ids = publish(&store, [30, 10, 20].map(|delay| event("t").delay(seconds(delay))).to_vec()).await;
     scene.advance(60);
-    assert_eq!(claim_ids(&store, 1).await, [ids[1]], "the first that was due");
+    assert_eq!(claim_ids(&store, 1).await, [ids[1]], "the one that was due first");
     assert_eq!(claim_ids(&store, 1).await, [ids[2]]);
     assert_eq!(claim_ids(&store, 1).await, [ids[0]]);
 }

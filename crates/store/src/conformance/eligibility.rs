@@ -1,9 +1,9 @@
-//! What can be claimed, and the plain life of an entry.
+//! Which entries can be claimed, and the life of an entry from publish to end.
 
 use tidegate_core::{End, LeaseToken, NewEvent, Timestamp, Tsid};
 
 use super::scene::*;
-use crate::store::*;
+use crate::values::*;
 
 pub(super) async fn publish_is_pending_with_no_attempts(scene: Scene) {
     let store = scene.open().await;
@@ -51,7 +51,7 @@ pub(super) async fn an_abandoned_entry_is_claimed_again(scene: Scene) {
     let first = claim_one(&store).await;
     scene.advance(60);
     let again = store.claim(Claim { worker: "v".into(), ..want(2) }).await.unwrap();
-    assert_eq!(super::scene::ids(&again), ids[..2], "the abandoned one keeps its place in the order");
+    assert_eq!(super::scene::ids(&again), ids[..2], "the abandoned entry is first again");
     assert_eq!((again[0].attempts, again[1].attempts), (2, 1));
     assert!(again[0].token > first.token);
     let EntryPhase::Leased { worker, .. } = view(&store, ids[0]).await.phase else { panic!("it is leased") };
@@ -65,7 +65,7 @@ pub(super) async fn the_lease_runs_from_each_claim(scene: Scene) {
         let claimed = store.claim(Claim { lease: seconds(lease), ..want(1) }).await.unwrap();
         assert_eq!(ids(&claimed), [id]);
         scene.advance(wait - 1);
-        assert_eq!(claim(&store, 1).await, [], "{lease} s are not over");
+        assert_eq!(claim(&store, 1).await, [], "the lease of {lease} s has not ended");
         scene.advance(1);
     }
     assert_eq!(claim_ids(&store, 1).await, [id]);
@@ -103,7 +103,7 @@ pub(super) async fn finalize_by_id_without_a_claim(scene: Scene) {
     let claimed = claim_one(&store).await;
     for id in &ids {
         let finalized = finalize(&store, end_by_id(*id, End::Completed)).await.unwrap();
-        assert!(!finalized.repeated, "whoever holds it, it ends");
+        assert!(!finalized.repeated, "it ends whether it is held or not");
         assert_eq!(ended(&view(&store, *id).await), Some(End::Completed));
     }
     assert_eq!(claimed.id, ids[0]);
@@ -118,7 +118,7 @@ pub(super) async fn finalize_is_idempotent(scene: Scene) {
     scene.advance(10);
     for item in [end(&claimed, End::Completed), end(&claimed, End::Failed), end_by_id(id, End::Failed)] {
         let repeat = finalize(&store, item).await.unwrap();
-        assert_eq!(repeat, Finalized { repeated: true, end: End::Completed }, "the first end stands");
+        assert_eq!(repeat, Finalized { repeated: true, end: End::Completed }, "the first end counts");
     }
     assert_eq!(view(&store, id).await, before);
     assert_eq!(census(&store).await.ended, 1);
@@ -130,7 +130,7 @@ pub(super) async fn claim_by_type_takes_only_these_types(scene: Scene) {
     let claimed = store.claim(want_types(10, &["b"])).await.unwrap();
     assert_eq!(super::scene::ids(&claimed), [ids[1], ids[4]]);
     assert_eq!(store.claim(want_types(10, &["never.seen"])).await.unwrap(), []);
-    assert_eq!(store.claim(want_types(10, &[])).await.unwrap(), [], "no types are no types, not all");
+    assert_eq!(store.claim(want_types(10, &[])).await.unwrap(), [], "an empty list of types means none, not all");
     let claimed = store.claim(want_types(10, &["c", "a", "a", "never.seen"])).await.unwrap();
     assert_eq!(super::scene::ids(&claimed), [ids[0], ids[2], ids[3]]);
 }

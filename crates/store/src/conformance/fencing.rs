@@ -1,12 +1,12 @@
-//! Tokens: who may still write about an entry.
+//! Fencing: only the current lease token may change an entry.
 
 use tidegate_core::{End, EntryId, LeaseToken};
 
 use super::scene::*;
 use crate::ErrorKind::{Fenced, NotFound};
-use crate::store::*;
+use crate::values::*;
 
-/// Everything that a holder may try.
+/// Makes every call that names a lease; each must be refused. Returns the error classes.
 async fn try_everything(store: &AnyStore, claimed: &Claimed) -> Vec<crate::ErrorKind> {
     vec![
         kind(finalize(store, end(claimed, End::Completed)).await),
@@ -61,7 +61,7 @@ pub(super) async fn a_zombie_in_the_same_process_is_fenced(scene: Scene) {
     assert_eq!(
         (zombie.attempts, zombie.lease_until, zombie.id),
         (holder.attempts, holder.lease_until, holder.id),
-        "the state is the same in all but the token"
+        "the two leases differ only in their token"
     );
     assert_eq!(try_everything(&store, &zombie).await, [Fenced; 4]);
     assert!(matches!(view(&store, id).await.phase, EntryPhase::Leased { .. }));
@@ -144,7 +144,7 @@ pub(super) async fn extend_moves_the_lease(scene: Scene) {
         assert_eq!(extend(&store, &claimed, LEASE).await.unwrap(), scene.moment(60));
         assert_eq!(claim(&store, 1).await, []);
     }
-    assert_eq!(extend(&store, &claimed, seconds(5)).await.unwrap(), scene.moment(5), "also to a nearer end");
+    assert_eq!(extend(&store, &claimed, seconds(5)).await.unwrap(), scene.moment(5), "a lease can also be shortened");
     assert_eq!(view(&store, id).await.attempts, 1);
     scene.advance(5);
     assert_eq!(claim_one(&store).await.attempts, 2);
@@ -157,7 +157,7 @@ pub(super) async fn extend_and_requeue_of_the_unknown(scene: Scene) {
     ghost.id = EntryId::new(999_999).unwrap();
     let refused = try_everything(&store, &ghost).await;
     assert!(refused.iter().all(|kind| matches!(kind, Fenced | NotFound)), "{refused:?}");
-    assert_eq!(refused[0], NotFound, "a finalisation tells an unknown entry from a lost lease");
+    assert_eq!(refused[0], NotFound, "finalize tells an unknown entry from a lost lease");
 }
 
 pub(super) async fn tokens_of_the_future_are_fenced(scene: Scene) {
@@ -171,7 +171,7 @@ pub(super) async fn tokens_of_the_future_are_fenced(scene: Scene) {
     assert!(matches!(view(&store, id).await.phase, EntryPhase::Leased { .. }));
 }
 
-/// Neighbours that end alike are ended by one walk: there, too, each token counts.
+/// Neighbours that end alike are ended by one walk; each token is still checked.
 pub(super) async fn zombies_that_end_a_whole_run_are_each_fenced(scene: Scene) {
     let store = scene.open().await;
     let published = publish(&store, events(12)).await;
@@ -183,7 +183,7 @@ pub(super) async fn zombies_that_end_a_whole_run_are_each_fenced(scene: Scene) {
     let late = zombies.iter().map(|held| end(held, End::Completed)).collect();
     assert_eq!(kinds(&store.finalize(late).await.unwrap()), [Some(Fenced); 12]);
     for id in published {
-        assert!(matches!(view(&store, id).await.phase, EntryPhase::Leased { .. }), "nothing of it was written");
+        assert!(matches!(view(&store, id).await.phase, EntryPhase::Leased { .. }), "nothing was written");
     }
     let ends = holders.iter().map(|held| end(held, End::Completed)).collect();
     assert_eq!(kinds(&store.finalize(ends).await.unwrap()), [None; 12]);

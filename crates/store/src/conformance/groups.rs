@@ -1,4 +1,4 @@
-//! FIFO groups: at most one of a group in flight, in order, and never a stall.
+//! Groups: at most one entry of a group is in flight, in order, and a group never stalls.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use tidegate_core::{End, EntryId, NewEvent};
 use tokio::sync::Mutex;
 
 use super::scene::*;
-use crate::store::*;
+use crate::values::*;
 
 fn of(group: &str) -> NewEvent {
     event("t").group(group)
@@ -19,7 +19,7 @@ pub(super) async fn one_of_a_group_in_flight_in_order(scene: Scene) {
     for (index, id) in ids.iter().enumerate() {
         let claimed = claim(&store, 10).await;
         assert_eq!(super::scene::ids(&claimed), [*id], "only the head is offered");
-        assert_eq!(claim(&store, 10).await, [], "nobody overtakes it");
+        assert_eq!(claim(&store, 10).await, [], "no follower is offered while the head is leased");
         assert_eq!(depth(&store).await.parked, 2 - index as u64);
         complete(&store, &claimed[0]).await;
     }
@@ -147,31 +147,31 @@ pub(super) async fn an_abandoned_head_is_taken_over_before_its_followers(scene: 
     assert_eq!(claim_ids(&store, 10).await, []);
 }
 
-/// The head ends while its follower sits in an open transaction, which commits afterwards.
+/// The head ends while its follower is in an open transaction, which commits afterwards.
 pub(super) async fn a_follower_in_an_open_transaction_while_the_head_ends(scene: Scene) {
     let store = scene.open().await;
     publish_one(&store, of("g")).await;
     let head = claim_one(&store).await;
     let mut caller = scene.begin().await;
     let follower = caller.publish_in(vec![of("g")]).await.unwrap()[0].id;
-    let finishing = tokio::spawn({
+    let ending = tokio::spawn({
         let store = store.clone();
         async move { complete(&store, &head).await }
     });
     if scene.is_sqlite() {
-        // One writer at a time: the end waits for the caller.
+        // SQLite has one writer: the end waits for the caller's transaction.
         caller.commit().await;
-        finishing.await.unwrap();
+        ending.await.unwrap();
     } else {
-        finishing.await.unwrap();
-        assert_eq!(claim(&store, 10).await, [], "nothing of it is there yet");
+        ending.await.unwrap();
+        assert_eq!(claim(&store, 10).await, [], "the follower is not committed yet");
         store.maintain().await.unwrap();
         caller.commit().await;
     }
     assert_eq!(ids(&claim_until(&store, 1).await), [follower]);
 }
 
-/// The follower commits first and finds the group taken; then the head ends.
+/// The follower commits while the head is leased; then the head ends.
 pub(super) async fn a_follower_that_commits_before_the_head_ends(scene: Scene) {
     let store = scene.open().await;
     publish_one(&store, of("g")).await;
@@ -187,13 +187,13 @@ pub(super) async fn a_follower_that_commits_before_the_head_ends(scene: Scene) {
     assert_eq!(ids(&claim_until(&store, 1).await), [follower]);
 }
 
-/// Several processes publish into and work off the same groups at once.
+/// Two processes publish into the same groups and work them off at the same time.
 pub(super) async fn concurrent_publishers_and_workers_keep_groups_in_order(scene: Scene) {
     const GROUPS: usize = 5;
     const EACH: usize = 24;
     let stores = [scene.open_on_database_time().await, scene.open_on_database_time().await];
     let seen: Arc<Mutex<HashMap<String, Vec<EntryId>>>> = Arc::default();
-    let flying: Arc<Mutex<HashSet<String>>> = Arc::default();
+    let in_flight: Arc<Mutex<HashSet<String>>> = Arc::default();
     let mut tasks = tokio::task::JoinSet::new();
     for group in 0..GROUPS {
         let store = stores[group % 2].clone();
@@ -204,16 +204,16 @@ pub(super) async fn concurrent_publishers_and_workers_keep_groups_in_order(scene
         });
     }
     for worker in 0..6 {
-        let (store, seen, flying) = (stores[worker % 2].clone(), seen.clone(), flying.clone());
+        let (store, seen, in_flight) = (stores[worker % 2].clone(), seen.clone(), in_flight.clone());
         tasks.spawn(async move {
             let all_seen = async || seen.lock().await.values().map(Vec::len).sum::<usize>() == GROUPS * EACH;
-            eventually("the end of all groups", async || {
+            eventually("all groups are worked off", async || {
                 for claimed in claim(&store, 3).await {
                     let group = claimed.group.clone().unwrap();
-                    assert!(flying.lock().await.insert(group.clone()), "two of {group} in flight");
+                    assert!(in_flight.lock().await.insert(group.clone()), "two of {group} in flight");
                     seen.lock().await.entry(group.clone()).or_default().push(claimed.id);
                     tokio::task::yield_now().await;
-                    flying.lock().await.remove(&group);
+                    in_flight.lock().await.remove(&group);
                     complete(&store, &claimed).await;
                 }
                 all_seen().await
@@ -230,7 +230,7 @@ pub(super) async fn concurrent_publishers_and_workers_keep_groups_in_order(scene
     assert_eq!(census(&stores[0]).await.ended, (GROUPS * EACH) as u64);
 }
 
-/// Ends and publishes of one group meet at random; whatever wins, the next one comes.
+/// The end of the head races with the publish of its follower: whichever commits first, the follower is claimable.
 pub(super) async fn a_group_never_stalls_when_ends_race_with_publishes(scene: Scene) {
     let store = scene.open_on_database_time().await;
     let other = scene.open_on_database_time().await;

@@ -1,14 +1,15 @@
-//! What handlers answered about entries that are still live.
+//! Handler states: what handlers answered about entries that are still live.
 
 use tidegate_core::{End, EntryId};
 
 use super::scene::*;
 use crate::ErrorKind::Fenced;
-use crate::handlers::{HandlerHistory, HandlerState, HandlerStates};
-use crate::store::*;
+use crate::api::*;
+use crate::values::*;
+use crate::values::{HandlerHistory, HandlerState};
 
-fn states(store: &AnyStore) -> &dyn HandlerStates {
-    store.handler_states().expect("the store keeps what handlers answered")
+fn states(store: &AnyStore) -> &dyn Store {
+    store.as_ref()
 }
 
 fn answer(claimed: &Claimed, handler: &str, result: &str) -> HandlerState {
@@ -35,7 +36,7 @@ pub(super) async fn answers_are_kept_by_entry_and_handler(scene: Scene) {
     assert_eq!(recorded(&store, ids[0]).await, known(&[("a", "1"), ("c", "3")]));
     assert_eq!(recorded(&store, ids[1]).await, known(&[("b", "2")]));
     let both = states(&store).handled(vec![ids[1], EntryId::new(999_999).unwrap(), ids[0]]).await.unwrap();
-    assert_eq!(both.iter().map(|history| history.states.len()).collect::<Vec<_>>(), [1, 0, 2], "in the order asked");
+    assert_eq!(both.iter().map(|history| history.states.len()).collect::<Vec<_>>(), [1, 0, 2], "in order of the ids");
 }
 
 pub(super) async fn a_later_answer_replaces_an_earlier_one(scene: Scene) {
@@ -77,7 +78,7 @@ pub(super) async fn answers_outlive_a_retry_and_are_forgotten_after_the_end(scen
     requeue(&store, retry(&claimed[0], RequeueAt::Now)).await.unwrap();
     complete(&store, &claimed[1]).await;
     complete(&store, &claimed[2]).await;
-    assert_eq!(states(&store).forget_handled(1).await.unwrap(), 1, "no more than asked for");
+    assert_eq!(states(&store).forget_handled(1).await.unwrap(), 1, "no more than the limit");
     assert_eq!(states(&store).forget_handled(100).await.unwrap(), 1);
     assert_eq!(states(&store).forget_handled(100).await.unwrap(), 0);
     assert_eq!(recorded(&store, ids[0]).await, known(&[("a", "1")]), "it is still live");
@@ -107,13 +108,13 @@ pub(super) async fn a_run_that_ends_alike_keeps_its_results(scene: Scene) {
         .map(|(number, held)| Finalize { results: Some(results(number).into()), ..end(held, End::Completed) })
         .collect();
     assert_eq!(kinds(&store.finalize(ends[..20].to_vec()).await.unwrap()), vec![None; 20]);
-    assert_eq!(kinds(&store.finalize(ends[15..].to_vec()).await.unwrap()), vec![None; 25], "five of them again");
+    assert_eq!(kinds(&store.finalize(ends[15..].to_vec()).await.unwrap()), vec![None; 25], "five of them are repeats");
     for (number, id) in ids.into_iter().enumerate() {
         assert_eq!(view(&store, id).await.results.as_deref(), Some(results(number)));
     }
 }
 
-/// Abandons an entry until its attempts are used up; the claim that finds it so ends it.
+/// Lets the lease of an entry's last attempt expire; the next claim ends the entry as exhausted.
 async fn abandon(scene: &Scene, store: &AnyStore, id: EntryId) {
     scene.advance(60);
     assert!(claim(store, 1).await.is_empty());
@@ -129,8 +130,8 @@ pub(super) async fn what_handlers_answered_outlives_exhaustion(scene: Scene) {
     states(&store).record_handled(vec![answer(&claimed[0], "a", success)]).await.unwrap();
     abandon(&scene, &store, id).await;
     assert_eq!(view(&store, id).await.results.as_deref(), Some(r#"{"a":{"result":"SUCCESS"}}"#));
-    assert_eq!(view(&store, other).await.results, None, "nothing was answered about it");
-    // The sweep takes the states of ended entries; what a redrive needs stands in the log.
+    assert_eq!(view(&store, other).await.results, None, "no handler answered about it");
+    // The sweep removes the states of ended entries; what a redrive needs is in the log row.
     assert_eq!(states(&store).forget_handled(100).await.unwrap(), 1);
     redrive(&store, id).await.unwrap();
     let claimed = claim_one(&store).await;

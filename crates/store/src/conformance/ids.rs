@@ -1,11 +1,11 @@
-//! Numbers: the id space, and that nothing is used twice.
+//! Entry and event ids: the id space, and that no id is used twice.
 
 use std::collections::HashSet;
 
 use tidegate_core::{EntryId, IdSpace};
 
 use super::scene::*;
-use crate::store::*;
+use crate::values::*;
 
 pub(super) async fn ids_follow_offset_and_step(scene: Scene) {
     let options = StoreOptions { ids: IdSpace::new(3, 10).unwrap(), ..scene.options() };
@@ -33,12 +33,12 @@ pub(super) async fn another_id_space_is_refused(scene: Scene) {
         let options = StoreOptions { ids: IdSpace { offset, step }, ..scene.options() };
         let refused = scene.fixture.open(options).await.expect_err("another id space");
         let said = refused.to_string();
-        assert!(said.contains('3') && said.contains("10"), "it names the stored one: {said}");
+        assert!(said.contains('3') && said.contains("10"), "the error names the stored id space: {said}");
         assert_eq!(refused.kind(), crate::ErrorKind::Invalid, "{refused:?}");
     }
     for (offset, step) in [(0, 1), (4, 3), (1, 0), (1, 2000)] {
         let options = StoreOptions { ids: IdSpace { offset, step }, ..scene.options() };
-        let refused = scene.fixture.open(options).await.expect_err("no id space");
+        let refused = scene.fixture.open(options).await.expect_err("an invalid id space");
         assert_eq!(refused.kind(), crate::ErrorKind::Invalid);
     }
 }
@@ -48,7 +48,7 @@ pub(super) async fn ids_are_never_used_again(scene: Scene) {
     for _ in 0..3 {
         let store = scene.open().await;
         for id in publish(&store, events(3)).await {
-            assert!(seen.insert(id), "{id} came twice");
+            assert!(seen.insert(id), "{id} was used twice");
             finalize(&store, end_by_id(id, tidegate_core::End::Completed)).await.unwrap();
         }
         store.close().await;
@@ -74,7 +74,7 @@ pub(super) async fn two_processes_draw_apart(scene: Scene) {
     let mut last = None;
     for number in 0..20 {
         let id = publish_one(&stores[number % 2], event("t")).await;
-        assert!(last < Some(id), "an acknowledged publish goes before one that begins later");
+        assert!(last < Some(id), "a publish gets a higher id than those acknowledged before it");
         last = Some(id);
     }
 }

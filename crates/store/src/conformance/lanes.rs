@@ -1,13 +1,13 @@
-//! Lanes: how many a queue has at most, and that those which nobody uses go without taking anything with them.
+//! Lanes: their limit per queue, and the removal of idle lanes without losing entries.
 
 use tidegate_core::{End, NewEvent};
 
 use super::scene::*;
 use crate::ErrorKind::Full;
-use crate::store::*;
+use crate::values::*;
 
 const LANES: &str = "SELECT count(*) FROM tidegate.lanes WHERE state < 2";
-/// Longer than a lane may be idle.
+/// Seconds; longer than a lane may be idle (10 minutes).
 const LONG: u64 = 700;
 
 async fn open(scene: &Scene, max_lanes: usize) -> AnyStore {
@@ -22,7 +22,7 @@ async fn run(store: &AnyStore, event: NewEvent) {
     complete(store, &claimed).await;
 }
 
-/// Time for lanes to be noticed as idle, retired and removed.
+/// Lets time pass and runs upkeep until idle lanes are removed and `left` lanes remain.
 async fn idle_away(scene: &Scene, store: &AnyStore, left: i64) {
     scene.advance(LONG);
     eventually("idle lanes are removed", || async {
@@ -47,7 +47,7 @@ pub(super) async fn one_too_many_is_refused_and_names_the_limit(scene: Scene) {
     assert_eq!(claim(&store, 9).await.len(), 5);
 }
 
-/// Whoever publishes by SQL is not told of the limit: what arrives beyond it is delivered all the same.
+/// Plain SQL does not check the limit: arrivals beyond it share a lane and are delivered.
 pub(super) async fn arrivals_beyond_the_limit_are_delivered(scene: Scene) {
     let store = open(&scene, 2).await;
     publish(&store, vec![event("a"), event("b")]).await;
@@ -60,7 +60,7 @@ pub(super) async fn arrivals_beyond_the_limit_are_delivered(scene: Scene) {
     let claimed = claim_until(&store, 6).await;
     let types: Vec<&str> = claimed.iter().map(|claimed| &*claimed.fact.event_type).collect();
     assert_eq!(types.iter().filter(|name| **name == "c").count(), 2, "{types:?}");
-    assert!(scene.fixture.number(LANES).await <= 3, "they share a lane");
+    assert!(scene.fixture.number(LANES).await <= 3, "arrivals beyond the limit share a lane");
     assert_eq!(kind(try_publish(&store, event("c")).await), Full);
 }
 
@@ -106,14 +106,14 @@ pub(super) async fn lanes_in_use_stay(scene: Scene) {
     assert_eq!(claim_ids(&store, 9).await, [parked]);
 }
 
-/// A transaction that was planned while the lane was there commits after it went.
+/// A transaction that was planned while the lane existed commits after the lane was idle long enough to be removed.
 pub(super) async fn an_entry_of_a_late_transaction_is_not_lost(scene: Scene) {
     let store = scene.open().await;
     run(&store, event("t")).await;
     let mut caller = scene.begin().await;
     caller.publish_in(vec![event("t"), event("t").group("g")]).await.unwrap();
     if scene.is_sqlite() {
-        // Its transaction holds the only lock: nobody can remove anything meanwhile.
+        // The caller's transaction holds the write lock: upkeep cannot remove anything meanwhile.
         caller.commit().await;
         idle_rounds(&scene, &store).await;
     } else {
@@ -147,7 +147,7 @@ pub(super) async fn a_dead_letter_of_a_removed_lane_is_redriven(scene: Scene) {
     assert_eq!((view(&store, alone).await.priority, view(&store, grouped).await.priority), (-7, 3));
 }
 
-/// What an older program, or a caller with an old snapshot, may leave.
+/// An older program, or a caller with an old snapshot, may leave an entry in a removed lane.
 pub(super) async fn an_entry_in_a_removed_lane_is_found(scene: Scene) {
     let store = scene.open().await;
     run(&store, event("t").priority(4)).await;
@@ -156,7 +156,7 @@ pub(super) async fn an_entry_in_a_removed_lane_is_found(scene: Scene) {
     let stray = "UPDATE tidegate.event_queue SET lane = (SELECT min(id) FROM tidegate.lanes WHERE state = 2)";
     scene.fixture.sql(stray).await;
     assert_eq!(claim(&store, 9).await, []);
-    eventually("it is found", || async {
+    eventually("the entry is found", || async {
         scene.advance(20);
         store.maintain().await.unwrap();
         claim_ids(&store, 9).await == [id]
@@ -165,8 +165,8 @@ pub(super) async fn an_entry_in_a_removed_lane_is_found(scene: Scene) {
     assert_eq!(view(&store, id).await.priority, 4);
 }
 
-/// Many lanes of two queues, by turns. Those of one are empty; nothing that comes into one of them may be missed, nor come
-/// out of turn.
+/// Forty lanes in each of two queues, with alternating ids. Once those of one queue are empty, entries that come into
+/// them are neither missed nor claimed out of order.
 pub(super) async fn empty_lanes_are_stepped_over_and_hide_nothing(scene: Scene) {
     let store = scene.open().await;
     let other = queue("other");
@@ -191,7 +191,7 @@ pub(super) async fn empty_lanes_are_stepped_over_and_hide_nothing(scene: Scene) 
     scene.advance(6);
     assert_eq!(claim_ids(&store, 9).await, [high, delayed, shared]);
     if !scene.is_sqlite() {
-        // A transaction that drew its number first and commits last.
+        // A transaction that drew lower numbers commits later.
         let mut caller = scene.begin().await;
         let late = caller.publish_in(vec![kind(12), kind(14)]).await.unwrap();
         let first = publish_one(&store, kind(13)).await;
@@ -214,7 +214,7 @@ pub(super) async fn a_shared_lane_among_many_gives_only_what_is_wanted(scene: Sc
     }
     caller.commit().await;
     store.maintain().await.unwrap();
-    // One that knows of nothing yet, and so looks at every lane from its start.
+    // A new process has no low-water marks, so it scans every lane from its start.
     let other = open(&scene, OWN).await;
     let types = |claimed: Vec<Claimed>| claimed.into_iter().map(|entry| entry.fact.event_type).collect::<Vec<_>>();
     let wanted = own.iter().cloned().chain(["x".to_owned()]).collect();
@@ -226,13 +226,13 @@ pub(super) async fn a_shared_lane_among_many_gives_only_what_is_wanted(scene: Sc
     assert_eq!(types(claim(&other, 9).await), ["y"]);
 }
 
-/// Claims start behind what is leased. Once a lease ends or is given back, its entry comes first again.
+/// Claims start their scan behind leased entries. Once a lease ends or is released, its entry comes first again.
 pub(super) async fn leases_in_front_are_passed_and_found_again(scene: Scene) {
     let store = scene.open().await;
     let other = scene.open().await;
     let published = publish(&store, events(400)).await;
     let held = store.claim(Claim { lease: seconds(60), ..want(100) }).await.unwrap();
-    // As many claims as it takes for marks to move, where there are any.
+    // 50 to 200 claims, for up to a second: low-water marks move meanwhile, where the store has them.
     let began = std::time::Instant::now();
     let mut taken = 100;
     while taken < 300 && (taken < 150 || began.elapsed() < std::time::Duration::from_secs(1)) {
@@ -242,9 +242,9 @@ pub(super) async fn leases_in_front_are_passed_and_found_again(scene: Scene) {
         taken += 1;
     }
     requeue(&store, release(&held[7])).await.unwrap();
-    assert_eq!(claim_ids(&store, 1).await, [published[7]], "given back here");
+    assert_eq!(claim_ids(&store, 1).await, [published[7]], "released by this process");
     requeue(&other, release(&held[8])).await.unwrap();
-    eventually("what was given back elsewhere", || async { claim_ids(&store, 1).await == [published[8]] }).await;
+    eventually("one released elsewhere is first", || async { claim_ids(&store, 1).await == [published[8]] }).await;
     scene.advance(61);
-    assert_eq!(claim_ids(&store, 100).await, published[..100], "abandoned ones come first");
+    assert_eq!(claim_ids(&store, 100).await, published[..100], "abandoned entries come first");
 }

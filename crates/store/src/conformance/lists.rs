@@ -1,14 +1,13 @@
-//! Lists and their totals; and what retention forgets.
+//! Lists and their totals; and what retention removes.
 
 use std::sync::atomic::Ordering;
 
-use tidegate_core::{End, EntryId, NewEvent, Outcome, QueueName, Status, Tsid};
+use tidegate_core::{AttemptOutcome, End, EntryId, NewEvent, QueueName, Status, Tsid};
 
 use super::scene::*;
 use super::work::*;
-use crate::projections::Position;
-use crate::store::*;
-use crate::work::*;
+use crate::values::Position;
+use crate::values::*;
 
 async fn page(store: &AnyStore, query: ListQuery) -> Page {
     let query = ListQuery { limit: if query.limit == 0 { 100 } else { query.limit }, ..query };
@@ -27,7 +26,7 @@ fn with_tags(tags: &[&str]) -> ListQuery {
     ListQuery { tags: tags.iter().map(|tag| (*tag).to_owned()).collect(), ..ListQuery::default() }
 }
 
-/// Twelve entries in every status, with and without tags; answers them with status and tags.
+/// Publishes 18 entries: every status with no, one and two tags. Returns them with status and tags, youngest first.
 async fn populate(store: &AnyStore) -> Vec<(EntryId, Status, Vec<&'static str>)> {
     let ends = [Status::Completed, Status::CompletedWithErrors, Status::Failed, Status::Cancelled];
     let mut all = Vec::new();
@@ -114,7 +113,7 @@ pub(super) async fn pages_by_offset_and_cursor(scene: Scene) {
     let exact = page(&store, ListQuery { limit: 25, ..ListQuery::default() }).await;
     assert_eq!((exact.items.len(), exact.next), (25, None));
     let none = work(&store).list(ListQuery::default()).await.unwrap();
-    assert_eq!((none.items.len(), none.total), (0, 25), "a limit of zero asks for the total");
+    assert_eq!((none.items.len(), none.total), (0, 25), "a limit of zero returns only the total");
     let huge = ListQuery { limit: 100_000, ..ListQuery::default() };
     assert_eq!(kind(work(&store).list(huge).await), crate::ErrorKind::Invalid);
 }
@@ -147,7 +146,7 @@ pub(super) async fn other_filters(scene: Scene) {
         assert_eq!((found.total, found.total_capped), (expected.len() as u64, false), "{query:?}");
     }
     let capped = page(&store, ListQuery { event_type: Some("job".into()), limit: 1, ..ListQuery::default() }).await;
-    assert_eq!((ids_of(&capped), capped.total_capped), (vec![third], true), "there is more, and it says so");
+    assert_eq!((ids_of(&capped), capped.total_capped), (vec![third], true), "there are more, so the total is capped");
 }
 
 pub(super) async fn items_show_what_the_source_shows(scene: Scene) {
@@ -169,8 +168,8 @@ fn of(client: i64, name: &str) -> QueueName {
     QueueName::of(Tsid::from_i64(client), name).expect("a queue's name")
 }
 
-/// Publishes into a client's queue, ends the first half of it, and answers all, youngest first.
-async fn crowd(store: &AnyStore, queue: &QueueName, kind: &str, tag: &str, count: usize) -> Vec<EntryId> {
+/// Publishes `count` events into a queue and ends the first half. Returns all ids, youngest first.
+async fn half_ended(store: &AnyStore, queue: &QueueName, kind: &str, tag: &str, count: usize) -> Vec<EntryId> {
     let made = (0..count).map(|_| event(kind).queue(queue.clone()).tags([tag.to_owned()])).collect();
     let mut ids = publish(store, made).await;
     let half = ids[..count / 2].iter().map(|id| end_by_id(*id, End::Completed)).collect();
@@ -181,14 +180,15 @@ async fn crowd(store: &AnyStore, queue: &QueueName, kind: &str, tag: &str, count
     ids
 }
 
-/// However many entries others have, a page of one client, queue, type, worker, tag or status is full, and its total exact.
+/// However many entries other clients have, a page of one client, queue, type, worker, tag or status is full, and its
+/// total is exact.
 pub(super) async fn pages_are_full_among_others(scene: Scene) {
     let store = scene.open().await;
     let (mine, other) = (of(7, "mail"), of(8, "mail"));
     for queue in [&mine, &other] {
         store.put_queue(queue, QueueChange::default()).await.unwrap();
     }
-    let own = crowd(&store, &mine, "rare", "own", 30).await;
+    let own = half_ended(&store, &mine, "rare", "own", 30).await;
     let failed = publish_one(&store, event("rare").queue(mine.clone()).tags(["own"])).await;
     let ends = vec![end_by_id(failed, End::Failed)];
     store.finalize(ends).await.unwrap();
@@ -197,7 +197,7 @@ pub(super) async fn pages_are_full_among_others(scene: Scene) {
     complete(&store, &claimed[0]).await;
     scene.advance(3600);
     for _ in 0..12 {
-        crowd(&store, &other, "common", "all", 1_000).await;
+        half_ended(&store, &other, "common", "all", 1_000).await;
     }
     let mut mail = own.clone();
     mail.insert(0, failed);
@@ -236,8 +236,8 @@ pub(super) async fn pages_are_full_among_others(scene: Scene) {
     }
 }
 
-/// However far apart in the log the entries of a queue, a type or a worker are, the pages are full, each entry comes once and in
-/// order: counted, not counted and half counted, and after some were redriven or forgotten.
+/// However far apart the entries of a queue, a type or a worker are in the log, pages are full and show each entry once
+/// and in order: counted, not counted and half counted, and after redrives and retention.
 pub(super) async fn pages_are_full_however_far_apart_their_entries_are(scene: Scene) {
     let store = scene.open().await;
     let (rare, common) = (of(7, "rare"), of(8, "common"));
@@ -251,7 +251,7 @@ pub(super) async fn pages_are_full_however_far_apart_their_entries_are(scene: Sc
         assert_eq!(ids(&store.claim(one).await.unwrap()), [id]);
         finalize(&store, end_by_id(id, end)).await.unwrap();
         own.insert(0, id);
-        // Others', of a worker with the same name.
+        // Entries of another client, claimed by a worker of the same name.
         let others = publish(&store, (0..50).map(|_| event("common").queue(common.clone())).collect()).await;
         let all = Claim { queue: common.clone(), worker: "me".into(), ..want(50) };
         assert_eq!(store.claim(all).await.unwrap().len(), 50);
@@ -260,12 +260,12 @@ pub(super) async fn pages_are_full_however_far_apart_their_entries_are(scene: Sc
     };
     let check = async |expected: &[EntryId], of_worker: &[EntryId], when: &str| {
         let client = Some(Tsid::from_i64(7));
-        let everybody = ListQuery { limit: 5, ..ListQuery::default() };
+        let base = ListQuery { limit: 5, ..ListQuery::default() };
         let cases = [
-            (ListQuery { queue: Some(rare.clone()), ..everybody.clone() }, expected),
-            (ListQuery { event_type: Some("rare".into()), ..everybody.clone() }, expected),
-            (ListQuery { worker: Some("me".into()), client, ..everybody.clone() }, of_worker),
-            (ListQuery { event_type: Some("rare".into()), worker: Some("me".into()), client, ..everybody }, of_worker),
+            (ListQuery { queue: Some(rare.clone()), ..base.clone() }, expected),
+            (ListQuery { event_type: Some("rare".into()), ..base.clone() }, expected),
+            (ListQuery { worker: Some("me".into()), client, ..base.clone() }, of_worker),
+            (ListQuery { event_type: Some("rare".into()), worker: Some("me".into()), client, ..base }, of_worker),
         ];
         for (mut query, expected) in cases {
             let mut found = Vec::new();
@@ -280,9 +280,10 @@ pub(super) async fn pages_are_full_however_far_apart_their_entries_are(scene: Sc
             assert_eq!(found, expected, "{when}: {query:?}");
             let query = ListQuery { before: None, limit: expected.len(), ..query };
             let all = page(&store, query.clone()).await;
-            let told = (ids_of(&all), all.next, all.total, all.total_capped);
-            assert_eq!(told, (expected.to_vec(), None, expected.len() as u64, false), "{when}: {query:?}");
-            // About as many are left as the first step looks through stretches: full, and nothing says yet that it is all.
+            let answer = (ids_of(&all), all.next, all.total, all.total_capped);
+            assert_eq!(answer, (expected.to_vec(), None, expected.len() as u64, false), "{when}: {query:?}");
+            // About as many entries are left as the first step searches stretches (16): the page may be full before the
+            // search has reached the end, and must still say that it is the last.
             for left in 15..=16.min(expected.len().saturating_sub(1)) {
                 let (before, rest) = (expected[expected.len() - left - 1], &expected[expected.len() - left..]);
                 let last = page(&store, ListQuery { before: Some(before), limit: left, ..query.clone() }).await;
@@ -304,17 +305,17 @@ pub(super) async fn pages_are_full_however_far_apart_their_entries_are(scene: Sc
     round(&mut own, End::Completed).await;
     check(&own, &own, "half counted").await;
     redrive(&store, own[40]).await.unwrap();
-    check(&own, &own[..40], "with one that lives again").await;
+    check(&own, &own[..40], "after a redrive").await;
     finalize(&store, end_by_id(own[40], End::Completed)).await.unwrap();
-    check(&own, &own[..40], "with one that ended again").await;
+    check(&own, &own[..40], "after it ended again").await;
     store.maintain().await.unwrap();
     check(&own, &own[..40], "all counted").await;
     let all = page(&store, ListQuery { worker: Some("me".into()), limit: 1_000, ..ListQuery::default() }).await;
     assert!(all.items.len() == 1_000 && all.items.is_sorted_by(|a, b| a.id > b.id));
     scene.advance(100);
-    eventually("old entries are forgotten", || async {
+    eventually("old entries are removed", || async {
         store.maintain().await.unwrap();
-        forget(&store, OLD).await.entries == 0 && page(&store, ListQuery::default()).await.total <= 9
+        run_retention(&store, OLD).await.entries == 0 && page(&store, ListQuery::default()).await.total <= 9
     })
     .await;
     let left = every_fourth(&own[1..40]);
@@ -366,9 +367,9 @@ pub(super) async fn totals_of_a_client_follow_redrives_and_retention(scene: Scen
     check(4, 4, 1, "partly counted").await;
     scene.advance(100);
     let gone = std::sync::atomic::AtomicU64::new(0);
-    eventually("old entries are forgotten", || async {
+    eventually("old entries are removed", || async {
         store.maintain().await.unwrap();
-        gone.fetch_add(forget(&store, OLD).await.entries, Ordering::SeqCst);
+        gone.fetch_add(run_retention(&store, OLD).await.entries, Ordering::SeqCst);
         gone.load(Ordering::SeqCst) >= 4
     })
     .await;
@@ -386,7 +387,7 @@ pub(super) async fn an_offset_invents_no_total(scene: Scene) {
     assert!(refused.to_string().contains("cursor"), "{refused}");
 }
 
-/// Entries that arrived by plain SQL are listed before they are sorted in, and after they ended unsorted.
+/// Entries that arrived by plain SQL are listed before they are sorted in, also when they ended before that.
 pub(super) async fn what_has_just_arrived_is_listed(scene: Scene) {
     let store = scene.open().await;
     let mut tx = scene.begin().await;
@@ -403,7 +404,7 @@ pub(super) async fn what_has_just_arrived_is_listed(scene: Scene) {
     }
 }
 
-/// A list that takes too long is stopped and says so; nothing else is held up by lists that wait for their turn.
+/// A list that exceeds its time limit is stopped with an error that says what to do.
 pub(super) async fn a_list_that_takes_too_long_is_stopped(scene: Scene) {
     let options = StoreOptions { list_timeout: std::time::Duration::ZERO, ..scene.options() };
     let store = scene.open_with(options).await;
@@ -415,7 +416,7 @@ pub(super) async fn a_list_that_takes_too_long_is_stopped(scene: Scene) {
     assert_eq!(page(&again, ListQuery::default()).await.total, made.len() as u64);
 }
 
-/// Many lists at once: some are told to come back, none hold up a publish, and those that are given up leave their turn.
+/// Many lists at once: some are refused as busy, none delays a publish, and one that is cancelled frees its turn.
 pub(super) async fn lists_take_turns(scene: Scene) {
     let store = std::sync::Arc::new(scene.open_with(StoreOptions { max_lists: 1, ..scene.options() }).await);
     publish(&store, (0..3_000).map(|_| job()).collect()).await;
@@ -429,8 +430,8 @@ pub(super) async fn lists_take_turns(scene: Scene) {
     };
     let asked: Vec<_> = (0..64).map(|_| ask()).collect();
     publish_one(&store, job()).await;
-    let given_up = ask();
-    given_up.abort();
+    let cancelled = ask();
+    cancelled.abort();
     let mut served = 0;
     for answer in asked {
         match answer.await.unwrap() {
@@ -469,7 +470,7 @@ pub(super) async fn audit_and_workers_in_pages(scene: Scene) {
     let queues = [default_queue(), of(7, "mail")];
     store.put_queue(&queues[1], QueueChange::default()).await.unwrap();
     for number in 0..7 {
-        let consumer = |queue: &QueueName| Consumer {
+        let consumer = |queue: &QueueName| LiveConsumer {
             worker: format!("w{number}"),
             queue: queue.clone(),
             types: None,
@@ -489,22 +490,23 @@ pub(super) async fn audit_and_workers_in_pages(scene: Scene) {
         }
     }
     assert_eq!(names, (0..7).map(|number| format!("w{number}")).collect::<Vec<_>>());
-    assert_eq!(work(&store).workers(seconds(30)).await.unwrap().len(), 14, "of nobody and of the client");
+    assert_eq!(work(&store).workers(seconds(30)).await.unwrap().len(), 14, "seven of them without a client");
 }
 
-/// Ends an entry as a worker would.
-async fn work_off(store: &AnyStore, event: NewEvent, outcome: Outcome) -> EntryId {
+/// Publishes an event, claims its entry and reports the outcome as a worker would.
+async fn work_off(store: &AnyStore, event: NewEvent, outcome: AttemptOutcome) -> EntryId {
     let id = publish_one(store, event).await;
     pick_one(store, "w:1").await;
     report(store, by(id, "w:1"), outcome).await.unwrap();
     id
 }
 
-async fn forget(store: &AnyStore, retention: Retention) -> Retained {
+/// Runs retention until nothing is left to remove; returns what was removed in total.
+async fn run_retention(store: &AnyStore, retention: Retention) -> Retained {
     let mut all = Retained::default();
     let mut step = retention;
     loop {
-        let done = work(store).retain(step).await.expect("old rows are forgotten");
+        let done = work(store).retain(step).await.expect("old rows are removed");
         all.audit += done.audit;
         all.entries += done.entries;
         step.from = done.next;
@@ -518,26 +520,26 @@ pub(super) async fn retention_forgets_what_nobody_needs(scene: Scene) {
     let store = scene.open().await;
     let mut done = Vec::new();
     for _ in 0..5 {
-        done.push(work_off(&store, job(), Outcome::Completed).await);
+        done.push(work_off(&store, job(), AttemptOutcome::Completed).await);
     }
-    let dead = work_off(&store, job().max_retries(0), Outcome::Failed).await;
-    let again = work_off(&store, job().max_retries(0), Outcome::Failed).await;
+    let dead = work_off(&store, job().max_retries(0), AttemptOutcome::Failed).await;
+    let again = work_off(&store, job().max_retries(0), AttemptOutcome::Failed).await;
     redrive(&store, again).await.unwrap();
     let waiting = publish_one(&store, event("t").tags(["w"])).await;
     scene.advance(100);
-    let young = work_off(&store, job().priority(-1), Outcome::Completed).await;
+    let young = work_off(&store, job().priority(-1), AttemptOutcome::Completed).await;
     let retention =
         Retention { audit: Some(seconds(50)), log: Some(seconds(50)), dead_letters: None, batch: 2, from: None };
-    assert_eq!(forget(&store, retention).await.entries, 0, "what was not counted yet stays");
-    // Counting stops at the oldest running transaction, which may be somebody else's.
+    assert_eq!(run_retention(&store, retention).await.entries, 0, "rows that are not counted yet stay");
+    // Counting stops at the oldest running transaction, which may be one of another database on the server.
     let gone = std::sync::atomic::AtomicU64::new(0);
-    eventually("old entries are forgotten", || async {
+    eventually("old entries are removed", || async {
         store.maintain().await.unwrap();
-        gone.fetch_add(forget(&store, retention).await.entries, Ordering::SeqCst);
+        gone.fetch_add(run_retention(&store, retention).await.entries, Ordering::SeqCst);
         gone.load(Ordering::SeqCst) >= 5
     })
     .await;
-    assert_eq!(gone.into_inner(), 5, "not the dead letter, not the one that lives again, not the young one");
+    assert_eq!(gone.into_inner(), 5, "not the dead letter, the redriven entry or the young one");
     for id in &done {
         assert_eq!(store.entries(vec![*id]).await.unwrap(), [None]);
         assert!(work(&store).audit(*id).await.unwrap().is_empty());
@@ -552,19 +554,19 @@ pub(super) async fn retention_forgets_what_nobody_needs(scene: Scene) {
     assert_eq!(work(&store).audit(young).await.unwrap().len(), 2);
     census(&store).await;
     let forced = Retention { dead_letters: Some(seconds(50)), ..retention };
-    assert_eq!(forget(&store, forced).await.entries, 1);
+    assert_eq!(run_retention(&store, forced).await.entries, 1);
     assert_eq!(ids_of(&page(&store, ListQuery::default()).await), [young, waiting, again]);
-    assert_eq!(ids(&claim(&store, 9).await), [again, waiting], "what lives is whole");
+    assert_eq!(ids(&claim(&store, 9).await), [again, waiting], "live entries are intact");
     census(&store).await;
 }
 
 /// A log row stays until every active projection has read it.
 pub(super) async fn retention_waits_for_projections(scene: Scene) {
     let store = scene.open().await;
-    let projections = store.projections().expect("the store keeps projections");
-    let projection = crate::projections::ProjectionId { name: "totals".into(), version: 1 };
-    projections.register(&projection).await.expect("it is registered");
-    let id = work_off(&store, job(), Outcome::Completed).await;
+    let projections = store.as_ref();
+    let projection = crate::values::projections::ProjectionId { name: "totals".into(), version: 1 };
+    projections.register(&projection).await.expect("the projection is registered");
+    let id = work_off(&store, job(), AttemptOutcome::Completed).await;
     scene.advance(100);
     let retention = Retention { audit: None, log: Some(seconds(50)), dead_letters: None, batch: 100, from: None };
     eventually("the row is counted", || async {
@@ -573,11 +575,11 @@ pub(super) async fn retention_waits_for_projections(scene: Scene) {
     })
     .await;
     store.maintain().await.unwrap();
-    assert_eq!(forget(&store, retention).await.entries, 0, "the projection has not read it");
+    assert_eq!(run_retention(&store, retention).await.entries, 0, "the projection has not read it");
 
-    let reader = projections.take_reader(&projection, "r", LEASE).await.unwrap().expect("nobody else reads");
+    let reader = projections.take_reader(&projection, "r", LEASE).await.unwrap().expect("the reader lease is free");
     let end = projections.read_log(everything()).await.unwrap().end;
-    let step = crate::projections::Step {
+    let step = crate::values::projections::Step {
         id: projection,
         token: reader.token,
         from: Position::START,
@@ -585,34 +587,41 @@ pub(super) async fn retention_waits_for_projections(scene: Scene) {
         events: 1,
         lease: LEASE,
     };
-    projections.apply(step, Vec::new()).await.expect("it moves on");
-    eventually("the row is forgotten", || async {
+    projections.apply(step, Vec::new()).await.expect("the position moves");
+    eventually("the row is removed", || async {
         store.maintain().await.unwrap();
-        forget(&store, retention).await.entries == 1
+        run_retention(&store, retention).await.entries == 1
     })
     .await;
     assert_eq!(store.entries(vec![id]).await.unwrap(), [None]);
 }
 
-/// Reads everything for a version, and moves it there.
+/// Reads the whole log for a version and moves its position to the end.
 async fn read_all(store: &AnyStore, version: i32) {
-    let projections = store.projections().expect("the store keeps projections");
-    let id = crate::projections::ProjectionId { name: "totals".into(), version };
-    let reader = projections.take_reader(&id, "r", LEASE).await.unwrap().expect("nobody else reads");
+    let projections = store.as_ref();
+    let id = crate::values::projections::ProjectionId { name: "totals".into(), version };
+    let reader = projections.take_reader(&id, "r", LEASE).await.unwrap().expect("the reader lease is free");
     let to = projections.read_log(everything()).await.unwrap().end;
-    let step = crate::projections::Step { id, token: reader.token, from: Position::START, to, events: 1, lease: LEASE };
-    projections.apply(step, Vec::new()).await.expect("it moves on");
+    let step = crate::values::projections::Step {
+        id,
+        token: reader.token,
+        from: Position::START,
+        to,
+        events: 1,
+        lease: LEASE,
+    };
+    projections.apply(step, Vec::new()).await.expect("the position moves");
 }
 
-/// An old entry in the log that a projection's versions 1 and 2 may read, and that is counted.
+/// A store with two versions of a projection and one old log row, which is counted and which neither version has read.
 async fn logged_for_two_versions(scene: &Scene) -> (AnyStore, EntryId) {
     let store = scene.open().await;
-    let projections = store.projections().expect("the store keeps projections");
+    let projections = store.as_ref();
     for version in [1, 2] {
-        let id = crate::projections::ProjectionId { name: "totals".into(), version };
-        projections.register(&id).await.expect("it is registered");
+        let id = crate::values::projections::ProjectionId { name: "totals".into(), version };
+        projections.register(&id).await.expect("the projection is registered");
     }
-    let id = work_off(&store, job(), Outcome::Completed).await;
+    let id = work_off(&store, job(), AttemptOutcome::Completed).await;
     scene.advance(100);
     eventually("the row is readable", || async {
         store.maintain().await.unwrap();
@@ -630,18 +639,18 @@ const OLD: Retention = Retention {
     from: None,
 };
 
-/// A new version is built beside the active one: what it has not read yet must stay.
+/// A new version is built beside the active one: log rows that it has not read yet must stay.
 pub(super) async fn retention_waits_for_a_version_that_is_being_built(scene: Scene) {
     let (store, id) = logged_for_two_versions(&scene).await;
     read_all(&store, 1).await;
     for _ in 0..3 {
         store.maintain().await.unwrap();
-        assert_eq!(forget(&store, OLD).await.entries, 0, "version 2 has not read it");
+        assert_eq!(run_retention(&store, OLD).await.entries, 0, "version 2 has not read it");
     }
     read_all(&store, 2).await;
-    eventually("the row is forgotten", || async {
+    eventually("the row is removed", || async {
         store.maintain().await.unwrap();
-        forget(&store, OLD).await.entries == 1
+        run_retention(&store, OLD).await.entries == 1
     })
     .await;
     assert_eq!(store.entries(vec![id]).await.unwrap(), [None]);
@@ -649,19 +658,25 @@ pub(super) async fn retention_waits_for_a_version_that_is_being_built(scene: Sce
 
 pub(super) async fn a_removed_projection_holds_no_row_back(scene: Scene) {
     let (store, id) = logged_for_two_versions(&scene).await;
-    let projections = store.projections().unwrap();
+    let projections = store.as_ref();
     read_all(&store, 1).await;
-    let two = crate::projections::ProjectionId { name: "totals".into(), version: 2 };
-    let reader = projections.take_reader(&two, "r", LEASE).await.unwrap().expect("nobody else reads");
+    let two = crate::values::projections::ProjectionId { name: "totals".into(), version: 2 };
+    let reader = projections.take_reader(&two, "r", LEASE).await.unwrap().expect("the reader lease is free");
     assert!(!projections.remove("nobody").await.unwrap());
     assert!(projections.remove("totals").await.unwrap());
     let to = projections.read_log(everything()).await.unwrap().end;
-    let step =
-        crate::projections::Step { id: two, token: reader.token, from: Position::START, to, events: 1, lease: LEASE };
+    let step = crate::values::projections::Step {
+        id: two,
+        token: reader.token,
+        from: Position::START,
+        to,
+        events: 1,
+        lease: LEASE,
+    };
     assert_eq!(kind(projections.apply(step, Vec::new()).await), crate::ErrorKind::Fenced);
-    eventually("the row is forgotten", || async {
+    eventually("the row is removed", || async {
         store.maintain().await.unwrap();
-        forget(&store, OLD).await.entries == 1
+        run_retention(&store, OLD).await.entries == 1
     })
     .await;
     assert_eq!(store.entries(vec![id]).await.unwrap(), [None]);
@@ -670,7 +685,7 @@ pub(super) async fn a_removed_projection_holds_no_row_back(scene: Scene) {
     assert_eq!(projections.active("totals").await.unwrap(), None);
 }
 
-fn everything() -> crate::projections::ReadLog {
+fn everything() -> crate::values::projections::ReadLog {
     let ends = tidegate_core::End::ALL.to_vec();
-    crate::projections::ReadLog { after: Position::START, types: None, ends, limit: 100 }
+    crate::values::projections::ReadLog { after: Position::START, types: None, ends, limit: 100 }
 }

@@ -1,8 +1,8 @@
-//! The cases that every store must pass, as a library.
+//! The conformance suite: the cases that every store must pass, as a library.
 //!
-//! This module owns what a store has to do as seen through [`Store`] and through a caller's own transactions. It knows
-//! no database: a [`Fixture`] brings one. A case is added here, never in one backend's own tests:
-//! [`conformance_cases!`](crate::conformance_cases) names them all, so that a test binary can make a test of each.
+//! Cases see a store through [`Store`], a caller's own transactions and plain SQL. They know no database: a [`Fixture`]
+//! provides one. New cases are added here, never to one backend's own tests;
+//! [`conformance_cases!`](crate::conformance_cases) lists them, so that a test binary can make a test of each.
 
 mod attempts;
 mod audit;
@@ -50,74 +50,75 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tidegate_core::{NewEvent, Tsid};
 
+use crate::api::Store;
 use crate::error::Result;
-use crate::store::{Backend, Finalize, Finalized, Published, Store, StoreOptions};
+use crate::values::{Backend, Finalize, Finalized, Published, StoreOptions};
 
 pub use scene::Scene;
 
 /// A fresh database for one case.
 #[async_trait]
 pub trait Fixture: Debug + Send + Sync + 'static {
-    /// Which database it brings.
+    /// The database that this fixture provides.
     fn backend(&self) -> Backend;
 
-    /// Opens the store as one more process would: several may be open at once.
+    /// Opens the store as another process would; several may be open at once.
     async fn open(&self, options: StoreOptions) -> Result<Arc<dyn Store>>;
 
-    /// Begins a transaction of the application's own, on a connection of its own. What is published in it goes through
-    /// the store that was opened last.
+    /// Begins a transaction of the application on a connection of its own. Its calls of the store go to the store that
+    /// was opened last.
     async fn begin(&self) -> Box<dyn CallerTx>;
 
-    /// Counts the rows of the application's own table.
+    /// The number of rows in the application's own table.
     async fn own_rows(&self) -> u64;
 
-    /// Writes these numbers where the default namespace keeps its schema's version and oldest compatible program.
+    /// Sets the schema version and the oldest compatible version that the default namespace stores.
     async fn set_schema(&self, version: i32, oldest_compatible: i32);
 
-    /// Makes the heartbeat of the default namespace look this much older.
+    /// Moves the stored heartbeat of the default namespace back by this much.
     async fn age_heartbeat(&self, by: Duration);
 
-    /// Runs a statement on a connection of its own, with tables of the default namespace named as `tidegate.TABLE`.
+    /// Runs a statement on a connection of its own. Tables of the default namespace are written as `tidegate.TABLE`.
     async fn sql(&self, statement: &str);
 
-    /// The number that a query of the same kind answers.
+    /// The number that a query returns; its tables are written as for [`sql`](Self::sql).
     async fn number(&self, query: &str) -> i64;
 
-    /// Removes a fact of the default namespace behind the store's back.
+    /// Deletes a fact of the default namespace without the store knowing.
     async fn lose_fact(&self, event: Tsid);
 
-    /// Whether a transaction waits for another one's lock; `None` where that cannot be seen.
+    /// Whether a transaction waits for a lock of another one; `None` where the database cannot tell.
     async fn somebody_waits(&self) -> Option<bool>;
 
-    /// Counts transactions that are open though nobody works in them.
+    /// The number of transactions that are open while nothing runs in them.
     async fn forgotten_transactions(&self) -> u64;
 
     /// Closes every store and removes the database.
     async fn finish(&self);
 }
 
-/// A transaction of the application's own.
+/// A transaction of the application.
 #[async_trait]
 pub trait CallerTx: Send {
-    /// Publishes in it through the store.
+    /// Publishes in this transaction through the store.
     async fn publish_in(&mut self, events: Vec<NewEvent>) -> Result<Vec<Published>>;
 
-    /// Finalises in it through the store.
+    /// Ends entries in this transaction through the store.
     async fn finalize_in(&mut self, items: Vec<Finalize>) -> Result<Vec<Finalized>>;
 
-    /// Publishes in it with plain SQL, as another language would; answers the database's own words on failure.
+    /// Publishes with plain SQL, as a program in another language would. The error is the database's message.
     async fn publish_sql(&mut self, event: &NewEvent) -> std::result::Result<(), String>;
 
-    /// Runs any statement in it; answers the database's own words on failure.
+    /// Runs a statement. The error is the database's message.
     async fn run_sql(&mut self, statement: &str) -> std::result::Result<(), String>;
 
     /// Writes a row into the application's own table.
     async fn write_own_row(&mut self);
 
-    /// Commits it.
+    /// Commits the transaction.
     async fn commit(self: Box<Self>);
 
-    /// Takes all of it back.
+    /// Rolls the transaction back.
     async fn rollback(self: Box<Self>);
 }
 
@@ -129,14 +130,14 @@ pub type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct Case {
     /// `subject::name`.
     pub name: &'static str,
-    /// Runs it; it panics when the store behaves otherwise.
+    /// Runs the case; it panics when the store behaves differently.
     pub run: fn(Scene) -> Running,
 }
 
 /// Runs one case by its name on a fresh database.
 ///
 /// # Panics
-/// When the store does not behave as the case says, or there is no such case.
+/// When the store does not behave as the case says, or when there is no such case.
 pub async fn run(name: &str, fixture: Arc<dyn Fixture>) {
     let Some(case) = cases().into_iter().find(|case| case.name == name) else { panic!("there is no case {name}") };
     let running = tokio::spawn((case.run)(Scene::new(fixture.clone())));
@@ -145,7 +146,7 @@ pub async fn run(name: &str, fixture: Arc<dyn Fixture>) {
     if let Err(error) = outcome {
         match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            Err(error) => panic!("the case did not run to its end: {error}"),
+            Err(error) => panic!("the case did not complete: {error}"),
         }
     }
 }
@@ -163,7 +164,7 @@ macro_rules! registry {
     };
 }
 
-/// Hands the subjects and names of all cases to another macro, as `subject { name, name, } …`.
+/// Calls the macro `$then` with the subjects and names of all cases, as `subject { name, name, } …`.
 #[macro_export]
 macro_rules! conformance_cases {
     ($then:ident) => {

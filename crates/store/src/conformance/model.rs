@@ -1,7 +1,7 @@
 //! Random histories, applied to a store and to [`Model`], and compared after every step.
 //!
-//! The seed is fixed, so that a run is repeatable; `TIDEGATE_MODEL_SEED` and `TIDEGATE_MODEL_CASES` explore further. Each
-//! history has a namespace of its own. A failing one is shrunk before it is shown.
+//! The seed is fixed, so that a run is repeatable; `TIDEGATE_MODEL_SEED` and `TIDEGATE_MODEL_CASES` explore further.
+//! Each history has a namespace of its own. A failing history is shrunk before it is reported.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use tidegate_core::{End, EntryId, Input, LeaseToken, NewEvent, Phase, QueueState
 
 use super::scene::*;
 use crate::ErrorKind;
-use crate::store::*;
+use crate::values::*;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -141,7 +141,7 @@ async fn play(scene: &Scene, namespace: String, steps: Vec<Step>) -> Result<(), 
     let mut twins = Twins { scene, options, store, model: Model::new(), ours: Vec::new(), number: HashMap::new() };
     for (index, step) in steps.iter().enumerate() {
         let compared = match twins.step(step).await {
-            Ok(()) => twins.look().await,
+            Ok(()) => twins.compare().await,
             refused => refused,
         };
         compared.map_err(|error| TestCaseError::fail(format!("step {index}, {step:?}: {error}")))?;
@@ -150,14 +150,15 @@ async fn play(scene: &Scene, namespace: String, steps: Vec<Step>) -> Result<(), 
     Ok(())
 }
 
-/// The store and the model, and which of its entries is which.
+/// The store, the model, and which of their entries belong together. "Ours" are the store's, "theirs" the model's.
 struct Twins<'a> {
     scene: &'a Scene,
     options: StoreOptions,
     store: AnyStore,
     model: Model,
-    /// The store's id of each entry, by the model's number less one.
+    /// The store's id of each entry, at the model's number minus one.
     ours: Vec<EntryId>,
+    /// The model's number of each of the store's ids.
     number: HashMap<EntryId, EntryId>,
 }
 
@@ -214,7 +215,9 @@ impl Twins<'_> {
                 Modelled::Replaced(id) => Ok((PublishOutcome::Replaced, self.our(id))),
                 Modelled::KeyConflict => Err(ErrorKind::Conflict),
                 Modelled::Full | Modelled::Draining => Err(ErrorKind::Full),
-                Modelled::Created(id) => return Err(TestCaseError::fail(format!("{id} is new, not {ours:?}"))),
+                Modelled::Created(id) => {
+                    return Err(TestCaseError::fail(format!("the model created {id}, the store answered {ours:?}")));
+                }
             };
             prop_assert_eq!(ours, expected, "{:?}", event);
         }
@@ -223,7 +226,8 @@ impl Twins<'_> {
 
     async fn claim(&mut self, max: usize, kind: Option<u8>) -> Result<(), TestCaseError> {
         let types = kind.map(|kind| vec![format!("t{kind}")]);
-        // Events of some types have their type as a tag: a claim of all that have the tag takes what one by type does.
+        // Events of some types are tagged with their type. A claim of everything with that tag takes what a claim of
+        // everything of that type takes.
         let by_tag = kind.is_some_and(is_tagged) && max.is_multiple_of(2);
         let max = if by_tag { ALL } else { max };
         let theirs = self.model.claim(max, types.as_deref(), "w", LEASE, self.scene.now());
@@ -300,8 +304,8 @@ impl Twins<'_> {
         Ok(())
     }
 
-    /// Compares everything that can be seen.
-    async fn look(&self) -> Result<(), TestCaseError> {
+    /// Compares depth, census and every entry.
+    async fn compare(&self) -> Result<(), TestCaseError> {
         let now = self.scene.now();
         prop_assert_eq!(self.store.depth(&default_queue()).await.map_err(unexpected)?, self.model.depth(now));
         let census = self.store.census().await.map_err(unexpected)?;
@@ -329,7 +333,7 @@ impl Twins<'_> {
         Ok(())
     }
 
-    /// One of the entries there are: the model's number, ours, and its token.
+    /// One of the entries: the model's number, the store's id and the current token; `None` while there are none.
     fn pick(&self, pick: usize) -> Option<(EntryId, EntryId, LeaseToken)> {
         let index = pick % self.ours.len().max(1);
         let theirs = self.model.ids().nth(index)?;
@@ -354,14 +358,14 @@ impl Token {
 /// More than any history publishes.
 const ALL: usize = 1000;
 
-/// Whether events of this type are tagged.
+/// Whether events of this type are tagged with it.
 fn is_tagged(kind: u8) -> bool {
     kind < 2
 }
 
 impl Spec {
     fn event(&self) -> NewEvent {
-        // A key always stands for one type; what another type under it means is a case of its own.
+        // Each key is used with one type; another type under the same key is a conformance case of its own.
         let kind = self.key.map_or(self.kind, |(key, _)| key);
         let mut event = NewEvent::new(format!("t{kind}"), format!("p{}", self.payload))
             .priority(self.priority)
@@ -382,7 +386,7 @@ impl Spec {
     }
 }
 
-/// Shortens the window of a key.
+/// Sets the window of the deduplication key, if there is one.
 trait Window {
     fn window(self, window: Duration) -> Self;
 }
@@ -397,5 +401,5 @@ impl Window for NewEvent {
 }
 
 fn unexpected(error: crate::Error) -> TestCaseError {
-    TestCaseError::fail(format!("an error that nothing explains: {error} ({:?})", error.kind()))
+    TestCaseError::fail(format!("unexpected error: {error} ({:?})", error.kind()))
 }

@@ -1,7 +1,7 @@
-//! Namespaces: several queues' worlds in one database.
+//! Namespaces: several independent stores in one database.
 
 use super::scene::*;
-use crate::store::*;
+use crate::values::*;
 
 pub(super) async fn two_in_one_database_do_not_see_each_other(scene: Scene) {
     let named = |name: &str| StoreOptions { namespace: name.into(), ..scene.options() };

@@ -1,9 +1,9 @@
-//! Who goes first.
+//! The order of claims: by priority, then by number.
 
 use tidegate_core::{EntryId, NewEvent};
 
 use super::scene::*;
-use crate::store::*;
+use crate::values::*;
 
 pub(super) async fn oldest_first(scene: Scene) {
     let store = scene.open().await;
@@ -55,7 +55,7 @@ pub(super) async fn priorities_across_types(scene: Scene) {
     assert_eq!(claim_ids(&store, 9).await, [ids[2], ids[3], ids[1], ids[0], ids[4]]);
 }
 
-/// Types past the first 256 share one lane, and are told apart all the same.
+/// Types past the first 256 share one lane; a claim by type still gets only its own.
 pub(super) async fn more_types_than_lanes(scene: Scene) {
     let store = scene.open().await;
     let batch: Vec<NewEvent> = (0..600).map(|number| event(&format!("type.{}", number % 300))).collect();
@@ -68,7 +68,7 @@ pub(super) async fn more_types_than_lanes(scene: Scene) {
     assert_eq!(store.claim(want_types(10, &["type.300"])).await.unwrap(), []);
     let taken: Vec<usize> = [0, 255, 256, 299].into_iter().flat_map(|kind| [kind, kind + 300]).collect();
     let rest: Vec<EntryId> = (0..600).filter(|index| !taken.contains(index)).map(|index| published[index]).collect();
-    assert_eq!(claim_ids(&store, 600).await, rest, "all of them in their order");
+    assert_eq!(claim_ids(&store, 600).await, rest, "the rest, in order");
 }
 
 pub(super) async fn late_starts_do_not_hide_earlier_entries(scene: Scene) {

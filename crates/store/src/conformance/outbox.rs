@@ -6,14 +6,14 @@ use tidegate_core::{End, NewEvent, QueueState};
 
 use super::scene::*;
 use crate::ErrorKind::{Busy, Fenced, Invalid};
-use crate::store::*;
+use crate::values::*;
 
 pub(super) async fn commits_with_the_callers_rows(scene: Scene) {
     let store = scene.open().await;
     let mut caller = scene.begin().await;
     caller.write_own_row().await;
     let published = caller.publish_in(events(3)).await.unwrap();
-    assert_eq!(census(&store).await.events, 0, "nothing of it is seen before the commit");
+    assert_eq!(census(&store).await.events, 0, "nothing is visible before the commit");
     assert_eq!(scene.fixture.own_rows().await, 0);
     caller.commit().await;
     store.wake([default_queue()].into());
@@ -39,7 +39,7 @@ pub(super) async fn rolls_back_with_the_callers_rows(scene: Scene) {
     store.maintain().await.unwrap();
     assert_eq!(claim(&store, 9).await, []);
     let next = publish(&store, vec![grouped, event("brand.new")]).await;
-    assert_eq!(claim_ids(&store, 9).await, next, "types and groups of the lost transaction work");
+    assert_eq!(claim_ids(&store, 9).await, next, "types and groups of the rolled-back transaction can be used");
 }
 
 pub(super) async fn an_open_transaction_holds_nobody_up_for_long(scene: Scene) {
@@ -76,7 +76,7 @@ pub(super) async fn without_a_wake_it_is_still_delivered(scene: Scene) {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
         let mut taken = 0;
         while taken < 3 {
-            assert!(tokio::time::Instant::now() < deadline, "claims alone deliver everything");
+            assert!(tokio::time::Instant::now() < deadline, "claims alone did not deliver everything");
             for claimed in claim(&store, 9).await {
                 complete(&store, &claimed).await;
                 taken += 1;
@@ -140,7 +140,7 @@ pub(super) async fn a_late_commit_is_found_below_later_entries(scene: Scene) {
     let mut caller = scene.begin().await;
     let late = caller.publish_in(events(1)).await.unwrap()[0].id;
     if !scene.is_sqlite() {
-        // Enough traffic above it that every scan has long passed it by.
+        // Enough traffic with higher numbers for scans to start above it.
         for _ in 0..5 {
             let later = publish(&store, events(200)).await;
             assert!(later[0] > late);
@@ -154,11 +154,11 @@ pub(super) async fn a_late_commit_is_found_below_later_entries(scene: Scene) {
     assert_eq!(ids(&claim_until(&store, 1).await), [late]);
 }
 
-/// Longer than a claim's scan trails behind what it has seen.
+/// Longer than low-water marks trail behind what claims have seen (100 ms).
 const LONG: Duration = Duration::from_millis(500);
 
-/// Publishes, claims and ends others' events for a while, so that every scan has long passed an open transaction by.
-/// With a backlog, claims never find nothing.
+/// Publishes, claims and ends other events for a while, so that low-water marks pass the entries of an open
+/// transaction. With a backlog, no claim comes back empty.
 async fn traffic(store: &AnyStore, backlog: usize) {
     publish(store, events(backlog)).await;
     let until = tokio::time::Instant::now() + LONG;
@@ -179,7 +179,7 @@ pub(super) async fn a_commit_that_took_long_is_found_once_nothing_else_is_left(s
         traffic(&store, 0).await;
     }
     caller.commit().await;
-    // No upkeep, no hint: claims alone find it.
+    // Without upkeep and wake-ups: claims alone find it.
     eventually("the late entry comes", async || {
         let found = claim_ids(&store, 9).await;
         assert!(found.is_empty() || found == [late], "{found:?}");
@@ -263,7 +263,7 @@ pub(super) async fn finalize_in_frees_the_group(scene: Scene) {
     assert_eq!(ids(&claim_until(&store, 1).await), [published[1]]);
 }
 
-/// Upkeep has to make a lane first: what it knows of the group must not be lost on the way.
+/// Upkeep has to create a lane first, and must not lose track of the freed group meanwhile.
 pub(super) async fn finalize_in_frees_the_group_also_beside_a_new_type(scene: Scene) {
     let store = scene.open().await;
     let published = publish(&store, vec![event("t").group("g"), event("t").group("g")]).await;
@@ -284,14 +284,14 @@ pub(super) async fn a_group_keeps_its_order_across_callers_transactions(scene: S
     let store = scene.open().await;
     publish_one(&store, event("t")).await;
     complete(&store, &claim_one(&store).await).await;
-    // The lane of the second is not known when it is written.
+    // The second type has no lane yet when its event is published.
     for (group, kind) in [("known", "t"), ("unknown", "brand.new")] {
         let mut caller = scene.begin().await;
         caller.publish_sql(&event(kind).group(group)).await.unwrap();
         caller.commit().await;
         let later = publish_one(&store, event("t").group(group)).await;
         let first = claim_until(&store, 1).await;
-        assert_eq!(first.len(), 1, "one of a group at a time");
+        assert_eq!(first.len(), 1, "one entry of a group at a time");
         assert_ne!(first[0].id, later, "what was committed first goes first");
         complete(&store, &first[0]).await;
         let second = claim_until(&store, 1).await;
@@ -386,7 +386,7 @@ pub(super) async fn plain_sql_refuses_bad_input(scene: Scene) {
     ];
     for (event, expected) in bad {
         let mut caller = scene.begin().await;
-        let said = caller.publish_sql(&event).await.expect_err("it is refused");
+        let said = caller.publish_sql(&event).await.expect_err("the event is refused");
         caller.rollback().await;
         assert!(said.contains("tidegate") && said.contains(expected), "{said:?} does not name {expected:?}");
     }

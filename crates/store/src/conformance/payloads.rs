@@ -11,9 +11,9 @@ async fn round_trip(scene: &Scene, payloads: Vec<Vec<u8>>) {
     assert_eq!(ids(&claimed), published);
     for (claimed, payload) in claimed.iter().zip(&payloads) {
         assert!(claimed.fact.payload == payload.as_slice(), "a claim returns the bytes");
-        assert!(view(&store, claimed.id).await.fact.payload == payload.as_slice(), "so does a look");
+        assert!(view(&store, claimed.id).await.fact.payload == payload.as_slice(), "so does reading the entry");
         complete(&store, claimed).await;
-        assert!(view(&store, claimed.id).await.fact.payload == payload.as_slice(), "also after its end");
+        assert!(view(&store, claimed.id).await.fact.payload == payload.as_slice(), "also after the end");
     }
 }
 

@@ -1,13 +1,13 @@
-//! Publishing with plain SQL, from any language: every option, the library's limits, and stored values that no reader may
-//! fail on.
+//! Publishing with plain SQL, from any language: every option, the library's limits, and extreme stored values that
+//! reads must not fail on.
 
 use tidegate_core::{End, NewEvent, PayloadLimit, RetryPolicy, Status, Why};
 
 use super::scene::*;
-use crate::store::*;
-use crate::work::ListQuery;
+use crate::values::ListQuery;
+use crate::values::*;
 
-/// A statement that publishes these columns, as this database's own SQL has it.
+/// The statement that publishes these columns, in the SQL of this database.
 fn publish_statement(scene: &Scene, columns: &[(&str, &str)]) -> String {
     let (names, values): (Vec<&str>, Vec<&str>) = columns.iter().copied().unzip();
     if scene.is_sqlite() {
@@ -17,7 +17,7 @@ fn publish_statement(scene: &Scene, columns: &[(&str, &str)]) -> String {
     format!("SELECT tidegate.publish({})", arguments.join(", "))
 }
 
-/// Publishes columns given as SQL and commits, or answers what the database said.
+/// Publishes columns given as SQL expressions and commits. The error is the database's message.
 async fn publish_columns(scene: &Scene, columns: &[(&str, &str)]) -> Result<(), String> {
     let mut caller = scene.begin().await;
     let answer = caller.run_sql(&publish_statement(scene, columns)).await;
@@ -38,8 +38,8 @@ async fn publish_sql(scene: &Scene, event: &NewEvent) -> Result<(), String> {
     answer
 }
 
-async fn list(store: &AnyStore) -> Vec<crate::work::EntrySummary> {
-    let work = store.work().expect("the store lists entries");
+async fn list(store: &AnyStore) -> Vec<crate::values::lists::EntrySummary> {
+    let work = store.as_ref();
     work.list(ListQuery { limit: 100, ..ListQuery::default() }).await.expect("entries are listed").items
 }
 
@@ -82,7 +82,7 @@ pub(super) async fn tags_lead_to_it(scene: Scene) {
     let came = claim_tagged(&store, "urgent", 1).await;
     assert_eq!(came[0].fact.tags, ["mail", "urgent"]);
     complete(&store, &came[0]).await;
-    // Now its lane is known, so that it goes straight into it.
+    // The lane exists now, so the next event is written straight into it.
     let tagged = event("t").tags(["urgent"]);
     publish_sql(&scene, &tagged).await.unwrap();
     publish_sql(&scene, &tagged.group("g")).await.unwrap();
@@ -94,7 +94,7 @@ fn by_tag(tag: &str) -> Claim {
     Claim { tags: Some(vec![tag.into()]), audit: true, ..want(9) }
 }
 
-/// Claims by a tag, with upkeep between, until so many came.
+/// Claims by a tag, with upkeep before each claim, until `count` entries have come.
 async fn claim_tagged(store: &AnyStore, tag: &str, count: usize) -> Vec<Claimed> {
     let taken = std::sync::Mutex::new(Vec::new());
     eventually("entries come by their tag", async || {
@@ -117,7 +117,7 @@ pub(super) async fn replace_changes_what_waits(scene: Scene) {
     let first = list(&store).await[0].id;
     publish_sql(&scene, &contents("2").tags(["both", "new"])).await.unwrap();
     store.maintain().await.unwrap();
-    // By the library as well, over what plain SQL left and the other way round.
+    // The library replaces what plain SQL wrote, and the other way round.
     let replaced = try_publish(&store, contents("3").tags(["new"])).await.unwrap();
     assert_eq!((replaced.id, replaced.outcome), (first, PublishOutcome::Replaced));
     publish_sql(&scene, &contents("4").tags(["last"])).await.unwrap();
@@ -172,7 +172,7 @@ pub(super) async fn what_claims_to_be_json_must_be(scene: Scene) {
     ];
     for columns in bad {
         let columns: Vec<_> = [("event_type", "'t'")].iter().chain(columns).copied().collect();
-        let said = publish_columns(&scene, &columns).await.expect_err("it is no JSON");
+        let said = publish_columns(&scene, &columns).await.expect_err("the payload is not JSON");
         assert!(said.contains("tidegate") && said.contains("not JSON"), "{said:?}");
     }
     let good: [&[(&str, &str)]; 3] =

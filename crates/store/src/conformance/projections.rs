@@ -1,4 +1,4 @@
-//! Projections: the log in the order of its commits, one reader, positions that move with documents, versions.
+//! Projections: the log is read in commit order by one reader, positions move with documents, versions take over.
 
 use std::time::Duration;
 
@@ -9,11 +9,12 @@ use super::scene::{
     AnyStore, LEASE, Scene, end_by_id, event, events, eventually, finalize, kind, publish, publish_one, redrive,
     seconds, view,
 };
+use crate::api::*;
 use crate::error::ErrorKind;
-use crate::projections::*;
+use crate::values::*;
 
-fn log(store: &AnyStore) -> &dyn Projections {
-    store.projections().expect("the store keeps projections")
+fn log(store: &AnyStore) -> &dyn Store {
+    store.as_ref()
 }
 
 fn version(version: i32) -> ProjectionId {
@@ -32,7 +33,7 @@ fn entries(page: &LogPage) -> Vec<EntryId> {
     page.rows.iter().map(|row| row.id).collect()
 }
 
-/// Publishes and completes so many events.
+/// Publishes and completes `count` events, and waits until readers may see them.
 async fn logged(store: &AnyStore, count: usize) -> Vec<EntryId> {
     let ids = publish(store, events(count)).await;
     let ends = ids.iter().map(|id| end_by_id(*id, End::Completed)).collect();
@@ -41,7 +42,7 @@ async fn logged(store: &AnyStore, count: usize) -> Vec<EntryId> {
     ids
 }
 
-/// Ends an entry and waits until readers may see it: any transaction of the whole server holds them back for a moment.
+/// Ends an entry and waits until readers may see it: any open transaction on the server holds readers back.
 async fn ended(store: &AnyStore, id: EntryId, how: End) {
     finalize(store, end_by_id(id, how)).await.expect("it ends");
     readable(store, id).await;
@@ -49,18 +50,18 @@ async fn ended(store: &AnyStore, id: EntryId, how: End) {
 
 async fn readable(store: &AnyStore, id: EntryId) {
     let at = log(store).logged_at(id).await.expect("looked up").expect("it ended");
-    eventually("readable", || async { read(store, Position::START, 1000).await.end >= at }).await;
+    eventually("the end is readable", || async { read(store, Position::START, 1000).await.end >= at }).await;
 }
 
 async fn reader(store: &AnyStore, id: &ProjectionId, name: &str) -> Option<Reader> {
-    log(store).take_reader(id, name, LEASE).await.expect("the lease is asked for")
+    log(store).take_reader(id, name, LEASE).await.expect("the request for the lease is answered")
 }
 
-/// Registers version 1 and reads for it.
+/// Registers version 1 and takes its reader lease.
 async fn first_reader(store: &AnyStore) -> (ProjectionId, Reader) {
     let id = version(1);
-    log(store).register(&id).await.expect("it is registered");
-    let reader = reader(store, &id, "r").await.expect("nobody else reads");
+    log(store).register(&id).await.expect("the projection is registered");
+    let reader = reader(store, &id, "r").await.expect("the reader lease is free");
     (id, reader)
 }
 
@@ -156,7 +157,7 @@ pub(super) async fn each_generation_has_its_row(scene: Scene) {
     ended(&store, id, End::Failed).await;
     let failed = log(&store).logged_at(id).await.expect("looked up").expect("it ended");
     redrive(&store, id).await.expect("it is redriven");
-    assert_eq!(log(&store).logged_at(id).await.expect("looked up"), None, "it lives again");
+    assert_eq!(log(&store).logged_at(id).await.expect("looked up"), None, "it is live again");
     ended(&store, id, End::Completed).await;
     let completed = log(&store).logged_at(id).await.expect("looked up").expect("it ended");
     assert!(failed < completed);
@@ -166,7 +167,7 @@ pub(super) async fn each_generation_has_its_row(scene: Scene) {
     assert_eq!(rows, [(id, 1, End::Failed, failed), (id, 2, End::Completed, completed)]);
 }
 
-/// An entry with a smaller id that ends later, and a transaction that commits later, are both still read.
+/// Readers miss neither an entry with a lower id that ends later nor an end that commits later.
 pub(super) async fn late_ends_and_late_commits_are_read(scene: Scene) {
     let store = scene.open().await;
     let ids = publish(&store, events(4)).await;
@@ -186,11 +187,11 @@ pub(super) async fn late_ends_and_late_commits_are_read(scene: Scene) {
         assert_eq!(held.end, first.end);
         let (id, token) = first_reader(&store).await;
         log(&store).apply(step(&id, token.token, Position::START, first.end), vec![]).await.expect("it moves");
-        // Transactions of other databases hold readers back as well, but only for a moment.
-        eventually("it is said who holds readers back", || async {
+        // Transactions of other databases may hold readers back as well, but only for a moment.
+        eventually("the lag names the transaction that holds readers back", || async {
             let lag = log(&store).lag(&id, 100).await.expect("the lag is counted");
             assert_eq!(lag.rows, 1);
-            let holder = lag.held_by.expect("somebody does");
+            let holder = lag.held_by.expect("a transaction holds readers back");
             holder.pid.is_some() && holder.state.starts_with("idle in transaction")
         })
         .await;
@@ -203,7 +204,7 @@ pub(super) async fn late_ends_and_late_commits_are_read(scene: Scene) {
     let mut gone = scene.begin().await;
     gone.finalize_in(vec![end_by_id(ids[1], End::Completed)]).await.expect("it ends");
     gone.rollback().await;
-    assert!(read(&store, rest.end, 10).await.rows.is_empty(), "what was rolled back never was");
+    assert!(read(&store, rest.end, 10).await.rows.is_empty(), "a rolled-back end is never read");
 }
 
 pub(super) async fn position_and_documents_move_together(scene: Scene) {
@@ -224,8 +225,8 @@ pub(super) async fn position_and_documents_move_together(scene: Scene) {
 
     let again = log(&store).apply(step(&id, held.token, at[0], at[1]), vec![put("a", "99", true)]).await;
     assert_eq!(kind(again), ErrorKind::Fenced, "a repeat changes nothing");
-    let stranger = log(&store).apply(step(&id, held.token + 1, at[1], at[2]), vec![put("a", "99", true)]).await;
-    assert_eq!(kind(stranger), ErrorKind::Fenced);
+    let other_token = log(&store).apply(step(&id, held.token + 1, at[1], at[2]), vec![put("a", "99", true)]).await;
+    assert_eq!(kind(other_token), ErrorKind::Fenced);
     assert_eq!(document(&store, &id, "a").await.as_deref(), Some("10"));
     let view = view_of(&store, 1).await;
     assert_eq!((view.position, view.events), (at[1], 2));
@@ -237,28 +238,28 @@ pub(super) async fn one_reader_at_a_time(scene: Scene) {
     let (store, other) = (scene.open().await, scene.open().await);
     let (id, first) = first_reader(&store).await;
     assert_eq!(first.position, Position::START);
-    assert_eq!(reader(&other, &id, "other").await, None, "somebody reads already");
-    let again = reader(&store, &id, "r").await.expect("one who asks again keeps it");
+    assert_eq!(reader(&other, &id, "other").await, None, "another reader holds the lease");
+    let again = reader(&store, &id, "r").await.expect("its holder may take it again");
     assert!(again.token > first.token);
     scene.advance(59);
-    log(&store).keep_reader(&id, again.token, LEASE).await.expect("it is kept");
+    log(&store).keep_reader(&id, again.token, LEASE).await.expect("the lease is extended");
     scene.advance(59);
-    assert_eq!(reader(&other, &id, "other").await, None, "it was kept");
+    assert_eq!(reader(&other, &id, "other").await, None, "the lease was extended");
     scene.advance(2);
     let taken = reader(&other, &id, "other").await.expect("the lease ran out");
     assert!(taken.token > again.token);
     assert_eq!(kind(log(&store).keep_reader(&id, again.token, LEASE).await), ErrorKind::Fenced);
     let late = log(&store).apply(step(&id, again.token, Position::START, Position::START), vec![put("a", "1", false)]);
     assert_eq!(kind(late.await), ErrorKind::Fenced);
-    log(&store).leave_reader(&id, again.token).await.expect("leaving late is fine");
+    log(&store).leave_reader(&id, again.token).await.expect("leaving under an old token is no error");
     assert_eq!(view_of(&store, 1).await.reader.map(|(name, _)| name).as_deref(), Some("other"));
     log(&other).leave_reader(&id, taken.token).await.expect("it leaves");
-    assert!(reader(&store, &id, "r").await.is_some(), "at once");
+    assert!(reader(&store, &id, "r").await.is_some(), "the lease is free at once");
 }
 
 pub(super) async fn concurrent_readers_get_one_lease(scene: Scene) {
     let store = scene.open().await;
-    log(&store).register(&version(1)).await.expect("it is registered");
+    log(&store).register(&version(1)).await.expect("the projection is registered");
     let mut asking = tokio::task::JoinSet::new();
     for number in 0..8 {
         let store = store.clone();
@@ -280,9 +281,9 @@ pub(super) async fn a_failure_is_shown_and_cleared(scene: Scene) {
         retry_after: seconds(5),
         lease: LEASE,
     };
-    log(&store).fail(failed.clone()).await.expect("it is noted");
-    log(&store).fail(failed.clone()).await.expect("it is noted again");
-    let failure = view_of(&store, 1).await.failure.expect("it is shown");
+    log(&store).fail(failed.clone()).await.expect("the failure is recorded");
+    log(&store).fail(failed.clone()).await.expect("the failure is recorded again");
+    let failure = view_of(&store, 1).await.failure.expect("the failure is shown");
     assert_eq!((failure.entry, failure.failures, failure.retry_at), (Some(ids[0]), 2, scene.moment(5)));
     assert!(failure.error.starts_with("no such "), "{failure:?}");
     assert_eq!(kind(log(&store).fail(Failed { token: held.token - 1, ..failed }).await), ErrorKind::Fenced);
@@ -304,8 +305,8 @@ pub(super) async fn a_failure_of_another_event_counts_anew(scene: Scene) {
             retry_after: seconds(5),
             lease: LEASE,
         };
-        log(&store).fail(failed).await.expect("it is noted");
-        let failure = view_of(&store, 1).await.failure.expect("it is shown");
+        log(&store).fail(failed).await.expect("the failure is recorded");
+        let failure = view_of(&store, 1).await.failure.expect("the failure is shown");
         assert_eq!((failure.entry, failure.failures), (Some(entry), failures));
     }
 }
@@ -317,15 +318,15 @@ pub(super) async fn a_failure_of_no_event_is_shown_and_cleared(scene: Scene) {
     let failed =
         Failed { id: id.clone(), token: held.token, entry: None, error, retry_after: seconds(5), lease: LEASE };
     for failures in 1..=2 {
-        log(&store).fail(failed.clone()).await.expect("it is noted");
-        let failure = view_of(&store, 1).await.failure.expect("it is shown");
+        log(&store).fail(failed.clone()).await.expect("the failure is recorded");
+        let failure = view_of(&store, 1).await.failure.expect("the failure is shown");
         assert_eq!((failure.entry, failure.failures), (None, failures));
         assert_eq!(failure.error, failed.error);
     }
     log(&store).activate(&id, held.token).await.expect("it takes over");
     assert_eq!(view_of(&store, 1).await.failure, None);
-    log(&store).fail(failed).await.expect("it is noted");
-    // A step on the spot clears it: nothing may have come that could be read.
+    log(&store).fail(failed).await.expect("the failure is recorded");
+    // A step that does not move clears it too: there may be nothing new to read.
     log(&store).apply(step(&id, held.token, Position::START, Position::START), vec![]).await.expect("it moves");
     assert_eq!(view_of(&store, 1).await.failure, None);
 }
@@ -335,7 +336,7 @@ pub(super) async fn a_new_version_takes_over(scene: Scene) {
     logged(&store, 1).await;
     let end = read(&store, Position::START, 10).await.end;
     let (old, old_reader) = first_reader(&store).await;
-    assert_eq!(view_of(&store, 1).await.state, ProjectionState::Active, "the first answers at once");
+    assert_eq!(view_of(&store, 1).await.state, ProjectionState::Active, "the first version is active at once");
     log(&store)
         .apply(step(&old, old_reader.token, Position::START, end), vec![put("a", "1", false)])
         .await
@@ -344,27 +345,27 @@ pub(super) async fn a_new_version_takes_over(scene: Scene) {
     let new = version(2);
     assert_eq!(log(&store).register(&new).await.expect("registered").state, ProjectionState::Building);
     let new_reader = reader(&store, &new, "r").await.expect("each version has its reader");
-    assert_eq!(new_reader.position, Position::START, "it begins with the oldest row");
+    assert_eq!(new_reader.position, Position::START, "it begins at the oldest row");
     log(&store)
         .apply(step(&new, new_reader.token, Position::START, end), vec![put("a", "2", false)])
         .await
         .expect("ok");
-    assert_eq!(document(&store, &old, "a").await.as_deref(), Some("1"), "beside each other");
+    assert_eq!(document(&store, &old, "a").await.as_deref(), Some("1"), "both versions exist side by side");
     assert_eq!(kind(log(&store).activate(&new, new_reader.token + 1).await), ErrorKind::Fenced);
     log(&store).activate(&new, new_reader.token).await.expect("it takes over");
     assert_eq!(view_of(&store, 1).await.state, ProjectionState::Retired);
     assert_eq!(view_of(&store, 2).await.state, ProjectionState::Active);
 
     let late = log(&store).apply(step(&old, old_reader.token, end, end), vec![put("b", "1", false)]).await;
-    assert_eq!(kind(late), ErrorKind::Fenced, "the old reader is out");
+    assert_eq!(kind(late), ErrorKind::Fenced, "the old reader is fenced");
     assert_eq!(reader(&store, &old, "r").await, None);
     while log(&store).sweep("totals").await.expect("it is swept") {}
     assert_eq!(document(&store, &old, "a").await, None);
     assert_eq!(document(&store, &new, "a").await.as_deref(), Some("2"));
     let left: Vec<i32> = log(&store).projections().await.expect("listed").iter().map(|view| view.id.version).collect();
     assert_eq!(left, [2]);
-    assert_eq!(log(&store).register(&old).await.expect("asked").state, ProjectionState::Retired, "versions go up");
-    assert_eq!(log(&store).projections().await.expect("listed").len(), 1, "an old version is not made again");
+    assert_eq!(log(&store).register(&old).await.expect("asked").state, ProjectionState::Retired, "versions only go up");
+    assert_eq!(log(&store).projections().await.expect("listed").len(), 1, "an old version is not created again");
 }
 
 pub(super) async fn documents_are_listed_by_prefix_and_page(scene: Scene) {

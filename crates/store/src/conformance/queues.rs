@@ -1,10 +1,10 @@
-//! Queues: states, limits, and that they are apart.
+//! Queues: states, depth limits, and their separation.
 
 use tidegate_core::{End, NewEvent, QueueConfig, QueueSettings, QueueState};
 
 use super::scene::*;
 use crate::ErrorKind::{Full, NotFound};
-use crate::store::*;
+use crate::values::*;
 
 fn to(state: QueueState) -> QueueChange {
     QueueChange { state: Some(state), ..QueueChange::default() }
@@ -32,7 +32,7 @@ pub(super) async fn put_creates_and_changes(scene: Scene) {
     let settings = QueueSettings::default();
     assert_eq!(made, QueueConfig { name: name.clone(), state: QueueState::Active, depth_limit: Some(7), settings });
     let paused = store.put_queue(&name, to(QueueState::Paused)).await.unwrap();
-    assert_eq!((paused.state, paused.depth_limit), (QueueState::Paused, Some(7)), "the rest stays");
+    assert_eq!((paused.state, paused.depth_limit), (QueueState::Paused, Some(7)), "the other fields stay");
     let lifted = store.put_queue(&name, limit(None)).await.unwrap();
     assert_eq!((lifted.state, lifted.depth_limit), (QueueState::Paused, None));
     let listed = store.queues().await.unwrap();
@@ -83,7 +83,7 @@ pub(super) async fn a_full_queue_refuses(scene: Scene) {
     let answers = store.publish(events(5)).await.unwrap();
     assert_eq!(kinds(&answers), [None, None, None, Some(Full), Some(Full)]);
     let claimed = claim_one(&store).await;
-    assert_eq!(kind(try_publish(&store, event("t")).await), Full, "a leased entry counts");
+    assert_eq!(kind(try_publish(&store, event("t")).await), Full, "a leased entry counts towards the limit");
     complete(&store, &claimed).await;
     publish_one(&store, event("t")).await;
     assert_eq!(kind(try_publish(&store, event("t")).await), Full);
@@ -146,15 +146,15 @@ pub(super) async fn the_first_claimable_entry_tells_a_queues_age(scene: Scene) {
     publish_one(&store, event("a")).await;
     assert_eq!(ages().await, (Some(10), Some(10)));
     scene.advance(20);
-    assert_eq!(ages().await, (Some(30), Some(30)), "it goes on though nobody claims");
+    assert_eq!(ages().await, (Some(30), Some(30)), "the age grows while nothing is claimed");
     let claimed = claim(&store, 9).await;
-    assert_eq!(ages().await, (None, Some(30)), "what is leased is not claimable");
+    assert_eq!(ages().await, (None, Some(30)), "leased entries are not claimable");
     scene.advance(61);
-    assert_eq!(ages().await, (Some(91), Some(91)), "until its lease runs out");
+    assert_eq!(ages().await, (Some(91), Some(91)), "until their lease runs out");
     let ends = claimed.iter().map(|claimed| end_by_id(claimed.id, End::Completed)).collect();
     store.finalize(ends).await.unwrap();
     publish_one(&store, event("a").delay(seconds(100))).await;
-    assert_eq!(ages().await, (None, Some(91)), "one that is not due is not claimable");
+    assert_eq!(ages().await, (None, Some(91)), "an entry that is not due is not claimable");
     scene.advance(107);
     assert_eq!(ages().await, (Some(7), Some(198)));
 }

@@ -1,22 +1,22 @@
-//! Replacing what waits under a key, with several publishers at once, and what goes with the old contents.
+//! Replacing the waiting entry of a key: concurrent publishers, and what is removed with the old contents.
 
 use tidegate_core::{End, NewEvent};
 
 use super::scene::*;
-use crate::handlers::{HandlerHistory, HandlerState};
-use crate::store::*;
+use crate::values::*;
+use crate::values::{HandlerHistory, HandlerState};
 
 fn replacing(key: &str, payload: impl Into<String>) -> NewEvent {
     NewEvent::new("t", payload.into()).replace_waiting(key)
 }
 
-/// Publishes under one key from several tasks of two processes at once; answers what each was told.
+/// Publishes under one key from eight tasks of two processes at once; returns every answer.
 async fn race(stores: &[AnyStore; 2], key: &str) -> Vec<Published> {
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..8 {
         let store = stores[number % 2].clone();
         let event = replacing(key, format!("{number}"));
-        tasks.spawn(async move { try_publish(&store, event).await.expect("it is published") });
+        tasks.spawn(async move { try_publish(&store, event).await.expect("the event is published") });
     }
     tasks.join_all().await
 }
@@ -67,7 +67,7 @@ pub(super) async fn a_replacement_that_waited_for_another_finds_its_contents(sce
         let store = store.clone();
         async move { try_publish(&store, replacing("k", "3")).await }
     });
-    scene.somebody_waits().await;
+    scene.until_blocked().await;
     caller.commit().await;
     let replaced = waiting.await.unwrap().unwrap();
     assert_eq!((replaced.id, replaced.outcome), (first, PublishOutcome::Replaced));
@@ -91,7 +91,7 @@ pub(super) async fn several_are_replaced_in_one_batch(scene: Scene) {
     assert_eq!(head.id, first[0]);
     let answers = store.publish(batch(2)).await.unwrap();
     let answers: Vec<Published> = answers.into_iter().map(Result::unwrap).collect();
-    assert_eq!(answers[0].outcome, PublishOutcome::Created, "that one was taken");
+    assert_eq!(answers[0].outcome, PublishOutcome::Created, "its first entry is leased");
     for (answer, id) in answers.iter().zip(&first).skip(1) {
         assert_eq!((answer.id, answer.outcome), (*id, PublishOutcome::Replaced));
         assert_eq!(view(&store, *id).await.event_id, answer.event_id);
@@ -110,7 +110,7 @@ pub(super) async fn several_are_replaced_in_one_batch(scene: Scene) {
 
 pub(super) async fn recorded_successes_go_with_the_contents(scene: Scene) {
     let store = scene.open().await;
-    let states = store.handler_states().expect("the store keeps what handlers answered");
+    let states = store.as_ref();
     let success = |held: &Claimed| HandlerState {
         id: held.id,
         token: held.token,
@@ -131,11 +131,11 @@ pub(super) async fn recorded_successes_go_with_the_contents(scene: Scene) {
     redrive(&store, id).await.unwrap();
     assert!(states.handled(vec![id]).await.unwrap()[0].previous.is_some());
     publish_one(&store, replacing("k", "3")).await;
-    assert_eq!(states.handled(vec![id]).await.unwrap(), [HandlerHistory::default()], "nor of generations before");
+    assert_eq!(states.handled(vec![id]).await.unwrap(), [HandlerHistory::default()], "earlier results do not count");
     assert_eq!(claim_one(&store).await.fact.payload, "3");
 }
 
-/// Damage in the database (a fact was removed by hand, or by a restore of some tables only) concerns that entry alone.
+/// A missing fact (deleted manually, or lost in a restore of some tables only) affects that entry alone.
 pub(super) async fn an_entry_without_its_fact_is_set_aside_with_the_reason(scene: Scene) {
     let store = scene.open().await;
     let batch = vec![
@@ -167,15 +167,15 @@ pub(super) async fn an_entry_without_its_fact_is_set_aside_with_the_reason(scene
         let errors = view.error.unwrap_or_default();
         assert!(errors.contains("missing") && errors.contains("restore"), "{errors}");
     }
-    let claimable = store.work().unwrap().claimable(&default_queue(), vec!["a".into()]).await.unwrap();
-    assert_eq!(claimable, Vec::<String>::new(), "no tag of it is left behind");
-    // Redriven as it is, it is set aside again.
+    let claimable = store.claimable(&default_queue(), vec!["a".into()]).await.unwrap();
+    assert_eq!(claimable, Vec::<String>::new(), "its tag rows are gone");
+    // Redriven without its fact, it is set aside again.
     redrive(&store, published[0].id).await.unwrap();
     assert_eq!(claim(&store, 9).await, []);
     assert_eq!(ended(&view(&store, published[0].id).await), Some(End::CompletedWithErrors));
 }
 
-/// New contents under the key mend an entry whose fact was lost.
+/// New contents under the key repair an entry whose fact was lost.
 pub(super) async fn a_replacement_mends_an_entry_without_its_fact(scene: Scene) {
     let store = scene.open().await;
     let first = try_publish(&store, replacing("k", "1")).await.unwrap();

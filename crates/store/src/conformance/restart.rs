@@ -1,9 +1,9 @@
-//! Closing and opening again: everything acknowledged is there.
+//! Closing and reopening: everything acknowledged is still there.
 
 use tidegate_core::{End, NewEvent, QueueState};
 
 use super::scene::*;
-use crate::store::*;
+use crate::values::*;
 
 pub(super) async fn everything_is_there_after_reopening(scene: Scene) {
     let store = scene.open().await;

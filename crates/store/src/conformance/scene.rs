@@ -1,4 +1,4 @@
-//! What cases share: a clock to move, single-item calls, and waiting for a condition.
+//! Helpers that cases share: a manual clock, single-item calls, waiting for a condition.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +6,13 @@ use std::time::Duration;
 use tidegate_core::{Depth, End, EntryId, NewEvent, QueueName, Timestamp};
 
 use super::{CallerTx, Fixture};
+use crate::api::*;
 use crate::error::{ErrorKind, Result};
-use crate::store::*;
+use crate::values::*;
 
-/// How long cases lease for.
+/// The lease of most claims in the cases.
 pub(super) const LEASE: Duration = Duration::from_secs(60);
-/// How long a case waits for what must come.
+/// How long a case waits for something that must happen; reached only when the store is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) type AnyStore = Arc<dyn Store>;
@@ -24,10 +25,10 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// A scene on a fresh database.
+    /// A scene on the fixture's database, with a manual clock.
     #[must_use]
     pub fn new(fixture: Arc<dyn Fixture>) -> Self {
-        let start = Timestamp::from_second(1_780_000_000).expect("a moment of this century");
+        let start = Timestamp::from_second(1_780_000_000).expect("a valid moment");
         Self { fixture, clock: ManualClock::at(start) }
     }
 
@@ -58,12 +59,12 @@ impl Scene {
         self.fixture.begin().await
     }
 
-    /// Waits until a transaction waits for another one's lock, where that can be seen.
-    pub(super) async fn somebody_waits(&self) {
+    /// Waits until some transaction waits for a lock; returns at once where the database cannot tell.
+    pub(super) async fn until_blocked(&self) {
         eventually("a transaction waits", async || self.fixture.somebody_waits().await.unwrap_or(true)).await;
     }
 
-    /// Moves the clock on.
+    /// Moves the manual clock forward.
     pub(super) fn advance(&self, seconds: u64) {
         self.clock.advance(Duration::from_secs(seconds));
     }
@@ -72,7 +73,7 @@ impl Scene {
         self.clock.now()
     }
 
-    /// The clock's moment in so many seconds.
+    /// The moment `seconds` after the manual clock's now.
     pub(super) fn moment(&self, seconds: u64) -> Timestamp {
         tidegate_core::entry::later(self.now(), Duration::from_secs(seconds))
     }
@@ -95,12 +96,12 @@ pub(super) fn event(event_type: &str) -> NewEvent {
     NewEvent::new(event_type, "{}")
 }
 
-/// So many events of type `t`, numbered in their payloads.
+/// `count` events of type `t`, numbered in their payloads.
 pub(super) fn events(count: usize) -> Vec<NewEvent> {
     (0..count).map(|number| NewEvent::new("t", number.to_string())).collect()
 }
 
-/// Publishes, and answers the ids; every item must succeed.
+/// Publishes and returns the ids; every item must succeed.
 pub(super) async fn publish(store: &AnyStore, events: Vec<NewEvent>) -> Vec<EntryId> {
     let answers = store.publish(events).await.expect("the batch is published");
     answers.into_iter().map(|answer| answer.expect("the event is published").id).collect()
@@ -110,12 +111,12 @@ pub(super) async fn publish_one(store: &AnyStore, event: NewEvent) -> EntryId {
     publish(store, vec![event]).await[0]
 }
 
-/// Publishes one event and answers whatever the store says of it.
+/// Publishes one event and returns the store's answer.
 pub(super) async fn try_publish(store: &AnyStore, event: NewEvent) -> Result<Published> {
     only(store.publish(vec![event]).await)
 }
 
-/// The claim that most cases make: of all types, from `default`, for a minute.
+/// The claim that most cases make: all types of the queue `default`, for [`LEASE`].
 pub(super) fn want(max: usize) -> Claim {
     Claim { queue: default_queue(), types: None, max, lease: LEASE, worker: "w".into(), tags: None, audit: false }
 }
@@ -131,7 +132,7 @@ pub(super) async fn claim(store: &AnyStore, max: usize) -> Vec<Claimed> {
 /// Claims the one entry that must be claimable.
 pub(super) async fn claim_one(store: &AnyStore) -> Claimed {
     let mut claimed = claim(store, 1).await;
-    assert_eq!(claimed.len(), 1, "something can be claimed");
+    assert_eq!(claimed.len(), 1, "an entry is claimable");
     claimed.remove(0)
 }
 
@@ -148,7 +149,7 @@ pub(super) fn end(claimed: &Claimed, end: End) -> Finalize {
     Finalize { id: claimed.id, token: Some(claimed.token), end, errors: None, results: None }
 }
 
-/// Ends an entry by its bare id.
+/// Ends an entry by its id, without a token.
 pub(super) fn end_by_id(id: EntryId, end: End) -> Finalize {
     Finalize { id, token: None, end, errors: None, results: None }
 }
@@ -158,16 +159,16 @@ pub(super) async fn finalize(store: &AnyStore, item: Finalize) -> Result<Finaliz
 }
 
 pub(super) async fn complete(store: &AnyStore, claimed: &Claimed) {
-    let finalized = finalize(store, end(claimed, End::Completed)).await.expect("it ends");
+    let finalized = finalize(store, end(claimed, End::Completed)).await.expect("the entry ends");
     assert_eq!(finalized, Finalized { repeated: false, end: End::Completed });
 }
 
-/// Gives a lease back at once, without counting the attempt.
+/// Releases a lease: the entry is claimable at once, and the attempt does not count.
 pub(super) fn release(claimed: &Claimed) -> Requeue {
     Requeue { id: claimed.id, token: claimed.token, when: RequeueAt::Now, counts: false, error: None }
 }
 
-/// Gives a lease back after a failure.
+/// Gives a lease back after a failed attempt, which counts.
 pub(super) fn retry(claimed: &Claimed, when: RequeueAt) -> Requeue {
     Requeue { id: claimed.id, token: claimed.token, when, counts: true, error: Some("it failed".into()) }
 }
@@ -199,12 +200,12 @@ pub(super) fn only<T: std::fmt::Debug>(answers: Result<Batch<T>>) -> Result<T> {
     answers.remove(0)
 }
 
-/// The class of an error that must have come.
+/// The class of the error of a call that must have been refused.
 pub(super) fn kind<T: std::fmt::Debug>(answer: Result<T>) -> ErrorKind {
-    answer.expect_err("it is refused").kind()
+    answer.expect_err("the call is refused").kind()
 }
 
-/// `None` where an item went well, else the class of its error.
+/// `None` where an item succeeded, else the class of its error.
 pub(super) fn kinds<T>(answers: &[Result<T>]) -> Vec<Option<ErrorKind>> {
     answers.iter().map(|answer| answer.as_ref().err().map(crate::Error::kind)).collect()
 }
@@ -218,7 +219,7 @@ pub(super) async fn depth(store: &AnyStore) -> Depth {
     store.depth(&default_queue()).await.expect("the depth is counted")
 }
 
-/// How an entry ended, if it has.
+/// How an entry ended; `None` while it is live.
 pub(super) fn ended(view: &EntryView) -> Option<End> {
     match view.phase {
         EntryPhase::Ended { end, .. } => Some(end),
@@ -226,7 +227,7 @@ pub(super) fn ended(view: &EntryView) -> Option<End> {
     }
 }
 
-/// What must hold at any moment: every fact is waiting, leased or ended.
+/// Counts everything, and checks what must hold at any moment: every fact is waiting, leased or ended.
 pub(super) async fn census(store: &AnyStore) -> Census {
     let census = store.census().await.expect("everything is counted");
     assert_eq!(census.events, census.waiting + census.leased + census.ended, "{census:?}");
@@ -238,7 +239,7 @@ pub(super) async fn dead_letters(store: &AnyStore) -> Vec<EntryId> {
     store.dead_letters(query).await.expect("dead letters are listed").iter().map(|view| view.id).collect()
 }
 
-/// Claims again and again, with upkeep between, until so many came; what a hint or a late commit may delay.
+/// Claims until `count` entries have come, with upkeep after each empty claim: arrivals and late commits take a while.
 pub(super) async fn claim_until(store: &AnyStore, count: usize) -> Vec<Claimed> {
     let mut taken = Vec::new();
     let deadline = tokio::time::Instant::now() + PATIENCE;
@@ -262,7 +263,7 @@ where
 {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while !condition().await {
-        assert!(tokio::time::Instant::now() < deadline, "{what} did not happen");
+        assert!(tokio::time::Instant::now() < deadline, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

@@ -1,15 +1,16 @@
-//! Schedules: each tick once, whoever runs them and whatever the clock does.
+//! Schedules: each tick is published once, whichever process runs it and whatever the clock does.
 
 use tidegate_core::template::every_field;
 use tidegate_core::{MissedTicks, NewEvent, QueueState, Timestamp};
 
 use super::Scene;
 use super::scene::*;
+use crate::api::*;
 use crate::error::ErrorKind;
-use crate::schedules::{ScheduleSpec, ScheduleView, Schedules, Tick};
-use crate::store::*;
+use crate::values::*;
+use crate::values::{ScheduleSpec, ScheduleView, Tick};
 
-/// Every ten seconds; the scene's clock starts on such a moment.
+/// Every ten seconds; the scene's clock starts at one of these moments.
 const EVERY_TEN: &str = "*/10 * * * * *";
 
 fn spec(name: &str, missed: MissedTicks) -> ScheduleSpec {
@@ -22,8 +23,8 @@ fn spec(name: &str, missed: MissedTicks) -> ScheduleSpec {
     }
 }
 
-fn schedules(store: &AnyStore) -> &dyn Schedules {
-    store.schedules().expect("the store has schedules")
+fn schedules(store: &AnyStore) -> &dyn Store {
+    store.as_ref()
 }
 
 async fn put(store: &AnyStore, spec: ScheduleSpec) -> ScheduleView {
@@ -31,22 +32,22 @@ async fn put(store: &AnyStore, spec: ScheduleSpec) -> ScheduleView {
 }
 
 async fn find(store: &AnyStore, name: &str) -> ScheduleView {
-    schedules(store).schedule(name).await.expect("it is read").expect("it is there")
+    schedules(store).schedule(name).await.expect("the schedule is read").expect("the schedule exists")
 }
 
-/// Does what is due once, as a scheduler would, and answers how many events that made.
+/// Runs all due schedules once, as a scheduler would; returns the number of events published.
 async fn run_due(store: &AnyStore) -> usize {
     let found = schedules(store).due_schedules(100).await.expect("due schedules are read");
     let mut published = 0;
     for schedule in &found.due {
-        let tick = Tick::of(schedule, found.now).expect("it can be read").expect("it is due");
+        let tick = Tick::of(schedule, found.now).expect("the schedule is valid").expect("a tick is due");
         let ticked = schedules(store).tick(tick).await.expect("the tick is answered");
         published += ticked.map_or(0, |events| events.len());
     }
     published
 }
 
-/// The moments for which events were published, in order.
+/// Claims and completes the events of a schedule; returns their ticks, in order.
 async fn moments(store: &AnyStore, name: &str) -> Vec<Timestamp> {
     let claimed = store.claim(want_types(1_000, &[&format!("tick.{name}")])).await.expect("ticks are claimed");
     for entry in &claimed {
@@ -73,7 +74,7 @@ pub(super) async fn an_unchanged_definition_keeps_its_next_tick(scene: Scene) {
     let store = scene.open().await;
     let first = put(&store, spec("a", MissedTicks::Once)).await;
     scene.advance(25);
-    assert_eq!(put(&store, spec("a", MissedTicks::Once)).await, first, "nothing changes, nothing is missed");
+    assert_eq!(put(&store, spec("a", MissedTicks::Once)).await, first, "an unchanged definition writes nothing");
     let mut other_event = spec("a", MissedTicks::All);
     other_event.event = NewEvent::new("tick.a", "other");
     let changed = put(&store, other_event.clone()).await;
@@ -155,13 +156,13 @@ pub(super) async fn each_policy_after_a_jump_forward(scene: Scene) {
         rare.cron = "0 * * * *".into();
         put(&store, rare).await;
     }
-    // From 20:26:40 over 12,000 ticks; the last full hour is more than a minute ago.
+    // 12,000 ticks from 20:26:40 on, to 05:46:43; the last full hour is more than a minute ago.
     scene.advance(120_003);
     for _ in 0..20 {
         run_due(&store).await;
     }
     let second = |seconds: u64| tidegate_core::entry::later(start, std::time::Duration::from_secs(seconds));
-    assert_eq!(moments(&store, "skip").await, [second(120_000)], "the last ten seconds are fresh");
+    assert_eq!(moments(&store, "skip").await, [second(120_000)], "the last tick is only 3 s old");
     assert_eq!(moments(&store, "once").await, [second(120_000)]);
     let mut all = Vec::new();
     loop {
@@ -189,7 +190,7 @@ pub(super) async fn a_clock_that_goes_back_repeats_nothing(scene: Scene) {
     }
     scene.advance(30);
     assert_eq!(run_due(&store).await, 1 + 1 + 3);
-    // The database's clock is set back by 25 seconds, and runs on.
+    // The database's clock is set back by 25 seconds, and goes on from there.
     let back = ManualClock::at(tidegate_core::entry::later(start, seconds(5)));
     let later = scene.open_with(StoreOptions { clock: Clock::Manual(back.clone()), ..scene.options() }).await;
     for _ in 0..34 {
@@ -247,9 +248,9 @@ pub(super) async fn a_paused_schedule_stands_still(scene: Scene) {
     assert_eq!(schedules(&store).tick(tick).await.unwrap(), None, "paused meanwhile");
     scene.advance(100);
     assert_eq!(run_due(&store).await, 0);
-    assert_eq!(put(&store, spec("a", MissedTicks::All)).await, paused, "a put does not start it");
+    assert_eq!(put(&store, spec("a", MissedTicks::All)).await, paused, "a put does not resume it");
     let resumed = schedules(&store).pause_schedule("a", false).await.unwrap();
-    assert_eq!((resumed.paused, resumed.next_at), (false, scene.moment(10)), "ticks of the pause are not missed");
+    assert_eq!((resumed.paused, resumed.next_at), (false, scene.moment(10)), "ticks of a pause are skipped");
     scene.advance(10);
     assert_eq!(run_due(&store).await, 1);
 }
@@ -268,7 +269,7 @@ pub(super) async fn a_stale_tick_changes_nothing(scene: Scene) {
     let due = schedules(&store).due_schedules(100).await.unwrap();
     let tick = Tick::of(&due.due[0], due.now).unwrap().unwrap();
     schedules(&store).delete_schedule("a").await.unwrap();
-    assert_eq!(schedules(&store).tick(tick).await.unwrap(), None, "it is gone");
+    assert_eq!(schedules(&store).tick(tick).await.unwrap(), None, "the schedule was deleted");
     assert_eq!(census(&store).await.events, 1);
 }
 
@@ -284,7 +285,7 @@ pub(super) async fn what_cannot_be_published_is_not_lost(scene: Scene) {
     assert_eq!(kind(schedules(&store).tick(tick.clone()).await), ErrorKind::Full);
     let limit = QueueChange { state: Some(QueueState::Active), depth_limit: Some(Some(1)), ..QueueChange::default() };
     store.put_queue(&default_queue(), limit).await.unwrap();
-    assert_eq!(kind(schedules(&store).tick(tick.clone()).await), ErrorKind::Full, "one would fit, both do not");
+    assert_eq!(kind(schedules(&store).tick(tick.clone()).await), ErrorKind::Full, "only one of two would fit");
     let mut bad = tick.clone();
     bad.events[1].event_type.clear();
     assert_eq!(kind(schedules(&store).tick(bad).await), ErrorKind::Invalid);
@@ -313,14 +314,14 @@ pub(super) async fn every_option_of_the_event_counts(scene: Scene) {
     assert_eq!(store.claim(from_other.clone()).await.unwrap(), [], "delayed");
     scene.advance(5);
     let claimed = store.claim(from_other.clone()).await.unwrap();
-    assert_eq!(claimed.len(), 1, "one of a group at a time");
+    assert_eq!(claimed.len(), 1, "one entry of a group at a time");
     assert_eq!((claimed[0].fact.payload.as_ref(), claimed[0].max_attempts), (&[0, 255][..], 3));
     assert_eq!((claimed[0].group.as_deref(), claimed[0].fact.subject.as_deref()), (Some("g"), Some("order:1")));
     complete(&store, &claimed[0]).await;
     assert_eq!(store.claim(from_other).await.unwrap().len(), 1);
 }
 
-/// A schedule whose event has something in every field, in a queue of its own.
+/// A schedule whose event has every field set, in the queue `other`.
 async fn full_spec(store: &AnyStore) -> ScheduleSpec {
     store.put_queue(&queue("other"), QueueChange::default()).await.unwrap();
     let mut full = spec("full", MissedTicks::Once);
@@ -338,7 +339,7 @@ pub(super) async fn every_field_of_the_event_is_in_its_ticks(scene: Scene) {
     let tick = scene.now();
     scene.advance(5);
     let claimed = store.claim(Claim { queue: queue("other"), ..want(10) }).await.unwrap().remove(0);
-    // No `..`: a field that facts gain must be looked at here.
+    // No `..`: a new field of facts must be checked here too.
     let Fact {
         client,
         event_type,
@@ -370,7 +371,7 @@ pub(super) async fn every_field_of_the_event_is_in_its_ticks(scene: Scene) {
     assert_eq!((claimed.group, claimed.max_attempts), (event.group.clone(), event.max_attempts));
     assert_eq!(claimed.exhausted_as, event.exhausted_as);
     assert_eq!(store.entries(vec![claimed.id]).await.unwrap()[0].as_ref().unwrap().priority, event.priority);
-    // A repeat of the request that the event names is answered with the tick.
+    // A request under the event's idempotency key is answered with the tick's entry.
     let mut again = NewEvent::new("tick.full", "{}").queue(queue("other"));
     (again.client, again.idempotency) = (event.client, event.idempotency.clone());
     let repeated = try_publish(&store, again).await.unwrap();
@@ -385,7 +386,7 @@ pub(super) async fn an_unchanged_definition_of_every_field_writes_nothing(scene:
         let first = put(&store, full.clone()).await;
         scene.advance(1);
         assert_eq!(put(&store, full.clone()).await, first, "{delay:?}");
-        assert_eq!(find(&store, "full").await, first, "what a put answers is what is stored");
+        assert_eq!(find(&store, "full").await, first, "a put returns what is stored");
     }
     full.event.tags.pop();
     scene.advance(1);

@@ -1,8 +1,8 @@
-//! Schema versions: which programs may run on which schema, and who migrates.
+//! Schema versions: which programs run on which schema, with and without migration.
 
 use super::scene::*;
 use crate::ErrorKind::Schema;
-use crate::store::*;
+use crate::values::*;
 
 pub(super) async fn a_newer_schema_is_refused(scene: Scene) {
     scene.open().await.close().await;

@@ -1,4 +1,4 @@
-//! Tags: which entries a claim by tag gets, wherever they wait.
+//! Tags: which entries a claim by tag takes, whatever place they wait in.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_core::{End, EntryId, NewEvent, QueueState};
 
 use super::scene::*;
-use crate::store::*;
+use crate::values::*;
 
 fn tagged(tags: &[&str]) -> NewEvent {
     event("t").tags(tags.iter().copied())
@@ -55,7 +55,7 @@ pub(super) async fn claims_with_and_without_tags_share_entries(scene: Scene) {
     let store = scene.open().await;
     let ids = publish(&store, vec![tagged(&["a"]), tagged(&["a"]), tagged(&["b"])]).await;
     assert_eq!(claim_ids(&store, 1).await, [ids[0]]);
-    assert_eq!(tagged_ids(&store, 9, &["a"]).await, [ids[1]], "what somebody holds is not offered by its tag");
+    assert_eq!(tagged_ids(&store, 9, &["a"]).await, [ids[1]], "a held entry is not offered by its tag");
     assert_eq!(claim_ids(&store, 9).await, [ids[2]], "nor the other way round");
     assert_eq!(tagged_ids(&store, 9, &["a", "b"]).await, []);
 }
@@ -89,7 +89,7 @@ pub(super) async fn an_abandoned_entry_is_found_by_its_tag(scene: Scene) {
     assert_eq!(kind(finalize(&store, end(&first[0], End::Completed)).await), crate::ErrorKind::Fenced);
     complete(&store, &taken[0]).await;
     scene.advance(600);
-    assert_eq!(tagged_ids(&store, 9, &["a"]).await, [ids[0]], "what ended is not offered again");
+    assert_eq!(tagged_ids(&store, 9, &["a"]).await, [ids[0]], "an ended entry is not offered again");
 }
 
 pub(super) async fn a_released_entry_is_found_again(scene: Scene) {
@@ -102,14 +102,14 @@ pub(super) async fn a_released_entry_is_found_again(scene: Scene) {
     }
 }
 
-/// However far claims of the tag have come meanwhile: what is given back is first by its number.
+/// However far claims of the tag have come meanwhile, a released entry is first again by its number.
 pub(super) async fn a_released_entry_goes_first_again_at_once(scene: Scene) {
     let store = scene.open().await;
     for round in 0..6 {
         let first = publish_one(&store, tagged(&["a"])).await;
         let held = claim_tags(&store, 1, &["a"]).await;
         assert_eq!(ids(&held), [first], "round {round}");
-        // Long enough that scans of the tag start behind it.
+        // Long enough for the tag's low-water mark to pass it, where the store has one.
         let until = tokio::time::Instant::now() + std::time::Duration::from_millis(150);
         while tokio::time::Instant::now() < until {
             publish_one(&store, tagged(&["a"])).await;
@@ -157,7 +157,7 @@ pub(super) async fn which_tags_have_something_to_claim(scene: Scene) {
     let store = scene.open().await;
     let claimable = async |tags: &[&str]| {
         let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
-        let mut found = store.work().unwrap().claimable(&default_queue(), tags).await.unwrap();
+        let mut found = store.claimable(&default_queue(), tags).await.unwrap();
         found.sort_unstable();
         found
     };
@@ -181,10 +181,10 @@ pub(super) async fn which_tags_have_something_to_claim(scene: Scene) {
     for entry in claimed.iter().filter(|entry| entry.group.is_some()) {
         complete(&store, entry).await;
     }
-    assert_eq!(claimable(&all).await, ["second"], "the next of its group");
+    assert_eq!(claimable(&all).await, ["second"], "the next entry of the group");
     scene.advance(60);
     assert_eq!(claimable(&all).await, ["late", "low", "ready", "second"], "leases have run out");
-    assert_eq!(kind(store.work().unwrap().claimable(&queue("nowhere"), Vec::new()).await), crate::ErrorKind::NotFound);
+    assert_eq!(kind(store.claimable(&queue("nowhere"), Vec::new()).await), crate::ErrorKind::NotFound);
 }
 
 pub(super) async fn ended_and_redriven_entries(scene: Scene) {
@@ -233,7 +233,7 @@ pub(super) async fn tags_in_a_callers_transaction(scene: Scene) {
     let mut tx = scene.begin().await;
     tx.finalize_in(vec![end(&claimed[0], End::Completed)]).await.unwrap();
     tx.commit().await;
-    assert_eq!(tagged_ids(&store, 9, &["a"]).await, [made[1].id, made[2].id], "what ended is not offered");
+    assert_eq!(tagged_ids(&store, 9, &["a"]).await, [made[1].id, made[2].id], "an ended entry is not offered");
 }
 
 pub(super) async fn bad_tags_are_refused(scene: Scene) {
@@ -273,7 +273,7 @@ pub(super) async fn many_claimers_by_tag_get_each_entry_once(scene: Scene) {
         });
     }
     let mut taken: Vec<EntryId> = workers.join_all().await.into_iter().flatten().collect();
-    // A claimer may leave while others still hold what it wants; nobody returns anything, so the rest is ready.
+    // A worker may stop while other claims hold the locks of rows it wants. Nothing is released, so the rest is ready.
     taken.extend(tagged_ids(&store, 200, &["hot"]).await);
     assert_eq!(taken.len(), 200);
     assert_eq!(taken.into_iter().collect::<HashSet<_>>(), published);

@@ -1,4 +1,4 @@
-//! Hints that something became claimable.
+//! Wake-ups: hints that something may be claimable.
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::scene::*;
-use crate::store::*;
+use crate::values::*;
 
-/// Waits for a hint that may mean the default queue.
+/// Waits for a wake-up that may concern the default queue.
 async fn woken(what: &str, hints: &mut Receiver<Wake>) {
     let hint = async {
         loop {
             match hints.recv().await {
                 Ok(Wake::Queues(queues)) if !queues.contains(&default_queue()) => {}
                 Ok(_) | Err(RecvError::Lagged(_)) => return,
-                Err(RecvError::Closed) => panic!("{what}: the store is gone"),
+                Err(RecvError::Closed) => panic!("{what}: the store was dropped"),
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), hint).await.unwrap_or_else(|_| panic!("{what}: no hint came"));
+    tokio::time::timeout(Duration::from_secs(20), hint).await.unwrap_or_else(|_| panic!("{what}: no wake-up came"));
 }
 
 pub(super) async fn a_publish_wakes_its_own_process(scene: Scene) {

@@ -1,9 +1,9 @@
-//! Why an entry is not running.
+//! `why`: the reason why an entry is not running.
 
 use tidegate_core::{End, EntryId, QueueState, Why};
 
 use super::scene::*;
-use crate::store::*;
+use crate::values::*;
 
 async fn seen(store: &AnyStore, types: Option<&[&str]>) {
     seen_with_tags(store, types, vec![]).await;
@@ -11,7 +11,7 @@ async fn seen(store: &AnyStore, types: Option<&[&str]>) {
 
 async fn seen_with_tags(store: &AnyStore, types: Option<&[&str]>, tags: Vec<WantedTag>) {
     let types = types.map(|types| types.iter().map(|name| (*name).to_owned()).collect());
-    let consumer = Consumer { worker: "w".into(), queue: default_queue(), types, tags };
+    let consumer = LiveConsumer { worker: "w".into(), queue: default_queue(), types, tags };
     store.consumers_seen(vec![consumer]).await.unwrap().remove(0).unwrap();
 }
 
@@ -29,14 +29,14 @@ pub(super) async fn ready_and_how_many_are_ahead(scene: Scene) {
 pub(super) async fn no_live_consumer_for_its_type(scene: Scene) {
     let store = scene.open().await;
     let id = publish_one(&store, event("t")).await;
-    let nobody = Why::NoLiveConsumer { event_type: "t".into(), tags: vec![] };
-    assert_eq!(store.why(id).await.unwrap(), nobody);
+    let no_consumer = Why::NoLiveConsumer { event_type: "t".into(), tags: vec![] };
+    assert_eq!(store.why(id).await.unwrap(), no_consumer);
     seen(&store, Some(&["u", "v"])).await;
-    assert_eq!(store.why(id).await.unwrap(), nobody);
+    assert_eq!(store.why(id).await.unwrap(), no_consumer);
     seen(&store, Some(&["u", "t"])).await;
     assert_eq!(store.why(id).await.unwrap(), Why::Ready { ahead: 0 });
     scene.advance(24 * 3600);
-    assert_eq!(store.why(id).await.unwrap(), nobody, "it was not seen lately");
+    assert_eq!(store.why(id).await.unwrap(), no_consumer, "the consumer was not seen lately");
     seen(&store, None).await;
     assert_eq!(store.why(id).await.unwrap(), Why::Ready { ahead: 0 });
 }
@@ -45,10 +45,10 @@ pub(super) async fn no_live_consumer_for_its_tags(scene: Scene) {
     let store = scene.open().await;
     let id = publish_one(&store, event("t").tags(["a", "b"])).await;
     let plain = publish_one(&store, event("t")).await;
-    let nobody = Why::NoLiveConsumer { event_type: "t".into(), tags: vec!["a".into(), "b".into()] };
+    let no_consumer = Why::NoLiveConsumer { event_type: "t".into(), tags: vec!["a".into(), "b".into()] };
     let wanted = |tag: &str, of: Option<&str>| WantedTag { tag: tag.into(), event_type: of.map(Into::into) };
     let ready = |why: Why| matches!(why, Why::Ready { .. });
-    assert_eq!(store.why(id).await.unwrap(), nobody);
+    assert_eq!(store.why(id).await.unwrap(), no_consumer);
     let cases = [
         (vec![wanted("c", None), wanted("t", None)], false),
         (vec![wanted("b", Some("u"))], false),
@@ -58,11 +58,11 @@ pub(super) async fn no_live_consumer_for_its_tags(scene: Scene) {
     for (tags, expected) in cases {
         seen_with_tags(&store, Some(&[]), tags.clone()).await;
         let why = store.why(id).await.unwrap();
-        assert!(if expected { ready(why.clone()) } else { why == nobody }, "{tags:?}: {why:?}");
-        assert!(!ready(store.why(plain).await.unwrap()), "nobody takes what has no tags");
+        assert!(if expected { ready(why.clone()) } else { why == no_consumer }, "{tags:?}: {why:?}");
+        assert!(!ready(store.why(plain).await.unwrap()), "no consumer takes entries without tags");
     }
     seen_with_tags(&store, Some(&["t"]), vec![wanted("c", None)]).await;
-    assert!(ready(store.why(id).await.unwrap()), "whoever takes the type takes it whatever its tags");
+    assert!(ready(store.why(id).await.unwrap()), "a consumer of the type takes it whatever its tags");
     assert!(ready(store.why(plain).await.unwrap()));
 }
 
@@ -104,7 +104,7 @@ pub(super) async fn queue_paused(scene: Scene) {
     let change = QueueChange { state: Some(QueueState::Paused), ..QueueChange::default() };
     store.put_queue(&default_queue(), change).await.unwrap();
     for id in published {
-        assert_eq!(store.why(id).await.unwrap(), Why::QueuePaused, "it comes before the due moment");
+        assert_eq!(store.why(id).await.unwrap(), Why::QueuePaused, "the pause is told before the due moment");
     }
 }
 

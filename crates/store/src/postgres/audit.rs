@@ -1,25 +1,24 @@
-//! The audit on PostgreSQL: rows are only ever appended, in the transaction of what they tell.
+//! The audit on PostgreSQL. Rows are only appended, in the transaction of the action that they record.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tidegate_core::{Action, EntryId, LeaseToken, Timestamp, Tsid};
-use tokio_postgres::Row;
+use tidegate_core::{Action, EntryId, Timestamp, Tsid};
 use tokio_postgres::types::ToSql;
 
-use super::connection::Tx;
-use super::errors::Fault;
-use super::items::clean;
-use super::row::count;
-use super::{Inner, tags};
-use crate::error::{Error, ErrorKind, Result};
-use crate::store::Claimed;
-use crate::turns::Kind;
-use crate::work::{AuditRow, ByHand};
+use crate::error::{Error, Result};
+use crate::list_gate::Kind;
+use crate::postgres::engine::connection::Tx;
+use crate::postgres::engine::errors::Fault;
+use crate::postgres::engine::store::Inner;
+use crate::postgres::items::clean;
+use crate::sql::Only;
+use crate::values::{AuditRow, Claimed, ManualAction, Requeue};
 
 impl Inner {
-    /// The audit of a claim: who was taken over from, who picked what.
+    /// Records a claim: which holders abandoned an entry (`audited`: entries claimed with an audit before, with their
+    /// new tokens), and what `worker` claimed, with the lease it asked for. `None` where the claim is not audited.
     pub(super) async fn audit_claim(
         &self,
         tx: &Tx,
@@ -29,7 +28,7 @@ impl Inner {
     ) -> Result<(), Fault> {
         if !audited.is_empty() {
             let (ids, tokens): (Vec<i64>, Vec<i64>) = audited.iter().copied().unzip();
-            tx.execute(&self.sql.work.audit_abandoned, &[&self.now(), &ids, &tokens]).await?;
+            tx.execute(&self.sql.audit.add_abandoned, &[&self.now(), &ids, &tokens]).await?;
         }
         let Some((worker, lease)) = worker.filter(|_| !claimed.is_empty()) else { return Ok(()) };
         let lease = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
@@ -37,27 +36,24 @@ impl Inner {
         let generations: Vec<i32> = claimed.iter().map(|(_, entry)| entry.generation as i32).collect();
         let attempts: Vec<i32> = claimed.iter().map(|(_, entry)| entry.attempts as i32).collect();
         let tokens: Vec<i64> = claimed.iter().map(|(_, entry)| entry.token.0).collect();
-        tx.execute(
-            &self.sql.work.audit_picked,
-            &[&self.now(), &worker, &ids, &generations, &attempts, &tokens, &lease],
-        )
-        .await?;
+        let params: [&(dyn ToSql + Sync); 7] = [&self.now(), &worker, &ids, &generations, &attempts, &tokens, &lease];
+        tx.execute(&self.sql.audit.add_picked, &params).await?;
         Ok(())
     }
 
-    /// Audited leases were given back. Rows are what the requeue statement answers.
-    pub(super) async fn audit_released(&self, tx: &Tx, rows: &[Row]) -> Result<(), Fault> {
-        let audited: Vec<&Row> = rows.iter().filter(|row| tags::is_audited(row.get(3))).collect();
-        if audited.is_empty() {
+    /// Records that audited leases were given back.
+    pub(super) async fn audit_released(&self, tx: &Tx, items: &[&Requeue]) -> Result<(), Fault> {
+        if items.is_empty() {
             return Ok(());
         }
-        let ids: Vec<i64> = audited.iter().map(|row| row.get(0)).collect();
-        let tokens: Vec<i64> = audited.iter().map(|row| row.get(1)).collect();
-        let errors: Vec<Option<&str>> = audited.iter().map(|row| row.get(4)).collect();
-        tx.execute(&self.sql.work.audit_released, &[&self.now(), &ids, &tokens, &errors]).await?;
+        let ids: Vec<i64> = items.iter().map(|item| item.id.get()).collect();
+        let tokens: Vec<i64> = items.iter().map(|item| item.token.0).collect();
+        let errors: Vec<_> = items.iter().map(|item| clean(item.error.as_deref())).collect();
+        tx.execute(&self.sql.audit.add_released, &[&self.now(), &ids, &tokens, &errors]).await?;
         Ok(())
     }
 
+    /// Appends rows; returns them by entry, with their ids and moments.
     pub(super) async fn add_audit(&self, tx: &Tx, rows: &[AuditRow]) -> Result<HashMap<i64, AuditRow>, Fault> {
         if rows.is_empty() {
             return Ok(HashMap::new());
@@ -65,7 +61,7 @@ impl Inner {
         let number = |count: Option<u32>| count.map(|count| i32::try_from(count).unwrap_or(i32::MAX));
         let ids: Vec<i64> = rows.iter().map(|row| row.entry.get()).collect();
         let actions: Vec<i16> = rows.iter().map(|row| row.action.code()).collect();
-        // One column for both: an action is a worker's or done by hand.
+        // One column holds both: an action is either a worker's or an operator's.
         let workers: Vec<Option<&str>> =
             rows.iter().map(|row| row.worker.as_deref().or(row.actor.as_deref())).collect();
         let generations: Vec<i32> = rows.iter().map(|row| row.generation as i32).collect();
@@ -77,29 +73,24 @@ impl Inner {
         let retries: Vec<Option<Timestamp>> = rows.iter().map(|row| row.next_retry_at).collect();
         let counts: Vec<Option<i32>> = rows.iter().map(|row| number(row.retry_count)).collect();
         let limits: Vec<Option<i32>> = rows.iter().map(|row| number(row.max_retries)).collect();
-        let written = tx
-            .query(
-                &self.sql.work.add_audit,
-                &[
-                    &self.now(),
-                    &ids,
-                    &actions,
-                    &workers,
-                    &generations,
-                    &attempts,
-                    &tokens,
-                    &codes,
-                    &times,
-                    &messages,
-                    &retries,
-                    &counts,
-                    &limits,
-                ],
-            )
-            .await?;
-        let mut written = read_rows(&written)?;
+        let params: [&(dyn ToSql + Sync); 13] = [
+            &self.now(),
+            &ids,
+            &actions,
+            &workers,
+            &generations,
+            &attempts,
+            &tokens,
+            &codes,
+            &times,
+            &messages,
+            &retries,
+            &counts,
+            &limits,
+        ];
+        let mut written = by_entry(tx.rows(&self.sql.audit.add, &params).await?)?;
         for row in rows {
-            // What is written names the entry only.
+            // An audit row stores its entry, not the event.
             if let Some(written) = written.get_mut(&row.entry.get()) {
                 written.event_id = row.event_id;
             }
@@ -107,40 +98,41 @@ impl Inner {
         Ok(written)
     }
 
-    /// Entries were put back or started over by hand; answers the rows by entry.
+    /// Records that an operator reset or redrove entries; returns the ids of the audit rows by entry.
     pub(super) async fn audit_started_over(
         &self,
         tx: &Tx,
-        items: &[&ByHand],
+        items: &[&ManualAction],
         action: Action,
     ) -> Result<HashMap<i64, i64>, Fault> {
         let (ids, actors, reasons) = columns(items);
         let params: [&(dyn ToSql + Sync); 5] = [&self.now(), &ids, &actors, &reasons, &action.code()];
-        let rows = tx.query(&self.sql.work.audit_started_over, &params).await?;
-        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+        let rows = tx.rows(&self.sql.audit.add_started_over, &params).await?;
+        Ok(rows.into_iter().map(|row| (row.entry_id, row.id)).collect())
     }
 
-    /// Entries were ended by hand.
-    pub(super) async fn audit_cancelled(&self, tx: &Tx, items: &[&ByHand]) -> Result<(), Fault> {
+    /// Records that an operator cancelled entries.
+    pub(super) async fn audit_cancelled(&self, tx: &Tx, items: &[&ManualAction]) -> Result<(), Fault> {
         if items.is_empty() {
             return Ok(());
         }
         let (ids, actors, reasons) = columns(items);
-        tx.execute(&self.sql.work.audit_cancelled, &[&self.now(), &ids, &actors, &reasons]).await?;
+        tx.execute(&self.sql.audit.add_cancelled, &[&self.now(), &ids, &actors, &reasons]).await?;
         Ok(())
     }
 
     pub(super) async fn event_of(&self, id: EntryId) -> Result<Option<Tsid>> {
-        let rows = self.database.read_patiently(&self.sql.work.event_of, &[&id.get()]).await?;
-        Ok(rows.first().and_then(|row| row.get::<_, Option<i64>>(0)).map(Tsid::from_i64))
+        let id = id.get();
+        let found = self.read(|tx| async move { tx.row(&self.sql.audit.event_of, &[&id]).await }).await?;
+        Ok(found.and_then(|Only(event)| event).map(Tsid::from_i64))
     }
 
     pub(super) async fn audit(&self, id: EntryId, after: i64, limit: usize) -> Result<Vec<AuditRow>> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.in_turn(Kind::AUDIT, |tx| async move {
-            let rows = tx.query(&self.sql.work.audit, &[&id.get(), &after, &limit]).await?;
+            let rows = tx.rows(&self.sql.audit.page, &[&id.get(), &after, &limit]).await?;
             tx.end_reading().await?;
-            rows.iter().map(read_audit).collect::<Result<Vec<_>>>().map_err(Fault::from)
+            Ok(rows.into_iter().map(AuditRow::try_from).collect::<Result<Vec<_>>>()?)
         })
         .await
     }
@@ -148,43 +140,17 @@ impl Inner {
 
 type Texts<'a> = Vec<Option<Cow<'a, str>>>;
 
-/// Ids, who and why.
-fn columns<'a>(items: &[&'a ByHand]) -> (Vec<i64>, Texts<'a>, Texts<'a>) {
+/// The ids, actors and reasons of manual actions, as the statements' arrays.
+fn columns<'a>(items: &[&'a ManualAction]) -> (Vec<i64>, Texts<'a>, Texts<'a>) {
     let ids = items.iter().map(|item| item.id.get()).collect();
     let actors = items.iter().map(|item| clean(item.actor.as_deref())).collect();
     (ids, actors, items.iter().map(|item| clean(item.reason.as_deref())).collect())
 }
 
-pub(super) fn read_rows(rows: &[Row]) -> Result<HashMap<i64, AuditRow>, Fault> {
-    let mut read = HashMap::with_capacity(rows.len());
-    for row in rows {
-        read.insert(row.get(1), read_audit(row)?);
-    }
-    Ok(read)
-}
-
-/// Reads the columns of an audit row.
-fn read_audit(row: &Row) -> Result<AuditRow> {
-    let action = Action::from_code(row.get(2))
-        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "an audit row has an unknown action"))?;
-    let number = |column: usize| row.get::<_, Option<i32>>(column).map(count);
-    Ok(AuditRow {
-        id: row.get(0),
-        entry: EntryId::new(row.get(1))?,
-        event_id: row.try_get::<_, Option<i64>>(14).ok().flatten().map(Tsid::from_i64),
-        action,
-        worker: row.get::<_, Option<String>>(3).filter(|_| !action.is_by_hand()),
-        actor: row.get::<_, Option<String>>(3).filter(|_| action.is_by_hand()),
-        generation: count(row.get(4)),
-        attempt: count(row.get(5)),
-        token: LeaseToken(row.get(6)),
-        status_code: row.get(7),
-        // The row of a claim holds the lease there.
-        execution_time_ms: row.get::<_, Option<i64>>(8).filter(|_| action != Action::Picked),
-        message: row.get(9),
-        next_retry_at: row.get(10),
-        retry_count: number(11),
-        max_retries: number(12),
-        created_at: row.get(13),
-    })
+/// Audit rows by entry.
+pub(super) fn by_entry<R>(rows: Vec<R>) -> Result<HashMap<i64, AuditRow>>
+where
+    AuditRow: TryFrom<R, Error = Error>,
+{
+    rows.into_iter().map(|row| AuditRow::try_from(row).map(|row| (row.entry.get(), row))).collect()
 }

@@ -1,6 +1,7 @@
-//! Publishing and finalising inside the caller's own transaction. Takes no lock that another publisher waits for: lanes
-//! are made beforehand on a connection of ours, grouped and delayed entries are left as arrived and sorted in after the
-//! commit. The caller's transaction may have any isolation level; where its snapshot is too old, the error says so.
+//! Publishing and ending entries inside the caller's own transaction. Takes no lock that another publisher waits for:
+//! missing lanes are made beforehand on a connection of the store, and grouped or delayed entries are written as
+//! arrivals, which are sorted in after the commit. The caller's transaction may have any isolation level; where its
+//! snapshot is too old, the error says so.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,26 +12,33 @@ use tidegate_core::{DedupMode, NewEvent, QueueState};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::{IsolationLevel, Transaction};
 
-use super::catalog::Catalog;
-use super::connection::{Line, abandon};
-use super::deduplication::{Drawn, Plan};
-use super::errors::Fault;
-use super::items::{Columns, Item, read_published};
-use super::settle::FinalizeColumns;
-use super::tags::Ended;
-use super::{Inner, MAX_CATALOG_READS, PostgresStore};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Finalize, Finalized, Published};
+use crate::postgres::deduplication::{Plan, Statements as _};
+use crate::postgres::end::FinalizeColumns;
+use crate::postgres::engine::catalogue::Catalog;
+use crate::postgres::engine::connection::{Line, abandon};
+use crate::postgres::engine::errors::Fault;
+use crate::postgres::engine::store::Inner;
+use crate::postgres::engine::store::MAX_CATALOG_READS;
+use crate::postgres::engine::store::PostgresStore;
+use crate::postgres::items::{Columns, Item};
+use crate::postgres::statements::deduplication::Drawn;
+use crate::postgres::statements::end::EndedRow;
+use crate::postgres::statements::publish::CallerRow;
+use crate::postgres::tags::Ended;
+use crate::sql::FromRow;
+use crate::values::{Finalize, Finalized, Published};
 
 impl PostgresStore {
-    /// Publishes in the caller's transaction: it happens if and when that commits. Call [`wake`](crate::Store::wake)
-    /// afterwards, so that consumers look at once. On an error roll the transaction back.
+    /// Publishes in the caller's transaction: the events exist once it commits. Call [`wake`](crate::Store::wake)
+    /// afterwards, so that consumers claim them at once. After an error, roll the transaction back.
     ///
-    /// Under REPEATABLE READ or SERIALIZABLE, a deduplication key that somebody else took since the transaction began is
+    /// Under REPEATABLE READ or SERIALIZABLE, a deduplication key that another transaction took since this one began is
     /// answered with `Busy`: roll back and run it again.
     ///
     /// # Errors
-    /// As [`publish`](crate::Store::publish), for the first item that does not fit.
+    /// As [`publish`](crate::Store::publish), for the first event that is refused; `Invalid` for one with an
+    /// idempotency key.
     pub async fn publish_in(&self, tx: &Transaction<'_>, events: Vec<NewEvent>) -> Result<Vec<Published>> {
         let inner = &self.inner;
         for event in &events {
@@ -47,46 +55,49 @@ impl PostgresStore {
             }
             match inner.publish_in(tx, &catalog, &events).await {
                 Err(Fault::StaleCatalog) => inner.reload_catalog().await?,
-                published => return published.map_err(told_to_caller),
+                published => return published.map_err(caller_error),
             }
         }
         Err(Fault::StaleCatalog.into_error())
     }
 
-    /// Finalises in the caller's transaction, so that effects in the same database happen exactly once. A lease that is
-    /// no longer held aborts the transaction: it can then only be rolled back.
+    /// Ends entries in the caller's transaction, so that effects in the same database happen exactly once. If a lease
+    /// is no longer held, the transaction is aborted and can only be rolled back.
     ///
     /// # Errors
-    /// `Fenced` or `NotFound`, and what the database says. `Busy` when the transaction's snapshot (under REPEATABLE READ or
-    /// SERIALIZABLE) is older than the claim.
+    /// `Fenced` when a lease is no longer held or an entry does not exist. `Busy` when the transaction's snapshot
+    /// (under REPEATABLE READ or SERIALIZABLE) is older than the claim. Else what the database says.
     pub async fn finalize_in(&self, tx: &Transaction<'_>, items: Vec<Finalize>) -> Result<Vec<Finalized>> {
-        self.inner.finalize_in(tx, items).await.map_err(told_to_caller)
+        self.inner.finalize_in(tx, items).await.map_err(caller_error)
     }
 }
 
-/// How often a key is looked at again that others take or claim meanwhile, and how long between.
-const MAX_LOOKS: usize = 20;
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
+/// How often a publish under a deduplication key is tried while other transactions take the key or claim its entry, and
+/// the pause between two tries.
+const MAX_KEY_ROUNDS: usize = 20;
+const KEY_ROUND_PAUSE: Duration = Duration::from_millis(5);
 
-/// An error in the caller's own transaction, which only the caller can run again.
-fn told_to_caller(fault: Fault) -> Error {
+/// The error for a fault in the caller's own transaction, which only the caller can run again.
+fn caller_error(fault: Fault) -> Error {
     let Fault::Again(error) = fault else { return fault.into_error() };
     let message = format!("{error}; roll your transaction back and run it again (READ COMMITTED collides least)");
     Error::new(ErrorKind::Busy, message).with_source(error)
 }
 
-/// What a transaction of an application's own statements needs undone of our sessions' settings.
+/// Gives the application's own statements PostgreSQL's default planner settings, which the store's sessions change.
 const PLAIN_SESSION: &str = "SET LOCAL enable_seqscan = on; SET LOCAL enable_bitmapscan = on; \
     SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on; SET LOCAL plan_cache_mode = auto";
 
-/// A connection of the store's own, for a transaction of the application's statements. It goes back once the transaction
-/// has ended with an answer; dropped before, the statement that may still run is stopped and the connection thrown away.
+/// A connection of the store, lent for a transaction of the application's own statements. It returns to the pool once
+/// the transaction has ended with an answer. Dropped before that, a statement that still runs is cancelled and the
+/// connection is closed.
 #[derive(Debug)]
 pub struct PostgresConnection {
     client: Option<Object>,
     line: Arc<Line>,
+    /// Whether a transaction may still be open on it.
     open: bool,
-    /// Given back after the connection.
+    /// Declared last, so that it is given back after the connection.
     _turn: OwnedSemaphorePermit,
 }
 
@@ -99,12 +110,12 @@ impl Drop for PostgresConnection {
 }
 
 impl PostgresStore {
-    /// A connection to begin a transaction on: what is written there, and what is published and finalised with
+    /// Lends a connection to begin a transaction on: what is written there, and what is published and ended with
     /// [`publish_in`](Self::publish_in) and [`finalize_in`](Self::finalize_in), commits together. A quarter of the
     /// connections is never lent, so that the store itself can go on.
     ///
     /// # Errors
-    /// When there is none to be had.
+    /// `Busy` when no connection becomes free in time, `Unavailable` when the database cannot be reached.
     pub async fn connection(&self) -> Result<PostgresConnection> {
         let database = &self.inner.database;
         let (client, turn) = database.lend().await.map_err(Fault::into_error)?;
@@ -113,10 +124,10 @@ impl PostgresStore {
 }
 
 impl PostgresConnection {
-    /// Begins a transaction; dropped, it is rolled back.
+    /// Begins a READ COMMITTED transaction. Dropping it rolls it back.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// `Unavailable` when the connection is gone.
     pub async fn begin(&mut self) -> Result<PostgresTx<'_>> {
         let Self { client, line, open, .. } = self;
         let Some(client) = client else { return Err(Error::new(ErrorKind::Unavailable, "the connection is gone")) };
@@ -132,11 +143,11 @@ impl PostgresConnection {
     }
 }
 
-/// An open transaction of the application's statements.
+/// An open transaction for the application's own statements.
 pub struct PostgresTx<'a> {
     tx: Transaction<'a>,
     line: &'a Line,
-    /// Whether the connection is still in it, as far as is known.
+    /// The connection's flag: whether it may still be in this transaction.
     open: &'a mut bool,
 }
 
@@ -147,24 +158,24 @@ impl fmt::Debug for PostgresTx<'_> {
 }
 
 impl<'a> PostgresTx<'a> {
-    /// The transaction, for statements.
+    /// The transaction, to run statements in.
     #[must_use]
     pub fn transaction(&self) -> &Transaction<'a> {
         &self.tx
     }
 
-    /// Commits.
+    /// Commits the transaction.
     ///
     /// # Errors
-    /// `Indeterminate` when the answer was lost, `Conflict` when a statement had failed and nobody said so, which rolls
-    /// everything back; else what the database says.
+    /// `Indeterminate` when the answer was lost; `Conflict` when a statement had failed and its error was ignored, and
+    /// everything was rolled back; else what the database says.
     pub async fn commit(self) -> Result<()> {
-        // A COMMIT after a statement that failed is answered like any other, though it rolls back. A statement before it,
-        // in the same message, is then refused.
+        // After a failed statement, COMMIT rolls back and still reports success. A statement sent before it in the same
+        // message is refused in that state.
         match self.line.answer(self.tx.batch_execute("SELECT 1; COMMIT")).await {
             Ok(()) => {
                 *self.open = false;
-                // Dropped, it would send a ROLLBACK after the COMMIT. It owns nothing.
+                // Dropping it would send a ROLLBACK after the COMMIT. It owns nothing, so nothing leaks.
                 std::mem::forget(self.tx);
                 Ok(())
             }
@@ -180,7 +191,7 @@ impl<'a> PostgresTx<'a> {
         }
     }
 
-    /// Rolls back. Without an answer the connection is thrown away.
+    /// Rolls the transaction back. If that is not answered, the connection is closed when it is dropped.
     pub async fn rollback(self) {
         *self.open = self.line.answer(self.tx.rollback()).await.is_err();
     }
@@ -197,10 +208,10 @@ impl Inner {
         let mut missing = Vec::new();
         for (index, event) in events.iter().enumerate() {
             let queue = catalog.queue(&event.queue)?;
-            // What keeps the first under its key may be a repeat, which is answered all the same.
+            // An event that keeps the first under its key may be a repeat, which is answered even while draining.
             let may_repeat = event.deduplication.as_ref().is_some_and(|dedup| dedup.mode == DedupMode::KeepFirst);
             if queue.state == QueueState::Draining && !may_repeat {
-                return Err(crate::store::draining(&event.queue).into());
+                return Err(crate::values::queues::draining(&event.queue).into());
             }
             match queue.lane(&event.event_type, event.priority) {
                 Ok(lane) => items.push(Item { index, event: event.clone(), queue_id: queue.id, lane }),
@@ -212,21 +223,15 @@ impl Inner {
             }
         }
         if !missing.is_empty() {
-            // On a connection of ours: in the caller's transaction it would make others wait for its end.
+            // On a connection of the store: in the caller's transaction, other publishers would wait for its end.
             self.add_lanes(missing).await?;
             return Err(Fault::StaleCatalog);
         }
-        let ns = &self.options.schema();
-        let sql = format!(
-            "SELECT catalogue_stamp, current_setting('transaction_isolation') = 'read committed', \
-             pg_current_xact_id()::text FROM {ns}.meta"
-        );
-        let rows = tx.query(&sql, &[]).await?;
-        let known = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, bool>(1)));
-        let current = match known {
-            Some((stamp, _)) if stamp == catalog.stamp => true,
-            // The caller's snapshot never changes: whether the catalogue is current, another connection knows.
-            Some((_, false)) => self.catalog_stands(catalog).await?,
+        let seen = tx.rows(&self.sql.publish.caller, &[]).await?.pop();
+        let current = match seen {
+            Some((CallerRow { stamp, .. }, _)) if stamp == catalog.stamp => true,
+            // The caller's snapshot never changes, so another connection has to check whether the catalogue is current.
+            Some((CallerRow { reads_committed: false, .. }, _)) => self.catalog_stands(catalog).await?,
             _ => false,
         };
         if !current {
@@ -242,7 +247,7 @@ impl Inner {
         Ok(published)
     }
 
-    /// Writes a new entry, under numbers that were drawn before or are drawn now.
+    /// Writes a new entry, under the numbers given or, without any, under new ones.
     async fn insert_in(
         &self,
         tx: &Transaction<'_>,
@@ -252,29 +257,30 @@ impl Inner {
     ) -> Result<Published, Fault> {
         let queue = catalog.queue_by_id(item.queue_id);
         if queue.is_some_and(|queue| queue.state == QueueState::Draining) {
-            return Err(crate::store::draining(&item.event.queue).into());
+            return Err(crate::values::queues::draining(&item.event.queue).into());
         }
         let limit = queue.and_then(|queue| queue.depth_limit);
         if let Some(limit) = limit {
             let bound = i64::try_from(limit).unwrap_or(i64::MAX);
-            let held: i64 = tx.query_one(&self.sql.count_entries, &[&item.queue_id, &bound]).await?.get(0);
-            if held >= bound {
+            let held = tx.rows(&self.sql.publish.count_entries, &[&item.queue_id, &bound]).await?;
+            if held.iter().any(|held| held.0 >= bound) {
                 return Err(Error::new(ErrorKind::Full, format!("queue {} is full", item.event.queue)).into());
             }
         }
         let ids = drawn.map(|drawn| vec![drawn.id]);
         let now = drawn.map(|drawn| drawn.now).or_else(|| self.now());
         let columns = Columns::new(&[item], ids.as_deref(), now, true);
-        let rows = tx.query(&self.sql.publish, &columns.params()).await?;
-        let made = read_published(&rows)?.pop();
-        Ok(made.ok_or_else(|| Error::new(ErrorKind::Corrupt, "nothing was written"))?)
+        let made = tx.rows(&self.sql.publish.write, &columns.params()).await?.pop();
+        let (made, _) = made.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the publish statement returned no row"))?;
+        Ok(made.try_into()?)
     }
 
-    /// Publishes under a key: answers a repeat, replaces what waits, or takes the key for a new entry.
+    /// Publishes under a deduplication key: answers a repeat, replaces the waiting entry, or takes the key for a new
+    /// one.
     async fn publish_keyed_in(&self, tx: &Transaction<'_>, catalog: &Catalog, item: &Item) -> Result<Published, Fault> {
-        for look in 0..MAX_LOOKS {
-            if look > 0 {
-                tokio::time::sleep(LOOK_AGAIN_AFTER).await;
+        for round in 0..MAX_KEY_ROUNDS {
+            if round > 0 {
+                tokio::time::sleep(KEY_ROUND_PAUSE).await;
             }
             let mut answers = Vec::new();
             let plan: Plan<'_> = self.plan_keys(tx, vec![item], &mut answers).await?;
@@ -302,24 +308,29 @@ impl Inner {
         let mut sorted: Vec<&Finalize> = items.iter().collect();
         sorted.sort_by_key(|item| item.id);
         sorted.dedup_by_key(|item| item.id);
-        // One by one, in the order of ids: how a statement with many would walk is up to the caller's session.
+        // One statement per entry, in the order of ids: in which order one statement would lock many rows depends on
+        // the plan, and that on the settings of the caller's session.
         let mut rows = Vec::with_capacity(sorted.len());
         for item in sorted {
-            rows.extend(tx.query(&self.sql.finalize, &FinalizeColumns::new(&[item]).params(&self.now())).await?);
+            let columns = FinalizeColumns::new(&[item]);
+            for row in tx.query(&*self.sql.end.finalize, &columns.params(&self.now())).await? {
+                rows.push(EndedRow::read(&row, 0)?);
+            }
         }
         if rows.len() == items.len() {
             if let Some(ended) = Ended::new(&rows) {
-                tx.execute(&self.sql.work.end_tags, &ended.params()).await?;
+                tx.execute(&*self.sql.tags.end, &ended.params()).await?;
             }
-            // Followers in the groups left are promoted after the commit: until then nobody may run them.
-            let groups = rows.iter().filter_map(|row| Some((row.get::<_, i32>(1), row.get::<_, Option<&str>>(2)?)));
+            // The next entries of these groups are promoted after the commit, by the notes: until then they may not
+            // run.
+            let groups = rows.iter().filter_map(|row| Some((row.queue_id, row.group_key.as_deref()?)));
             let (queue_ids, names): (Vec<i32>, Vec<&str>) = groups.unzip();
             if !names.is_empty() {
-                tx.query(&self.sql.note_groups, &[&queue_ids, &names]).await?;
+                tx.execute(&*self.sql.groups.note, &[&queue_ids, &names]).await?;
             }
             return Ok(items.iter().map(|item| Finalized { repeated: false, end: item.end }).collect());
         }
-        let moved: std::collections::HashSet<i64> = rows.iter().map(|row| row.get(0)).collect();
+        let moved: std::collections::HashSet<i64> = rows.iter().map(|row| row.id).collect();
         let stale = items.iter().find(|item| !moved.contains(&item.id.get()));
         let id = stale.map_or(0, |item| item.id.get());
         let unseen = match stale {
@@ -334,8 +345,8 @@ impl Inner {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "the transaction began before entry {id} was claimed and cannot see that it is: roll back and run it \
-                     again, begin it after the claim, or use READ COMMITTED"
+                    "the transaction began before entry {id} was claimed and cannot see the claim: roll back and run \
+                     it again, begin it after the claim, or use READ COMMITTED"
                 ),
             )
             .into());
@@ -343,17 +354,13 @@ impl Inner {
         Err(Error::fenced().into())
     }
 
-    /// Whether a lease does stand, but the caller's transaction has a snapshot from before it.
+    /// Whether the lease is held, but the snapshot of the caller's transaction is older than the claim.
     async fn is_unseen(&self, tx: &Transaction<'_>, item: &Finalize) -> Result<bool, Fault> {
-        let sql = "SELECT current_setting('transaction_isolation') = 'read committed'";
-        if tx.query_one(sql, &[]).await?.get(0) {
+        if tx.rows(&self.sql.publish.reads_committed, &[]).await?.iter().any(|reads_committed| reads_committed.0) {
             return Ok(false);
         }
         let reader = self.database.reader().await?;
-        let rows = reader.query(&self.sql.look_up, &[&vec![item.id.get()]]).await?;
-        Ok(rows.iter().any(|row| {
-            let (token, leased): (i64, bool) = (row.get(1), row.get(3));
-            item.token.is_none_or(|held| leased && held.0 == token)
-        }))
+        let rows = reader.rows(&self.sql.end.look_up, &[&vec![item.id.get()]]).await?;
+        Ok(rows.iter().any(|row| item.token.is_none_or(|held| row.leased && held.0 == row.token)))
     }
 }

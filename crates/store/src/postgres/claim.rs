@@ -1,67 +1,66 @@
-//! Claiming. The statement is flat: its cost follows what it takes. Around it: the marks, entries whose attempts are used
-//! up, and the second look when the first found too little.
+//! Claims. The cost of the claim statement follows what it takes, not the backlog. Around it: the low-water marks,
+//! entries whose attempts are used up, and a second scan, from the bottom of the lanes, when the first one found
+//! nothing.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use futures_util::FutureExt;
 use futures_util::future::join;
+use tidegate_core::claim::{Goal, Next, Retry, Rollback, Scan, Search};
 use tidegate_core::{End, EntryId, LeaseToken, QueueState, RetryPolicy, Timestamp, Tsid};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::catalog::{Catalog, Lane, Queue};
-use super::connection::{Begin, Prelude, Tx};
-use super::errors::{Fault, both};
-use super::groups::{Groups, borrowed};
-use super::items::micros;
-use super::marks::{Advance, First, Mark, Marks};
-use super::row;
-use super::tags::{self, TagPaths};
-use super::{Inner, MAX_CATALOG_READS, accept_catalog};
-use crate::error::{Error, ErrorKind, Result};
-use crate::handlers::HandlerHistory;
-use crate::store::{Claim, Claimed, Fact, Finalize, MAX_CLAIM_BYTES};
+use crate::error::Result;
+use crate::postgres::engine::catalogue::{Catalog, Lane, Queue};
+use crate::postgres::engine::claim_sizes::MAX_CLAIM;
+use crate::postgres::engine::connection::{Begin, Prelude, Tx};
+use crate::postgres::engine::errors::{Fault, both};
+use crate::postgres::engine::marks::Mark;
+use crate::postgres::engine::row::count;
+use crate::postgres::engine::store::Inner;
+use crate::postgres::engine::store::MAX_CATALOG_READS;
+use crate::postgres::engine::store::accept_catalog;
+use crate::postgres::groups::{Groups, borrowed};
+use crate::postgres::items::micros;
+use crate::postgres::statements::claim::{ClaimRow, EventId, LeasedRow};
+use crate::postgres::statements::facts::FactRow;
+use crate::postgres::tags::{self, TagPaths};
+use crate::postgres::undeliverable::{end_exhausted, end_missing, exhausted_as};
+use crate::sql::{Columns, FromRow, Only, Statement};
+use crate::values::{Claim, Claimed, Finalize, HandlerHistory, MAX_CLAIM_BYTES};
 
-/// Columns of the claim statements.
-const EXHAUSTED_AS: usize = 11;
-const FLAGS: usize = 12;
-const OFFERED: usize = 13;
-
-/// Bytes that one claim takes at most, as a parameter.
+/// Payload bytes that one claim hands out at most, as a statement's parameter.
 const MAX_BYTES: i64 = MAX_CLAIM_BYTES as i64;
-/// Up to so many lanes are each looked at.
+/// Up to this many lanes are each scanned; past it a claim steps along the index from one lane that holds something to
+/// the next.
 const FEW_LANES: usize = 16;
-/// Entries that one claim takes at most.
-pub(super) const MAX_CLAIM: usize = 10_000;
 
-/// What one transaction of a claim found.
+/// What one claim transaction found.
 #[derive(Debug, Default)]
 struct Found {
+    /// What was claimed, each with its priority.
     claimed: Vec<(i16, Claimed)>,
-    /// The lanes and numbers of what was claimed.
+    /// The lane and number of each claimed entry.
     places: Vec<(i32, i64)>,
-    /// Entries that ended because their attempts were used up.
+    /// How entries ended whose attempts were used up, or whose fact is missing.
     exhausted: Vec<End>,
-    /// Rows that were offered; more than were taken means that others were taking them.
+    /// Rows that were offered; more than were taken means that other claims were taking them.
     offered: usize,
-    /// The scan of a tag started above the bottom, and may start there now.
-    may_look: bool,
+    /// The scan of a tag started at its mark, and may be repeated from the bottom.
+    may_rescan: bool,
 }
 
 impl Inner {
     pub(super) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>> {
         tidegate_core::name::check_text("worker id", &claim.worker)?;
         for tag in claim.tags.iter().flatten() {
-            tidegate_core::work::check_tag(tag)?;
+            tidegate_core::attempt::check_tag(tag)?;
         }
         let mut wanted = claim.max.min(MAX_CLAIM);
         let mut claimed = Vec::new();
-        let mut sorted = false;
-        let mut looked = false;
-        let mut tries = 0;
+        let mut search = Search::new(Goal::Any);
         while claimed.len() < wanted {
             self.queue(&claim.queue).await?;
             let catalog = self.catalog().await?;
@@ -72,74 +71,24 @@ impl Inner {
             if claimed.is_empty() {
                 wanted = self.claim_sizes.of(queue.id, wanted);
             }
-            let left = wanted - claimed.len();
-            let widen = self.contention.factor();
-            let from_bottom = looked;
-            let began = Instant::now();
-            match self.claim_once(&catalog, queue, &claim, left, widen, from_bottom).await {
-                Ok(found) => {
-                    if from_bottom && claim.tags.is_none() {
-                        self.marks.looked(began, Instant::now());
-                    }
-                    let (taken, offered) = (found.claimed.len(), found.offered);
-                    let ended = !found.exhausted.is_empty();
+            let (left, widen) = (wanted - claimed.len(), self.contention.factor());
+            let scans_again = match self.claim_once(&catalog, queue, &claim, left, widen, search.is_from_bottom()).await
+            {
+                Ok(mut found) => {
                     found.exhausted.iter().for_each(|end| self.exhausted.add(&claim.queue, *end));
-                    claimed.extend(found.claimed);
+                    let scan = found.scan();
+                    claimed.append(&mut found.claimed);
                     if claimed.len() >= wanted {
                         self.claim_sizes.took(queue.id, claimed.len());
                         self.contention.fell();
                         break;
                     }
-                    if ended {
-                        continue;
-                    }
-                    // Others are taking what was offered: offer more than we want.
-                    if offered > taken && self.contention.grew(widen) {
-                        continue;
-                    }
-                    if taken > 0 {
-                        break;
-                    }
-                    if !sorted {
-                        sorted = true;
-                        if self.sort_arrivals().await? > 0 {
-                            continue;
-                        }
-                    }
-                    let may_look = match &claim.tags {
-                        None => self.marks.may_look(Instant::now()),
-                        Some(_) => found.may_look,
-                    };
-                    if !looked && may_look {
-                        looked = true;
-                        continue;
-                    }
-                    break;
+                    self.prepare_scan(&mut search, scan, &claim, widen, found.may_rescan).await?
                 }
-                // What was claimed before fills the answer; else the next try takes as many as fit.
-                Err(Fault::Oversized(_)) if !claimed.is_empty() => break,
-                Err(Fault::Oversized(fits)) => {
-                    tries += 1;
-                    if tries == MAX_CATALOG_READS {
-                        return Err(Fault::Oversized(fits).into_error());
-                    }
-                    self.claim_sizes.fitted(queue.id, fits);
-                }
-                Err(fault @ (Fault::StaleCatalog | Fault::StaleHeartbeat)) => {
-                    tries += 1;
-                    if tries == MAX_CATALOG_READS {
-                        // Nothing claimed would say that there is nothing to do.
-                        if claimed.is_empty() {
-                            return Err(fault.into_error());
-                        }
-                        break;
-                    }
-                    match fault {
-                        Fault::StaleHeartbeat => drop(self.beat().await?),
-                        _ => self.reload_catalog().await?,
-                    }
-                }
-                Err(fault) => return Err(fault.into_error()),
+                Err(fault) => self.recover(&mut search, fault, queue.id, !claimed.is_empty()).await?,
+            };
+            if !scans_again {
+                break;
             }
         }
         self.tend_marks();
@@ -147,6 +96,58 @@ impl Inner {
         Ok(claimed.into_iter().map(|(_, claimed)| claimed).collect())
     }
 
+    /// Does what is to be done between a scan that found too little and the next one. Returns whether there is a next
+    /// one.
+    async fn prepare_scan(
+        &self,
+        search: &mut Search,
+        mut scan: Scan,
+        claim: &Claim,
+        widen: usize,
+        may_rescan_tags: bool,
+    ) -> Result<bool> {
+        let may_start_lower = || match &claim.tags {
+            None => self.marks.may_look(Instant::now()),
+            Some(_) => may_rescan_tags,
+        };
+        loop {
+            match search.after(scan, may_start_lower) {
+                Next::Answer => return Ok(false),
+                Next::Scan | Next::ScanFromBottom => return Ok(true),
+                Next::Widen if self.contention.grew(widen) => return Ok(true),
+                Next::Widen => scan.contended = false,
+                Next::SortArrivals => {
+                    if self.sort_arrivals().await? > 0 {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does what is to be done after a scan that was rolled back. Returns whether there is another one. `claimed`:
+    /// earlier scans claimed something.
+    async fn recover(&self, search: &mut Search, fault: Fault, queue_id: i32, claimed: bool) -> Result<bool> {
+        let why = match fault {
+            Fault::Oversized(_) => Rollback::Oversized,
+            Fault::StaleCatalog | Fault::StaleHeartbeat => Rollback::Stale,
+            fault => return Err(fault.into_error()),
+        };
+        match search.after_rollback(why, claimed, MAX_CATALOG_READS) {
+            Retry::Scan => {}
+            Retry::Answer => return Ok(false),
+            Retry::Fail => return Err(fault.into_error()),
+        }
+        match fault {
+            Fault::Oversized(fits) => self.claim_sizes.fitted(queue_id, fits),
+            Fault::StaleHeartbeat => drop(self.beat().await?),
+            _ => self.reload_catalog().await?,
+        }
+        Ok(true)
+    }
+
+    /// Runs one claim transaction, of at most `max` entries. `widen` says how many times as many rows to offer;
+    /// `from_bottom` has the scans ignore the marks.
     async fn claim_once(
         &self,
         catalog: &Catalog,
@@ -165,32 +166,34 @@ impl Inner {
         let may_step = of.len() > FEW_LANES && self.marks.may_step(at);
         let lanes = Lanes::new(&of, &marks, may_step, claim.types.is_some());
         if of.is_empty() {
-            // No lane of these types exists; that may have changed since the catalog was read.
+            // No lane can hold these types; that may have changed since the catalogue was read.
             return if self.catalog_stands(catalog).await? { Ok(Found::default()) } else { Err(Fault::StaleCatalog) };
         }
         let tags = TagPaths::new(&self.tag_marks, queue, claim, from_bottom);
         let sources = &Sources { lanes, tags };
         let mut found = self
-            .database
             .transact(
                 Begin::Lazy,
-                &|prelude| self.accept_claim(catalog, prelude),
-                &|tx| async move { self.take(&tx, queue, sources, claim, max, widen).await }.boxed(),
-                &|tx, found: &Found| {
-                    let first =
-                        found.claimed.first().map(|(_, first)| (first.id.get(), first.token.0, first.claimed_at));
+                |prelude| self.accept_claim(catalog, prelude),
+                |tx| async move { self.take(&tx, queue, sources, claim, max, widen).await },
+                |tx, found: &Found| {
+                    let first = found.claimed.first();
+                    let first = first.map(|(_, first)| (first.id.get(), first.token.0, first.claimed_at));
                     async move {
                         let Some((id, token, at)) = first else { return Ok(false) };
-                        let rows = tx.query(&self.sql.lease_stands, &[&id, &token, &claim.worker, &at]).await?;
-                        Ok(rows.first().is_some_and(|row| row.get(0)))
+                        let stands = tx.row(&self.sql.claim.lease_stands, &[&id, &token, &claim.worker, &at]).await?;
+                        Ok(stands.is_some_and(|Only(stands)| stands))
                     }
-                    .boxed()
                 },
             )
             .await?;
-        if let Some(paths) = &sources.tags {
-            found.may_look = paths.may_look(&self.tag_marks);
-            paths.learn(&self.tag_marks, &found.claimed);
+        match &sources.tags {
+            Some(paths) => {
+                found.may_rescan = paths.may_look(&self.tag_marks);
+                paths.learn(&self.tag_marks, &found.claimed);
+            }
+            None if from_bottom => self.marks.looked(at, Instant::now()),
+            None => {}
         }
         self.lane_use.claimed(found.places.iter().map(|(lane, _)| *lane));
         self.marks.claimed(found.places.drain(..));
@@ -216,59 +219,64 @@ impl Inner {
             None => self.lease(tx, &sources.lanes, claim, max, widen).await?,
             Some(paths) => self.lease_tagged(tx, queue, claim, paths, max, widen).await?,
         };
-        let offered: Option<i64> = rows.first().and_then(|row| row.get(OFFERED));
-        let mut found = Found { offered: offered.unwrap_or(0) as usize, ..Found::default() };
-        let rows: Vec<&Row> = rows.iter().filter(|row| row.get::<_, Option<i64>>(0).is_some()).collect();
-        let Some(row) = rows.first() else { return Ok(found) };
-        tx.set_leases_at(row.get(6));
-        let mut facts = self.facts_of(tx, &rows).await?;
+        let offered = rows.first().and_then(|row| row.offered).unwrap_or(0);
+        let mut found = Found { offered: offered as usize, ..Found::default() };
+        let leased: Vec<LeasedRow> = rows.into_iter().filter_map(|row| row.leased).collect();
+        let Some(first) = leased.first() else { return Ok(found) };
+        tx.set_leases_at(first.processing_started_at.into());
+        let mut facts = self.facts_of(tx, &leased).await?;
         let queue_retry = queue.settings.retry.clone().map(Arc::new);
         let mut exhausted = Vec::new();
         let mut audited = Vec::new();
         let mut untagged = Vec::new();
-        for row in rows {
-            if tags::is_audited(row.get(FLAGS)) && row.get::<_, i64>(5) > 1 {
-                audited.push((row.get(0), row.get(5)));
+        for row in leased {
+            if tags::is_audited(row.flags) && row.token > 1 {
+                audited.push((row.id, row.token));
             }
-            let (attempts, max_attempts): (i32, i32) = (row.get(3), row.get(4));
-            if attempts > max_attempts {
-                exhausted.push(end_exhausted(row)?);
+            if row.attempts > row.max_attempts {
+                exhausted.push(end_exhausted(&row)?);
                 continue;
             }
-            let lane: i32 = row.get(10);
-            let priority = queue.priority_of(lane).unwrap_or(0);
-            match facts.remove(&row.get(1)) {
+            match facts.remove(&row.event_id) {
                 Some(fact) => {
-                    found.places.push((lane, row.get(0)));
-                    found.claimed.push((priority, read_claimed(row, fact, queue_retry.clone())?));
+                    found.places.push((row.lane, row.id));
+                    let priority = queue.priority_of(row.lane).unwrap_or(0);
+                    found.claimed.push((priority, claimed(row, fact, queue_retry.clone())?));
                 }
                 None => {
-                    if tags::is_tagged(row.get(FLAGS)) {
-                        untagged.push(row.get::<_, i64>(0));
+                    if tags::is_tagged(row.flags) {
+                        untagged.push(row.id);
                     }
-                    exhausted.push(end_missing(row)?);
+                    exhausted.push(end_missing(&row)?);
                 }
             }
         }
         if !untagged.is_empty() {
-            // Which tags they had is not known any more.
-            tx.execute(&self.sql.forget_tags, &[&untagged]).await?;
+            // Only their events said which tags they had.
+            tx.execute(&self.sql.tags.forget, &[&untagged]).await?;
         }
         self.lease_tags(tx, &found.claimed).await?;
         let worker = claim.audit.then_some((claim.worker.as_str(), claim.lease));
         self.audit_claim(tx, &audited, &found.claimed, worker).await?;
         found.exhausted = exhausted.iter().map(|item| item.end).collect();
-        if !exhausted.is_empty() {
-            exhausted.sort_by_key(|item| item.id);
-            self.add_results(tx, &mut exhausted).await?;
-            let mut freed = Groups::new();
-            self.move_to_log(tx, &exhausted, &mut freed).await?;
-            self.promote(tx, borrowed(&freed)).await?;
-        }
+        self.end_undeliverable(tx, exhausted).await?;
         Ok(found)
     }
 
-    /// What their handlers answered goes into the log with entries whose attempts are used up: a redrive finds it there.
+    /// Ends claimed entries that cannot be delivered.
+    async fn end_undeliverable(&self, tx: &Tx, mut items: Vec<Finalize>) -> Result<(), Fault> {
+        if items.is_empty() {
+            return Ok(());
+        }
+        items.sort_by_key(|item| item.id);
+        self.add_results(tx, &mut items).await?;
+        let mut freed = Groups::new();
+        self.move_to_log(tx, &items, &mut freed).await?;
+        self.promote(tx, borrowed(&freed)).await?;
+        Ok(())
+    }
+
+    /// Adds what handlers answered to entries whose attempts are used up: a redrive reads it from the log row.
     async fn add_results(&self, tx: &Tx, exhausted: &mut [Finalize]) -> Result<(), Fault> {
         let ids: Vec<i64> = exhausted.iter().map(|item| item.id.get()).collect();
         let histories = self.handled_in(tx, &ids).await?;
@@ -279,16 +287,15 @@ impl Inner {
     }
 
     /// Runs the claim statement that fits the number of lanes.
-    async fn lease(&self, tx: &Tx, lanes: &Lanes, claim: &Claim, max: i64, widen: i64) -> Result<Vec<Row>, Fault> {
-        let (now, lease, offers) = (self.now(), micros(claim.lease), max * widen);
+    async fn lease(&self, tx: &Tx, lanes: &Lanes, claim: &Claim, max: i64, widen: i64) -> Result<Vec<ClaimRow>, Fault> {
+        let (sql, now, lease, offers) = (&self.sql.claim, self.now(), micros(claim.lease), max * widen);
         let lanes = &self.filled(tx, lanes).await?;
         if lanes.ids.is_empty() {
             return Ok(Vec::new());
         }
         if let ([lane], [mark], [due], [false]) = (&*lanes.ids, &*lanes.marks, &*lanes.due_marks, &*lanes.shared) {
             let params: [&(dyn ToSql + Sync); 7] = [&now, lane, mark, due, &max, &lease, &claim.worker];
-            let statement = if claim.audit { &self.sql.claim_of_one_audited } else { &self.sql.claim_of_one };
-            return tx.query(statement, &params).await;
+            return tx.rows(if claim.audit { &sql.of_one_audited } else { &sql.of_one }, &params).await;
         }
         let params: [&(dyn ToSql + Sync); 11] = [
             &now,
@@ -303,12 +310,11 @@ impl Inner {
             &claim.types,
             &offers,
         ];
-        let statement = if claim.audit { &self.sql.claim_of_many_audited } else { &self.sql.claim_of_many };
-        tx.query(statement, &params).await
+        tx.rows(if claim.audit { &sql.of_many_audited } else { &sql.of_many }, &params).await
     }
 
-    /// The lanes of a claim without those that hold nothing, as far as stepping over them is allowed. Which lane it is, where
-    /// only one is left, the faster statement needs to be told.
+    /// The lanes of a claim without the empty ones, as far as stepping over them is allowed. Asked for first: where a
+    /// single lane is left, the faster statement for one lane can be used.
     async fn filled(&self, tx: &Tx, lanes: &Lanes) -> Result<LaneColumns, Fault> {
         let mut filled = lanes.each.clone();
         let stepped = &lanes.stepped;
@@ -316,204 +322,77 @@ impl Inner {
             return Ok(filled);
         }
         let began = Instant::now();
-        for row in tx.query(&self.sql.filled_lanes, &[&stepped.ids]).await? {
-            if let Ok(at) = stepped.ids.binary_search(&row.get(0)) {
-                filled.add(stepped.ids[at], stepped.priorities[at], Mark::BOTTOM, stepped.shared[at]);
+        for Only(lane) in tx.rows(&self.sql.claim.filled_lanes, &[&stepped.ids]).await? {
+            if let Ok(at) = stepped.ids.binary_search(&lane) {
+                filled.add(lane, stepped.priorities[at], Mark::BOTTOM, stepped.shared[at]);
             }
         }
         self.marks.stepped(stepped.ids.len(), began, Instant::now());
         Ok(filled)
     }
 
-    /// The facts of leased entries, by event id. Asked for apart: a join would look for each one's partition anew. The
-    /// transaction's id comes along, now that it is clear that it writes.
-    async fn facts_of(&self, tx: &Tx, rows: &[&Row]) -> Result<HashMap<i64, Fact>, Fault> {
-        let mut ids: Vec<i64> = rows.iter().map(|row| row.get(1)).collect();
+    /// The facts of leased entries, by event id. Not joined to the claim: a join would look up the partition for each
+    /// one. Draws the transaction's id in the same round trip, now that it is clear that the transaction writes.
+    async fn facts_of(&self, tx: &Tx, leased: &[LeasedRow]) -> Result<HashMap<i64, FactRow>, Fault> {
+        let mut ids: Vec<i64> = leased.iter().map(|row| row.event_id).collect();
         ids.sort_unstable();
         let share = if ids.len() > 1 { MAX_BYTES / ids.len() as i64 } else { i64::MAX };
-        let entries = rows.iter().map(|row| row.get::<_, i64>(0));
+        let entries = leased.iter().map(|row| row.id);
         let (lowest, highest) = entries.fold((i64::MAX, 0), |(low, high), id| (low.min(id), high.max(id)));
-        let mut facts = match (highest - lowest) / self.options.store.ids.step < ids.len() as i64 {
-            true => self.facts_between(tx, &ids, share).await?,
-            false => Vec::new(),
-        };
+        let mut facts = HashMap::with_capacity(ids.len());
+        if (highest - lowest) / self.options.store.ids.step < ids.len() as i64 {
+            self.facts_between(tx, &ids, share, &mut facts).await?;
+        }
         if facts.len() < ids.len() {
-            let found: HashSet<i64> = facts.iter().map(event_id).collect();
-            let rest: Vec<i64> = ids.iter().copied().filter(|id| !found.contains(id)).collect();
-            facts.extend(facts_and_xid(tx, &self.sql.facts, &[&rest, &share]).await?);
+            let rest: Vec<i64> = ids.iter().copied().filter(|id| !facts.contains_key(id)).collect();
+            let rows = facts_and_xid(tx, &self.sql.claim.facts, &[&rest, &share]).await?;
+            read_facts(&rows, &rest, &mut facts)?;
         }
-        if facts.iter().all(has_payload) {
-            return Ok(facts.iter().map(read_fact).collect());
+        if facts.values().all(|fact| fact.payload.is_some()) {
+            return Ok(facts);
         }
-        // One has more than its share: whether they fit together is another question.
-        let facts = tx.query(&self.sql.facts_bounded, &[&ids, &MAX_BYTES]).await?;
-        let fits = facts.iter().filter(|row| has_payload(row)).count();
+        // A payload above an equal share was left out: find out whether all of them fit together.
+        let facts = tx.rows(&self.sql.claim.facts_bounded, &[&ids, &MAX_BYTES]).await?;
+        let fits = facts.iter().filter(|(_, fact)| fact.payload.is_some()).count();
         if fits < facts.len() {
             return Err(Fault::Oversized(fits));
         }
-        Ok(facts.iter().map(read_fact).collect())
+        Ok(facts.into_iter().map(|(id, fact)| (id.event_id, fact)).collect())
     }
 
-    /// Entries without a gap have events without a gap, but for what publishers at the same time and clocks did: one walk
-    /// along the primary key finds them, or most of them. Others' events in between are passed over, as many as ours at
-    /// most.
-    async fn facts_between(&self, tx: &Tx, ids: &[i64], share: i64) -> Result<Vec<Row>, Fault> {
-        let (Some(first), Some(last)) = (ids.first(), ids.last()) else { return Ok(Vec::new()) };
-        let limit = ids.len() as i64 * 2;
-        let mut rows = facts_and_xid(tx, &self.sql.facts_between, &[first, last, &limit, &share]).await?;
-        rows.retain(|row| ids.binary_search(&event_id(row)).is_ok());
-        Ok(rows)
-    }
-
-    /// Moves marks up and probes below them, off the caller's path.
-    fn tend_marks(&self) {
-        let at = Instant::now();
-        let advance = self.marks.should_advance(at);
-        let probe = self.marks.should_probe(at);
-        if advance.is_none() && !probe {
-            return;
-        }
-        let Some(inner) = self.me.upgrade() else { return };
-        let mut looks = Looks { inner, advance, probe };
-        tokio::spawn(async move {
-            if let Some(advance) = looks.advance
-                && let Err(error) = looks.inner.advance_marks(advance).await
-            {
-                tracing::debug!(error = %error.into_error(), "marks stay where they are");
-            }
-            looks.end_advance();
-            if looks.probe
-                && let Err(error) = looks.inner.probe_below().await
-            {
-                tracing::debug!(error = %error.into_error(), "no probe below the marks");
-            }
-        });
-    }
-
-    /// Moves up the marks of lanes that were claimed from lately: those of others would stay where they are.
-    async fn advance_marks(&self, advance: Advance) -> Result<(), Fault> {
-        let began = Instant::now();
-        let lanes = self.marks.lately_claimed(began);
-        if lanes.is_empty() {
-            return Ok(());
-        }
-        let marks = self.marks.of(lanes.iter().copied(), began, self.now());
-        let now = self.database_time().await?;
-        let look = match advance {
-            Advance::ToFirst => FirstRow::Any,
-            Advance::PastLeases => FirstRow::Unleased { now, passing: Some(Marks::lasting(now)) },
-        };
-        let seen = Instant::now();
-        let first = self.first_rows(&lanes, (&marks, &vec![Mark::TOP; lanes.len()]), look).await?;
-        if advance == Advance::PastLeases {
-            self.marks.passed(seen, Instant::now());
-        }
-        let from: HashMap<i32, Mark> = lanes.iter().copied().zip(marks.iter().copied()).collect();
-        for (lane, first) in first {
-            let from = from.get(&lane).copied().unwrap_or(Mark::BOTTOM);
-            self.marks.seen(lane, from, first, advance, (now, seen));
-        }
-        Ok(())
-    }
-
-    /// Looks whether something can be claimed below the marks.
-    pub(super) async fn probe_below(&self) -> Result<(), Fault> {
-        let began = Instant::now();
-        let (lanes, marks): (Vec<i32>, Vec<Mark>) = self.marks.raised(began).into_iter().unzip();
-        if lanes.is_empty() {
-            return Ok(());
-        }
-        let now = self.database_time().await?;
-        let look = FirstRow::Unleased { now, passing: None };
-        let rows = self.first_rows(&lanes, (&vec![Mark::BOTTOM; lanes.len()], &marks), look).await?;
-        for (lane, first) in rows {
-            self.marks.found_below(lane, first.id, first.due);
-        }
-        self.marks.probed(&lanes, began, Instant::now());
-        Ok(())
-    }
-
-    /// The first rows of lanes from their marks on, and below others.
-    async fn first_rows(
+    /// Adds the facts of a run of entries. Their events are usually neighbours too, except for concurrent publishers
+    /// and clock differences, so one walk along the primary key finds all or most of them. It passes over at most as
+    /// many other events as there are ids.
+    async fn facts_between(
         &self,
-        lanes: &[i32],
-        (from, below): (&[Mark], &[Mark]),
-        look: FirstRow,
-    ) -> Result<Vec<(i32, First)>, Fault> {
-        let split =
-            |marks: &[Mark]| -> (Vec<i64>, Vec<Timestamp>) { marks.iter().map(|mark| (mark.id, mark.due)).unzip() };
-        let ((ids, dues), (ids_below, dues_below)) = (split(from), split(below));
-        let (now, passing) = match look {
-            FirstRow::Any => (None, None),
-            FirstRow::Unleased { now, passing } => (Some(now), passing),
-        };
-        let params: [&(dyn ToSql + Sync); 7] = [&lanes, &ids, &dues, &now, &passing, &ids_below, &dues_below];
-        let rows = self.database.reader().await?.query(&self.sql.first_rows, &params).await?;
-        let first = |row: &Row| First {
-            id: row.get(1),
-            due: row::optional_moment(row, 2),
-            last_held: row.get(3),
-            held: row.get(4),
-            held_due: row::optional_moment(row, 5),
-            until: row::optional_moment(row, 6),
-        };
-        Ok(rows.iter().map(|row| (row.get(0), first(row))).collect())
-    }
-
-    pub(super) async fn database_time(&self) -> Result<Timestamp, Fault> {
-        let rows = self
-            .database
-            .reader()
-            .await?
-            .query("SELECT coalesce($1::timestamptz, clock_timestamp())", &[&self.now()])
-            .await?;
-        Ok(rows.first().map_or(Timestamp::UNIX_EPOCH, |row| row.get(0)))
+        tx: &Tx,
+        ids: &[i64],
+        share: i64,
+        facts: &mut HashMap<i64, FactRow>,
+    ) -> Result<(), Fault> {
+        let (Some(first), Some(last)) = (ids.first(), ids.last()) else { return Ok(()) };
+        let limit = ids.len() as i64 * 2;
+        let rows = facts_and_xid(tx, &self.sql.claim.facts_between, &[first, last, &limit, &share]).await?;
+        Ok(read_facts(&rows, ids, facts)?)
     }
 }
 
-/// Looks at the marks that are under way. They end with it, also where the runtime that they run on ends first.
-struct Looks {
-    inner: Arc<Inner>,
-    advance: Option<Advance>,
-    probe: bool,
-}
-
-impl Looks {
-    fn end_advance(&mut self) {
-        if self.advance.take().is_some() {
-            self.inner.marks.advanced(Instant::now());
-        }
+impl Found {
+    fn scan(&self) -> Scan {
+        let (taken, ended) = (self.claimed.len(), !self.exhausted.is_empty());
+        Scan { took: taken > 0, ended, contended: self.offered > taken }
     }
 }
 
-impl Drop for Looks {
-    fn drop(&mut self) {
-        self.end_advance();
-        if self.probe {
-            self.inner.marks.probe_ended();
-        }
-    }
-}
-
-/// Which row of a lane is its first.
-#[derive(Debug, Clone, Copy)]
-enum FirstRow {
-    /// Under a lease or not.
-    Any,
-    /// The first that is under no lease at a moment. Where leases are passed for good, only those that began before another
-    /// moment are, and what is to be known of them is told.
-    Unleased { now: Timestamp, passing: Option<Timestamp> },
-}
-
-/// Where a claim looks: in its lanes, or, where it names tags, by those.
+/// Where a claim takes entries from: its lanes or, if it names tags, those.
 #[derive(Debug)]
 struct Sources<'a> {
     lanes: Lanes,
     tags: Option<TagPaths<'a>>,
 }
 
-/// The lanes of a claim as the statements' arrays: those that are each looked at, and those of which only the ones that hold
-/// something are, by number.
+/// The lanes of a claim as the statements' arrays: `each` are all scanned; of `stepped`, sorted by id, only those that
+/// hold something.
 #[derive(Debug, Default)]
 struct Lanes {
     each: LaneColumns,
@@ -526,12 +405,12 @@ struct LaneColumns {
     priorities: Vec<i16>,
     marks: Vec<i64>,
     due_marks: Vec<Timestamp>,
-    /// It holds many types, and not all are wanted.
+    /// Many types share the lane and only some are wanted.
     shared: Vec<bool>,
 }
 
 impl Lanes {
-    /// A lane with a mark is looked at from there: below it there may be much that is gone.
+    /// A lane with a mark is scanned from there, never stepped to: below the mark there may be many dead rows.
     fn new(of: &[&Lane], marks: &[Mark], may_step: bool, by_type: bool) -> Self {
         let mut lanes = Self::default();
         let mut stepped: Vec<&Lane> = Vec::new();
@@ -559,119 +438,42 @@ impl LaneColumns {
     }
 }
 
-fn read_claimed(row: &Row, fact: Fact, queue_retry: Option<Arc<RetryPolicy>>) -> Result<Claimed, Fault> {
+fn claimed(row: LeasedRow, fact: FactRow, queue_retry: Option<Arc<RetryPolicy>>) -> Result<Claimed> {
     Ok(Claimed {
-        id: EntryId::new(row.get(0)).map_err(Error::from)?,
-        event_id: Tsid::from_i64(row.get(1)),
-        generation: row::count(row.get(2)),
-        attempts: row::count(row.get(3)),
-        max_attempts: row::count(row.get(4)),
-        exhausted_as: exhausted_as(row)?,
-        token: LeaseToken(row.get(5)),
-        claimed_at: row.get(6),
-        lease_until: row.get(7),
-        last_error: row.get(8),
-        group: row.get(9),
+        id: EntryId::new(row.id)?,
+        event_id: Tsid::from_i64(row.event_id),
+        generation: count(row.generation),
+        attempts: count(row.attempts),
+        max_attempts: count(row.max_attempts),
+        exhausted_as: exhausted_as(row.id, row.exhausted_as)?,
+        token: LeaseToken(row.token),
+        claimed_at: row.processing_started_at.into(),
+        lease_until: row.lease_until.into(),
+        last_error: row.last_error,
+        group: row.group_key,
         queue_retry,
-        fact,
+        fact: fact.into(),
     })
 }
 
-/// Reads facts, and draws the transaction's id beside it.
-async fn facts_and_xid(tx: &Tx, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Fault> {
-    let (drawn, facts) = join(tx.draw_xid(), tx.query(sql, params)).await;
+/// Reads facts and draws the transaction's id, in one round trip.
+async fn facts_and_xid(
+    tx: &Tx,
+    statement: &Statement<(EventId, FactRow)>,
+    params: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<Row>, Fault> {
+    let (drawn, facts) = join(tx.draw_xid(), tx.query(statement, params)).await;
     let ((), facts) = both(drawn, facts)?;
     Ok(facts)
 }
 
-fn event_id(row: &Row) -> i64 {
-    row.get(row::FACT_COLUMNS)
-}
-
-fn has_payload(row: &Row) -> bool {
-    row.get::<_, Option<&[u8]>>(row::PAYLOAD).is_some()
-}
-
-fn read_fact(row: &Row) -> (i64, Fact) {
-    (event_id(row), row::fact(row, 0))
-}
-
-fn exhausted_as(row: &Row) -> Result<End, Fault> {
-    read_end(row.get(0), row.get(EXHAUSTED_AS))
-}
-
-fn read_end(id: i64, code: i16) -> Result<End, Fault> {
-    let bad = || Error::new(ErrorKind::Corrupt, format!("entry {id} has a bad end"));
-    Ok(End::from_code(code).ok_or_else(bad)?)
-}
-
-/// A claimed entry whose fact is missing.
-fn end_missing(row: &Row) -> Result<Finalize, Fault> {
-    let (id, event_id, token): (i64, i64, i64) = (row.get(0), row.get(1), row.get(5));
-    let last_error: Option<String> = row.get(8);
-    let item = end_without_fact(id, row.get(EXHAUSTED_AS), event_id, last_error.as_deref())?;
-    Ok(Finalize { token: Some(LeaseToken(token)), ..item })
-}
-
-/// Sets an entry aside whose fact is missing. It concerns no other.
-pub(super) fn end_without_fact(
-    id: i64,
-    exhausted_as: i16,
-    event_id: i64,
-    last_error: Option<&str>,
-) -> Result<Finalize, Fault> {
-    tracing::error!(entry = id, event_id, "the event of an entry is missing: the entry is a dead letter now");
-    Ok(Finalize {
-        id: EntryId::new(id).map_err(Error::from)?,
-        token: None,
-        end: read_end(id, exhausted_as)?,
-        errors: Some(crate::store::missing_fact_errors(event_id, last_error)),
-        results: None,
-    })
-}
-
-/// An entry that was abandoned once too often.
-fn end_exhausted(row: &Row) -> Result<Finalize, Fault> {
-    let max_attempts: i32 = row.get(4);
-    let last_error: Option<String> = row.get(8);
-    let end = exhausted_as(row)?;
-    Ok(Finalize {
-        id: EntryId::new(row.get(0)).map_err(Error::from)?,
-        token: Some(LeaseToken(row.get(5))),
-        end,
-        errors: Some(crate::store::exhausted_errors(row::count(max_attempts), last_error.as_deref())),
-        results: None,
-    })
-}
-
-/// How many claimers of many lanes seem to be at work: a claim offers that many times what it wants, so that each finds
-/// enough that nobody else is taking.
-#[derive(Debug)]
-pub(super) struct Contention(AtomicUsize);
-
-impl Contention {
-    /// Sixteenths of a factor, so that it falls slowly.
-    const ONE: usize = 16;
-    const MAX: usize = 32 * Self::ONE;
-
-    pub(super) fn new() -> Self {
-        Self(AtomicUsize::new(Self::ONE))
-    }
-
-    fn factor(&self) -> usize {
-        self.0.load(Ordering::Relaxed).div_ceil(Self::ONE)
-    }
-
-    /// Notes that others took what this factor offered; false when it cannot grow further.
-    fn grew(&self, factor: usize) -> bool {
-        let next = (factor * 2 * Self::ONE).min(Self::MAX);
-        self.0.fetch_max(next, Ordering::Relaxed) < next
-    }
-
-    fn fell(&self) {
-        let now = self.0.load(Ordering::Relaxed);
-        if now > Self::ONE {
-            let _ = self.0.compare_exchange(now, now - 1, Ordering::Relaxed, Ordering::Relaxed);
+/// Adds the wanted facts, whose ids are sorted. Others are not read further than their id.
+fn read_facts(rows: &[Row], wanted: &[i64], facts: &mut HashMap<i64, FactRow>) -> Result<()> {
+    for row in rows {
+        let EventId { event_id } = EventId::read(row, 0)?;
+        if wanted.binary_search(&event_id).is_ok() {
+            facts.insert(event_id, FactRow::read(row, EventId::COUNT)?);
         }
     }
+    Ok(())
 }

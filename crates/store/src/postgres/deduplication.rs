@@ -1,5 +1,6 @@
-//! Deduplication keys of entries: what a repeat answers, who takes a key, and replacing what waits under one. Works in our
-//! transactions and in the caller's own. Rows are locked in one order: keys, then (by `publish`) groups, then entries.
+//! Deduplication keys: answering repeats, taking keys, and replacing the entry that waits under a key. Works in the
+//! store's transactions and in the caller's own. Rows are locked in one order: keys, then (by `publish`) groups, then
+//! entries.
 
 use std::collections::HashMap;
 
@@ -7,60 +8,74 @@ use tidegate_core::{DedupMode, EntryId, NewEvent, Timestamp, Tsid};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Transaction};
 
-use super::Inner;
-use super::connection::Tx;
-use super::errors::Fault;
-use super::items::{Item, client, key, micros, mode, other_body, retry, tags};
-use super::row::{moment, optional_moment};
-use crate::error::{Error, Result};
-use crate::store::{PublishOutcome, Published};
+use crate::error::Result;
+use crate::postgres::engine::connection::Tx;
+use crate::postgres::engine::errors::Fault;
+use crate::postgres::engine::store::Inner;
+use crate::postgres::items::{Item, client, key, micros, mode, other_body, retry, tags};
+use crate::postgres::statements::deduplication::{Drawn, KnownKey, ReplacedRow};
+use crate::sql::{FromRow, Statement};
+use crate::values::{PublishOutcome, Published};
 
-/// Where statements run.
+/// The parameters of a statement.
+type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// A transaction to run statements in: the store's or the caller's own.
 pub(super) trait Statements: Sync {
-    fn rows(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> impl Future<Output = Result<Vec<Row>, Fault>> + Send;
+    /// Runs a statement and reads its rows.
+    fn rows<R: FromRow<Row>>(
+        &self,
+        statement: &Statement<R>,
+        params: Params<'_>,
+    ) -> impl Future<Output = Result<Vec<R>, Fault>> + Send;
+
+    /// Runs a statement and returns how many rows it changed.
+    fn execute(&self, statement: &Statement, params: Params<'_>) -> impl Future<Output = Result<u64, Fault>> + Send;
 }
 
 impl Statements for Tx {
-    async fn rows(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Fault> {
-        self.query(sql, params).await
+    async fn rows<R: FromRow<Row>>(&self, statement: &Statement<R>, params: Params<'_>) -> Result<Vec<R>, Fault> {
+        self.rows(statement, params).await
+    }
+
+    async fn execute(&self, statement: &Statement, params: Params<'_>) -> Result<u64, Fault> {
+        self.execute(statement, params).await
     }
 }
 
 impl Statements for Transaction<'_> {
-    async fn rows(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Fault> {
-        Ok(self.query(sql, params).await?)
+    async fn rows<R: FromRow<Row>>(&self, statement: &Statement<R>, params: Params<'_>) -> Result<Vec<R>, Fault> {
+        let rows = self.query(&**statement, params).await?;
+        Ok(rows.iter().map(|row| R::read(row, 0)).collect::<Result<_>>()?)
+    }
+
+    async fn execute(&self, statement: &Statement, params: Params<'_>) -> Result<u64, Fault> {
+        Ok(self.execute(&**statement, params).await?)
     }
 }
 
-/// What is to become of items, by what their keys stand for.
+/// What to do with items, by the entries that their keys refer to.
 #[derive(Debug, Default)]
 pub(super) struct Plan<'a> {
-    /// New entries.
+    /// Items that become new entries.
     pub(super) fresh: Vec<&'a Item>,
-    /// Entries that wait and get other contents.
+    /// Waiting entries that get another fact.
     pub(super) replaced: Vec<Replaced<'a>>,
-    /// The entries that keys of `fresh` stood for and that no longer wait, by the items' indexes.
+    /// Entries that no longer wait, whose keys items of `fresh` take over; by the items' indexes.
     pub(super) taken_over: HashMap<usize, i64>,
 }
 
-/// An entry that waits and gets other contents.
+/// A waiting entry that gets another fact.
 #[derive(Debug)]
 pub(super) struct Replaced<'a> {
     pub(super) item: &'a Item,
+    /// What the first publish under the key answered.
     pub(super) first: Published,
-    /// Its group; its queue is the item's.
+    /// The entry's group; its queue is the item's.
     pub(super) group: Option<String>,
 }
 
-/// The numbers of an entry to come.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Drawn {
-    pub(super) id: i64,
-    pub(super) event_id: i64,
-    pub(super) now: Timestamp,
-}
-
-/// A key on its way into the database, in the order in which keys are locked.
+/// A key to be written; the fields are in the order in which keys are sorted and locked.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct KeyRow<'a> {
     client: i64,
@@ -69,7 +84,7 @@ struct KeyRow<'a> {
     entry: i64,
     event: i64,
     window: i64,
-    /// The entry that the key must still stand for, unless it is free.
+    /// The entry that the key must still refer to, unless the key is free or expired.
     seen: Option<i64>,
 }
 
@@ -82,7 +97,7 @@ impl<'a> KeyRow<'a> {
 }
 
 impl Inner {
-    /// Answers repeats; what remains is new, or replaces what waits.
+    /// Answers repeats; the other items become new entries or replace waiting ones.
     pub(super) async fn plan_keys<'a>(
         &self,
         tx: &impl Statements,
@@ -94,21 +109,21 @@ impl Inner {
         let keys: Vec<Option<&str>> = items.iter().map(|item| key(item)).collect();
         let types: Vec<&str> = items.iter().map(|item| item.event.event_type.as_str()).collect();
         let payloads: Vec<&[u8]> = items.iter().map(|item| item.event.payload.as_ref()).collect();
-        let rows = tx.rows(&self.sql.known_keys, &[&self.now(), &clients, &scopes, &keys, &types, &payloads]).await?;
-        let known: HashMap<usize, &Row> = rows.iter().map(|row| (row.get::<_, i32>(0) as usize - 1, row)).collect();
+        let params: [&(dyn ToSql + Sync); 6] = [&self.now(), &clients, &scopes, &keys, &types, &payloads];
+        let known = tx.rows(&self.sql.deduplication.known, &params).await?;
+        let mut known: HashMap<usize, KnownKey> = known.into_iter().map(|key| (key.ord as usize - 1, key)).collect();
         let mut plan = Plan::default();
         for (position, item) in items.into_iter().enumerate() {
-            let Some(row) = known.get(&position) else {
+            let Some(known) = known.remove(&position) else {
                 plan.fresh.push(item);
                 continue;
             };
-            let first = read_first(row)?;
-            let (same, waiting): (bool, bool) = (row.get(4), row.get(5));
+            let first = first(&known)?;
             match mode(item) {
-                DedupMode::KeepFirst if same => answers.push((item.index, Ok(first))),
+                DedupMode::KeepFirst if known.same => answers.push((item.index, Ok(first))),
                 DedupMode::KeepFirst => answers.push((item.index, Err(other_body(key(item).unwrap_or_default())))),
-                DedupMode::ReplaceWaiting if waiting => {
-                    plan.replaced.push(Replaced { item, first, group: row.get(6) });
+                DedupMode::ReplaceWaiting if known.waiting => {
+                    plan.replaced.push(Replaced { item, first, group: known.group_key });
                 }
                 DedupMode::ReplaceWaiting => {
                     plan.taken_over.insert(item.index, first.id.get());
@@ -119,22 +134,20 @@ impl Inner {
         Ok(plan)
     }
 
-    /// Draws the numbers of entries to come, in rising order.
+    /// Draws the numbers of new entries, in rising order.
     pub(super) async fn draw_ids(&self, tx: &impl Statements, count: usize) -> Result<Vec<Drawn>, Fault> {
         if count == 0 {
             return Ok(Vec::new());
         }
         let count = i32::try_from(count).unwrap_or(i32::MAX);
-        let rows = tx.rows(&self.sql.draw_ids, &[&self.now(), &count]).await?;
-        let read = |row: &Row| Drawn { id: row.get(0), event_id: row.get(1), now: row.get(2) };
-        let mut drawn: Vec<Drawn> = rows.iter().map(read).collect();
+        let mut drawn = tx.rows(&self.sql.deduplication.draw_ids, &[&self.now(), &count]).await?;
         drawn.sort_unstable_by_key(|drawn| drawn.id);
         Ok(drawn)
     }
 
-    /// Takes the keys of new entries (each with its numbers), and those under which others are replaced. False when one
-    /// of them stands for something else by now, and it is to be looked at again; in a transaction of ours none is taken
-    /// then, since it is rolled back.
+    /// Takes the keys of new entries (each with its numbers), and those under which entries are replaced. False when
+    /// one of the keys refers to another entry by now, so that the plan has to be made again; the store's own
+    /// transactions are then rolled back and take none of them.
     pub(super) async fn take_keys(
         &self,
         tx: &impl Statements,
@@ -163,12 +176,13 @@ impl Inner {
         let seen: Vec<Option<i64>> = rows.iter().map(|row| row.seen).collect();
         let params: [&(dyn ToSql + Sync); 8] =
             [&self.now(), &clients, &scopes, &keys, &entries, &events, &windows, &seen];
-        let taken = tx.rows(&self.sql.take_keys, &params).await?;
-        Ok(taken.len() == rows.len())
+        let taken = tx.execute(&self.sql.deduplication.take, &params).await?;
+        Ok(taken == rows.len() as u64)
     }
 
-    /// Gives waiting entries, whose keys are taken, other contents, in two statements: the second sees what is there once
-    /// the first has the locks. `None` when one no longer waits, or is being claimed, and it is to be looked at again.
+    /// Replaces the facts of waiting entries whose keys were taken, in two statements: the second one sees what is
+    /// there once the first has the locks. `None` when an entry no longer waits or is being claimed, so that the plan
+    /// has to be made again.
     pub(super) async fn replace(
         &self,
         tx: &impl Statements,
@@ -178,22 +192,22 @@ impl Inner {
         let Some(Drawn { now, .. }) = drawn.first() else { return Ok(Some(Vec::new())) };
         let mut ids: Vec<i64> = replaced.iter().map(|replaced| replaced.first.id.get()).collect();
         ids.sort_unstable();
-        if tx.rows(&self.sql.lock_waiting, &[&ids]).await?.len() < ids.len() {
+        if tx.rows(&self.sql.deduplication.lock_waiting, &[&ids]).await?.len() < ids.len() {
             return Ok(None);
         }
         let contents = Contents::new(replaced, drawn);
-        let rows = tx.rows(&self.sql.replace_facts, &contents.params(now)).await?;
-        let made: HashMap<i64, &Row> = rows.iter().map(|row| (row.get(0), row)).collect();
+        let made = tx.rows(&self.sql.deduplication.replace, &contents.params(now)).await?;
+        let made: HashMap<i64, ReplacedRow> = made.into_iter().map(|row| (row.id, row)).collect();
         let tagged = replaced.iter().filter(|replaced| !replaced.item.event.tags.is_empty());
         let tagged: Vec<i64> = tagged.map(|replaced| replaced.first.id.get()).collect();
         if let Some(first) = tagged.iter().min() {
-            tx.rows(&self.sql.work.put_tags, &[&tagged]).await?;
+            tx.execute(&self.sql.tags.put, &[&tagged]).await?;
             self.tag_marks.lower(*first);
         }
         let answer = |replaced: &Replaced<'_>| {
             made.get(&replaced.first.id.get()).map(|row| Published {
-                event_id: Tsid::from_i64(row.get(1)),
-                created_at: moment(row, 2),
+                event_id: Tsid::from_i64(row.new_id),
+                created_at: row.created_at.into(),
                 outcome: PublishOutcome::Replaced,
                 ..replaced.first
             })
@@ -202,12 +216,13 @@ impl Inner {
     }
 }
 
-fn read_first(row: &Row) -> Result<Published, Fault> {
+/// The entry that a key refers to, as the answer to a repeat.
+fn first(key: &KnownKey) -> Result<Published> {
     Ok(Published {
-        id: EntryId::new(row.get(1)).map_err(Error::from)?,
-        event_id: Tsid::from_i64(row.get(2)),
+        id: EntryId::new(key.entry_id)?,
+        event_id: Tsid::from_i64(key.event_id),
         outcome: PublishOutcome::Duplicate,
-        created_at: optional_moment(row, 3).unwrap_or(Timestamp::UNIX_EPOCH),
+        created_at: key.created_at.map_or(Timestamp::UNIX_EPOCH, Timestamp::from),
     })
 }
 

@@ -1,22 +1,20 @@
-//! What handlers answered, on PostgreSQL.
+//! What handlers answered about live entries, on PostgreSQL.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures_util::FutureExt;
 use tidegate_core::EntryId;
-use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::connection::{Begin, Tx};
-use super::errors::Fault;
-use super::{Inner, PostgresStore};
+use crate::api::HandlerStates;
 use crate::error::{Error, Result};
-use crate::handlers::{HandlerHistory, HandlerState, HandlerStates};
-use crate::store::Batch;
+use crate::postgres::engine::connection::Tx;
+use crate::postgres::engine::errors::Fault;
+use crate::postgres::engine::store::{Inner, PostgresStore};
+use crate::postgres::statements::handlers::HandledRow;
+use crate::values::{Batch, HandlerHistory, HandlerState};
 
-/// Answers that one statement of the sweep looks at.
+/// Rows that one statement of the sweep reads.
 const SWEPT_AT_ONCE: i64 = 1000;
 
 #[async_trait]
@@ -40,15 +38,12 @@ impl Inner {
             return Ok(Vec::new());
         }
         let items = &items;
-        // Recording twice is the same as once, so a lost answer is answered by running again.
-        let confirm = |_: Arc<Tx>, _: &Batch<()>| async { Ok(false) }.boxed();
-        let work = |tx| async move { self.record_items(tx, items).await }.boxed();
-        let done = self.database.transact(Begin::Write, &|_| Ok(()), &work, &confirm).await;
-        done.map_err(Fault::into_error)
+        // Recording twice is the same as once.
+        self.write_again(|tx| async move { self.record_items(&tx, items).await }).await
     }
 
-    async fn record_items(&self, tx: Arc<Tx>, items: &[HandlerState]) -> Result<Batch<()>, Fault> {
-        // In order of ids, as every lock is taken; of two answers of one handler under one lease the later counts.
+    async fn record_items(&self, tx: &Tx, items: &[HandlerState]) -> Result<Batch<()>, Fault> {
+        // Sorted by id, the order in which entries are locked. Of a handler's answers under one lease the last counts.
         let mut last: BTreeMap<(i64, i64, &str), &str> = BTreeMap::new();
         for item in items {
             last.insert((item.id.get(), item.token.0, &item.handler), &item.result);
@@ -57,8 +52,9 @@ impl Inner {
         let tokens: Vec<i64> = last.keys().map(|key| key.1).collect();
         let handlers: Vec<&str> = last.keys().map(|key| key.2).collect();
         let results: Vec<&str> = last.values().copied().collect();
-        let rows = tx.query(&self.sql.record_handled, &[&self.now(), &ids, &tokens, &handlers, &results]).await?;
-        let held: HashSet<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let record = &self.sql.handlers.record;
+        let rows = tx.rows(record, &[&self.now(), &ids, &tokens, &handlers, &results]).await?;
+        let held: HashSet<(i64, i64)> = rows.iter().map(|row| (row.id, row.token)).collect();
         let answer = |item: &HandlerState| {
             if held.contains(&(item.id.get(), item.token.0)) { Ok(()) } else { Err(Error::fenced()) }
         };
@@ -67,14 +63,14 @@ impl Inner {
 
     async fn handled(&self, ids: Vec<EntryId>) -> Result<Vec<HandlerHistory>> {
         let numbers: Vec<i64> = ids.iter().map(|id| id.get()).collect();
-        let rows = self.database.read_patiently(&self.sql.handled, &[&numbers]).await?;
-        let mut known = histories(&rows);
+        let numbers = &numbers;
+        let mut known = self.read(|tx| async move { self.handled_in(&tx, numbers).await }).await?;
         Ok(numbers.iter().map(|id| known.remove(id).unwrap_or_default()).collect())
     }
 
-    /// The same inside a transaction, by entry.
+    /// As [`Self::handled`], within a transaction and by entry.
     pub(super) async fn handled_in(&self, tx: &Tx, ids: &[i64]) -> Result<HashMap<i64, HandlerHistory>, Fault> {
-        Ok(histories(&tx.query(&self.sql.handled, &[&ids]).await?))
+        Ok(histories(tx.rows(&self.sql.handlers.handled, &[&ids]).await?))
     }
 
     async fn forget_handled(&self, limit: usize) -> Result<u64> {
@@ -82,25 +78,24 @@ impl Inner {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let (mut gone, mut after): (i64, (i64, String)) = (0, (0, String::new()));
         while gone < limit {
-            // Each statement is its own transaction; a lost answer costs nothing.
+            // Each statement is a transaction of its own; a lost answer costs nothing.
             let params: [&(dyn ToSql + Sync); 4] = [&(limit - gone), &after.0, &after.1, &SWEPT_AT_ONCE];
-            let rows = reader.query(&self.sql.forget_handled, &params).await.map_err(Fault::into_error)?;
-            let Some(row) = rows.first() else { break };
-            gone += row.get::<_, i64>(0);
-            after = (row.get(1), row.get(2));
+            let part = reader.row(&self.sql.handlers.forget, &params).await.map_err(Fault::into_error)?;
+            let Some(part) = part else { break };
+            gone += part.gone;
+            after = (part.entry_id, part.handler);
         }
         Ok(gone as u64)
     }
 }
 
-fn histories(rows: &[Row]) -> HashMap<i64, HandlerHistory> {
+fn histories(rows: Vec<HandledRow>) -> HashMap<i64, HandlerHistory> {
     let mut known: HashMap<i64, HandlerHistory> = HashMap::new();
     for row in rows {
-        let history = known.entry(row.get(0)).or_default();
-        let (handler, result): (Option<String>, Option<String>) = (row.get(1), row.get(2));
-        match handler {
-            Some(handler) => history.states.push((handler, result.unwrap_or_default())),
-            None => history.previous = result,
+        let history = known.entry(row.entry_id).or_default();
+        match row.handler {
+            Some(handler) => history.states.push((handler, row.result.unwrap_or_default())),
+            None => history.previous = row.result,
         }
     }
     known

@@ -1,4 +1,4 @@
-//! What travels between events and statements: an item's place, keys, arrays of columns, rows read back. Pure; the
+//! Converts between events and the statements' parameters and rows: places, keys, arrays of columns. Pure: the
 //! statements themselves are run by `publish`, `caller` and `claim`.
 
 use std::borrow::Cow;
@@ -6,20 +6,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tidegate_core::{Availability, DedupMode, EntryId, NewEvent, Timestamp, Tsid};
-use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::errors::Fault;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{PublishOutcome, Published};
+use crate::postgres::statements::publish::PublishedRow;
+use crate::values::{PublishOutcome, Published};
 
-/// Where an entry waits.
+/// The places of live entries, as they are stored.
 pub(super) const FRESH: i16 = 0;
 pub(super) const TIMED: i16 = 1;
 pub(super) const PARKED: i16 = 2;
 pub(super) const ARRIVED: i16 = 3;
 
-/// One item on its way into the database.
+/// An event to publish, with its index in the batch and its queue and lane.
 #[derive(Debug)]
 pub(super) struct Item {
     pub(super) index: usize,
@@ -32,7 +31,7 @@ pub(super) fn key(item: &Item) -> Option<&str> {
     item.event.deduplication.as_ref().map(|dedup| dedup.key.as_str())
 }
 
-/// Keys are scoped by client; 0 is the anchor level.
+/// The client that scopes the item's keys; 0 where it belongs to none.
 pub(super) fn client(item: &Item) -> i64 {
     item.event.owner().map_or(0, Tsid::to_i64)
 }
@@ -41,6 +40,7 @@ pub(super) fn mode(item: &Item) -> DedupMode {
     item.event.deduplication.as_ref().map_or(DedupMode::KeepFirst, |dedup| dedup.mode)
 }
 
+/// The error for a deduplication key that was used for an event with other contents.
 pub(super) fn other_body(key: &str) -> Error {
     Error::new(
         ErrorKind::Conflict,
@@ -48,30 +48,28 @@ pub(super) fn other_body(key: &str) -> Error {
     )
 }
 
-/// Whole microseconds, the database's resolution, of at most a hundred years.
+/// A duration in whole microseconds, the database's resolution; at most a hundred years.
 pub(super) fn micros(duration: Duration) -> i64 {
     const CENTURY: i64 = 100 * 366 * 24 * 3600 * 1_000_000;
     i64::try_from(duration.as_micros()).map_or(CENTURY, |micros| micros.min(CENTURY))
 }
 
-/// Text without the one character that PostgreSQL cannot hold.
+/// Replaces NUL, the one character that PostgreSQL cannot store, by U+FFFD.
 pub(super) fn clean(text: Option<&str>) -> Option<Cow<'_, str>> {
     text.map(|text| if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{FFFD}")) } else { Cow::Borrowed(text) })
 }
 
-/// Reads what the publish statement made, in the items' order: ids rise in it.
-pub(super) fn read_published(rows: &[Row]) -> Result<Vec<Published>, Fault> {
-    let mut published = Vec::with_capacity(rows.len());
-    for row in rows {
-        published.push(Published {
-            id: EntryId::new(row.get(0)).map_err(Error::from)?,
-            event_id: Tsid::from_i64(row.get(1)),
+impl TryFrom<PublishedRow> for Published {
+    type Error = Error;
+
+    fn try_from(row: PublishedRow) -> Result<Self> {
+        Ok(Self {
+            id: EntryId::new(row.id)?,
+            event_id: Tsid::from_i64(row.event_id),
             outcome: PublishOutcome::Created,
-            created_at: row.get(2),
-        });
+            created_at: row.created_at.into(),
+        })
     }
-    published.sort_unstable_by_key(|one| one.id);
-    Ok(published)
 }
 
 /// The arrays of the publish statement.
@@ -79,6 +77,7 @@ pub(super) fn read_published(rows: &[Row]) -> Result<Vec<Published>, Fault> {
 pub(super) struct Columns<'a> {
     now: Option<Timestamp>,
     ids: Vec<Option<i64>>,
+    /// The clients that the facts belong to.
     clients: Vec<Option<i64>>,
     types: Vec<&'a str>,
     payloads: Vec<&'a [u8]>,
@@ -95,12 +94,13 @@ pub(super) struct Columns<'a> {
     tags: Vec<Option<String>>,
     retries: Vec<Option<String>>,
     priorities: Vec<i16>,
-    /// Whose the entries are: the queues' clients.
+    /// The clients that the entries belong to: those of their queues.
     owners: Vec<Option<i64>>,
 }
 
 impl<'a> Columns<'a> {
-    /// `arriving` is for a caller's own transaction: what needs sorting in is left to be sorted in after its commit.
+    /// `arriving` is for a caller's own transaction: grouped and delayed entries become arrivals, sorted in after its
+    /// commit. Without `ids`, the statement draws the numbers.
     pub(super) fn new(items: &[&'a Item], ids: Option<&[i64]>, now: Option<Timestamp>, arriving: bool) -> Self {
         let text = |read: fn(&NewEvent) -> &Option<String>| -> Vec<Option<&'a str>> {
             items.iter().map(|item| read(&item.event).as_deref()).collect()
@@ -150,7 +150,7 @@ impl<'a> Columns<'a> {
         [&self.now, &self.types, &self.payloads, &self.lanes, &self.queues, &self.max_attempts, &self.exhausted]
     }
 
-    /// The parameters in the statement's order.
+    /// The parameters of the general statement.
     pub(super) fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
         let [content_type, source, subject, external_id, correlation_id, causation_id, attributes, group] = &self.texts;
         let [title, description] = &self.described;
@@ -186,17 +186,17 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Tags as they are stored.
+/// An event's tags as they are stored; `None` without any.
 pub(super) fn tags(event: &NewEvent) -> Option<String> {
     (!event.tags.is_empty()).then(|| event.tags.join(","))
 }
 
-/// A retry policy as it is stored.
+/// An event's retry policy as it is stored.
 pub(super) fn retry(event: &NewEvent) -> Option<String> {
     event.retry.as_ref().and_then(|policy| serde_json::to_string(policy).ok())
 }
 
-/// Whether an event has nothing but its type, its payload and what every entry has.
+/// Whether an event has only a type and a payload, no group, and is due at once.
 pub(super) fn is_plain(event: &NewEvent) -> bool {
     event.is_bare_fact() && event.group.is_none() && event.available == Availability::Now
 }

@@ -1,29 +1,27 @@
-//! Lists of entries, their totals, and the counts behind those, on PostgreSQL. Lists run in turns of their own, each in a
-//! transaction that only reads and that the server ends when it takes too long.
+//! Lists of entries and their totals on PostgreSQL. The list gate admits a list, which then runs in a read-only
+//! transaction that the server cancels when it takes too long.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::time::Instant;
 
-use futures_util::FutureExt;
-use tidegate_core::{End, EntryId, Status, Tsid};
-use tokio_postgres::Row;
+use tidegate_core::{End, EntryId, QueueName, Status, Tsid};
 use tokio_postgres::types::ToSql;
 
-use super::Inner;
-use super::connection::{Begin, Tx};
-use super::errors::Fault;
-use super::row;
 use crate::error::{Error, ErrorKind, Result};
+use crate::list_gate::Kind;
 use crate::listing::{
     COUNTED_ROWS, Found, Lanes, Listing, LivePart, MAX_LANES, Range, Searches, Source, Step, Total, check, ends_of,
     is_counted, needs_lanes, source, too_slow,
 };
-use crate::turns::Kind;
-use crate::work::{EntrySummary, ListQuery, Page, next_retry_at};
-
-/// Steps of counting in one round of upkeep.
-const ROUNDS: usize = 10;
+use crate::postgres::engine::connection::Tx;
+use crate::postgres::engine::errors::Fault;
+use crate::postgres::engine::row::{count, tags};
+use crate::postgres::engine::store::Inner;
+use crate::postgres::statements::lists::{NearRow, SummaryRow};
+use crate::sql::Only;
+use crate::values::lists::next_retry_at;
+use crate::values::{EntrySummary, ListQuery, Page};
 
 type Params<'a> = Vec<&'a (dyn ToSql + Sync)>;
 
@@ -34,7 +32,7 @@ impl Inner {
         self.in_turn(kind, |tx| async move { self.list_with(&tx, &query).await }).await
     }
 
-    /// Reads in a turn and a transaction of its own, within the time that a list may take.
+    /// Waits for the list gate, then reads in a transaction of its own, within `list_timeout`.
     pub(super) async fn in_turn<T, F>(&self, kind: Kind, work: impl FnOnce(Tx) -> F) -> Result<T>
     where
         F: Future<Output = Result<T, Fault>>,
@@ -43,7 +41,7 @@ impl Inner {
         let _turn = self.lists.enter(kind).await?;
         let tx = self.database.list_reader_patiently(limit).await?;
         let began = Instant::now();
-        // Given up, the connection is thrown away and the server is told to stop.
+        // On a timeout the connection is dropped and the server is asked to cancel the statement.
         match tokio::time::timeout(limit, work(tx)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_)) | Err(_) if began.elapsed() >= limit => Err(too_slow(limit)),
@@ -64,8 +62,8 @@ impl Inner {
                 let found = self.candidates(tx, query, &source, step).await?;
                 let mut entries: HashMap<i64, EntrySummary> = HashMap::new();
                 if step.read {
-                    for row in tx.query(&self.sql.lists.summaries, &[&found.ids]).await? {
-                        entries.insert(row.get(0), read_summary(&row)?);
+                    for row in tx.rows(&self.sql.lists.summaries, &[&found.ids]).await? {
+                        entries.insert(row.id, row.try_into()?);
                     }
                 }
                 listing.add(step, &found, |id| entries.remove(&id));
@@ -79,80 +77,69 @@ impl Inner {
         let sql = &self.sql.lists;
         let (ends, live) = (ends_of(query.status), LivePart::of(query.status) as i32);
         let client = query.client.map(Tsid::to_i64);
-        let queue = query.queue.as_ref().map(|queue| (queue.name(), queue.client().map(Tsid::to_i64)));
-        let (name, of) = (queue.map(|queue| queue.0), queue.and_then(|queue| queue.1));
         let mut params: Params<'_> = vec![&step.before, &step.limit];
-        let end: i16;
-        let mut lanes: Vec<i32> = Vec::new();
-        let statement = match source {
-            Source::Ended(one) => {
-                end = one.code();
-                params.push(&end);
-                &sql.list_ended
+        if let Source::Ended(end) = source {
+            let end = end.code();
+            params.push(&end);
+            return Ok(found(tx.rows(&sql.ended, &params).await?));
+        }
+        params.extend([&ends as &(dyn ToSql + Sync), &live]);
+        match (source, &client) {
+            (Source::Tags, None) => {
+                params.push(&query.tags);
+                Ok(found(tx.rows(&sql.of_tags, &params).await?))
             }
-            source => {
-                params.extend([&ends as &(dyn ToSql + Sync), &live]);
-                match (source, &client) {
-                    (Source::Tags, None) => {
-                        params.push(&query.tags);
-                        &sql.list_tags
-                    }
-                    (Source::Tags, Some(client)) => {
-                        params.extend([&query.tags as &(dyn ToSql + Sync), client]);
-                        &sql.list_tags_client
-                    }
-                    (Source::Worker, of) => {
-                        params.extend([&step.stretches as &(dyn ToSql + Sync), &query.worker, &client]);
-                        if of.is_some() { &sql.list_worker_client } else { &sql.list_worker }
-                    }
-                    (Source::Lanes(found), _) => {
-                        lanes.extend(found.lanes.iter().filter_map(|lane| i32::try_from(*lane).ok()));
-                        params.extend([&step.stretches as &(dyn ToSql + Sync), &lanes, &client]);
-                        params.extend([&name as &(dyn ToSql + Sync), &of, &query.event_type]);
-                        &sql.list_lanes
-                    }
-                    (Source::Client, Some(client)) => {
-                        params.push(client);
-                        &sql.list_client
-                    }
-                    _ => &sql.list_all,
-                }
+            (Source::Tags, Some(client)) => {
+                params.extend([&query.tags as &(dyn ToSql + Sync), client]);
+                Ok(found(tx.rows(&sql.of_tags_of_client, &params).await?))
             }
-        };
-        let rows = tx.query(statement, &params).await?;
-        // Lists by stretches say how far they looked, in every row, and have a row without a number where they found none.
-        let down_to = rows.first().and_then(|row| row.try_get::<_, Option<i64>>(1).ok().flatten());
-        Ok(Found { ids: rows.iter().filter_map(|row| row.get(0)).collect(), down_to })
+            (Source::Worker, of) => {
+                params.extend([&step.stretches as &(dyn ToSql + Sync), &query.worker, &client]);
+                let statement = if of.is_some() { &sql.of_worker_of_client } else { &sql.of_worker };
+                Ok(found_near(&tx.rows(statement, &params).await?))
+            }
+            (Source::Lanes(lanes), _) => {
+                let (name, of) = queue_parts(query);
+                let lanes: Vec<i32> = lanes.lanes.iter().filter_map(|lane| i32::try_from(*lane).ok()).collect();
+                params.extend([&step.stretches as &(dyn ToSql + Sync), &lanes, &client]);
+                params.extend([&name as &(dyn ToSql + Sync), &of, &query.event_type]);
+                Ok(found_near(&tx.rows(&sql.of_lanes, &params).await?))
+            }
+            (Source::Client, Some(client)) => {
+                params.push(client);
+                Ok(found(tx.rows(&sql.of_client, &params).await?))
+            }
+            _ => Ok(found(tx.rows(&sql.everything, &params).await?)),
+        }
     }
 
-    /// The lanes of what is wanted; none where there are too many to merge.
+    /// The lanes that hold what the query asks for; `None` if there are too many to merge.
     async fn lanes_of(&self, tx: &Tx, query: &ListQuery) -> Result<Option<Lanes>, Fault> {
         let client = query.client.map(Tsid::to_i64);
-        let queue = query.queue.as_ref().map(|queue| (queue.name(), queue.client().map(Tsid::to_i64)));
-        let (name, of) = (queue.map(|queue| queue.0), queue.and_then(|queue| queue.1));
+        let (name, of) = queue_parts(query);
         let limit = MAX_LANES as i64 + 1;
-        let rows = tx.query(&self.sql.lists.lanes_of, &[&client, &name, &of, &query.event_type, &limit]).await?;
-        let mixed = rows.iter().any(|row| row.get(1)) && (query.queue.is_some() || query.event_type.is_some());
-        let lanes = rows.iter().map(|row| i64::from(row.get::<_, i32>(0))).collect();
+        let rows = tx.rows(&self.sql.lists.lanes_of, &[&client, &name, &of, &query.event_type, &limit]).await?;
+        let mixed = rows.iter().any(|row| row.mixed) && (query.queue.is_some() || query.event_type.is_some());
+        let lanes = rows.iter().map(|row| row.id.into()).collect();
         Ok((rows.len() <= MAX_LANES).then_some(Lanes { lanes, mixed }))
     }
 
-    /// The numbers that a time range can have.
+    /// The numbers that entries of the query's time range can have.
     async fn range(&self, tx: &Tx, query: &ListQuery) -> Result<Range, Fault> {
         if query.from.is_none() && query.to.is_none() {
             return Ok(Range::EVERYTHING);
         }
         let sql = &self.sql.lists;
-        let last = tx.query(&sql.last_number, &[]).await?.first().map_or(0, |row| row.get(0));
+        let last = tx.row(&sql.last_number, &[]).await?.map_or(0, |Only(last)| last);
         let mut searches = Searches::new(query, last);
         loop {
             let pivots = searches.pivots();
             if pivots.is_empty() {
                 return Ok(searches.range());
             }
-            let rows = tx.query(&sql.moments, &[&pivots]).await?;
-            let found: Vec<_> = rows.iter().map(|row| (row.get(0), row::optional_moment(row, 1))).collect();
-            searches.learn(&found);
+            let rows = tx.rows(&sql.published_from, &[&pivots]).await?;
+            let found = rows.into_iter().map(|row| (row.pivot, row.published_at.map(Into::into)));
+            searches.learn(&found.collect::<Vec<_>>());
         }
     }
 
@@ -176,83 +163,59 @@ impl Inner {
                 &sql.client_tag_total
             }
         };
-        let rows = tx.query(statement, &params).await?;
-        let part = |column: usize| rows.first().map_or(0, |row| row.get::<_, i64>(column));
-        let (counted, since, again, looked_at) = (part(0), part(1), part(3), part(4));
-        let total = counted + part(2) - again + part(5);
-        let capped = [since, again, looked_at].into_iter().any(|rows| rows >= COUNTED_ROWS);
+        let Some(row) = tx.row(statement, &params).await? else { return Ok(Total { rows: 0, capped: false }) };
+        let total = row.counted + row.since_fitting - row.redriven + row.live_fitting;
+        let capped = [row.since, row.redriven, row.live].into_iter().any(|rows| rows >= COUNTED_ROWS);
         Ok(Total { rows: u64::try_from(total).unwrap_or(0), capped })
-    }
-
-    /// Adds log rows of finished transactions to the counts, so that totals need not read them.
-    pub(super) async fn count_log(&self) -> Result<()> {
-        for _ in 0..ROUNDS {
-            let reader = self.database.reader().await.map_err(Fault::into_error)?;
-            let rows = reader.query(&self.sql.work.uncounted, &[]).await.map_err(Fault::into_error)?;
-            drop(reader);
-            let Some(row) = rows.first() else { break };
-            let (uncounted, anew): (bool, bool) = (row.get(0), row.get(1));
-            if !uncounted && !anew {
-                break;
-            }
-            let counted = self
-                .database
-                .transact(
-                    Begin::Write,
-                    &|_| Ok(()),
-                    &|tx| async move { self.count_some(&tx, anew).await }.boxed(),
-                    // The counts stand where they stand: the next round goes on from there.
-                    &|_, ()| async { Ok(true) }.boxed(),
-                )
-                .await;
-            counted.map_err(Fault::into_error)?;
-        }
-        Ok(())
-    }
-
-    async fn count_some(&self, tx: &Tx, anew: bool) -> Result<(), Fault> {
-        let sql = &self.sql.work;
-        let rows = tx.query(&sql.lock_counts, &[]).await?;
-        let Some(from) = rows.first().map(|row| row.get::<_, String>(0)) else { return Ok(()) };
-        if anew {
-            tx.execute(&sql.forget_counts, &[]).await?;
-            return Ok(());
-        }
-        let rows = tx.query(&sql.count_upto, &[&from]).await?;
-        let Some(upto) = rows.first().map(|row| row.get::<_, String>(0)) else { return Ok(()) };
-        tx.execute(&sql.count_log, &[&from, &upto]).await?;
-        Ok(())
     }
 }
 
-fn read_summary(row: &Row) -> Result<EntrySummary> {
-    let code: i16 = row.get(9);
-    let status = match code {
-        -2 => Status::Pending,
-        -1 => Status::Processing,
-        code => {
-            End::from_code(code).ok_or_else(|| Error::new(ErrorKind::Corrupt, "an entry has an unknown end"))?.into()
-        }
-    };
-    let (attempts, updated_at) = (row::count(row.get(3)), row::moment(row, 8));
-    Ok(EntrySummary {
-        id: EntryId::new(row.get(0))?,
-        event_id: Tsid::from_i64(row.get(1)),
-        queue: row::queue(row, 2, 14)?,
-        event_type: row.get(11),
-        title: row.get(12),
-        tags: row::tags(row.get(13)),
-        client: row.get::<_, Option<i64>>(14).map(Tsid::from_i64),
-        status,
-        attempts,
-        max_attempts: row::count(row.get(4)),
-        next_retry_at: next_retry_at(row::optional_moment(row, 10), attempts, updated_at)
-            .filter(|_| status == Status::Pending),
-        // One that was given back keeps the name of its last holder in the row; nobody holds it.
-        worker: row.get::<_, Option<String>>(7).filter(|_| status != Status::Pending),
-        priority: row.get(5),
-        group: row.get(6),
-        created_at: row::moment(row, 15),
-        updated_at,
-    })
+/// The name and the client of the query's queue.
+fn queue_parts(query: &ListQuery) -> (Option<&str>, Option<i64>) {
+    let queue = query.queue.as_ref();
+    (queue.map(QueueName::name), queue.and_then(QueueName::client).map(Tsid::to_i64))
+}
+
+fn found(rows: Vec<Only<i64>>) -> Found {
+    Found { ids: rows.into_iter().map(|Only(id)| id).collect(), down_to: None }
+}
+
+fn found_near(rows: &[NearRow]) -> Found {
+    Found { ids: rows.iter().filter_map(|row| row.id).collect(), down_to: rows.first().and_then(|row| row.down_to) }
+}
+
+impl TryFrom<SummaryRow> for EntrySummary {
+    type Error = Error;
+
+    fn try_from(row: SummaryRow) -> Result<Self> {
+        let status = match row.status {
+            -2 => Status::Pending,
+            -1 => Status::Processing,
+            code => End::from_code(code)
+                .ok_or_else(|| Error::new(ErrorKind::Corrupt, "an entry has an unknown end"))?
+                .into(),
+        };
+        let client = row.client_id.map(Tsid::from_i64);
+        let (attempts, updated_at) = (count(row.attempts), row.updated_at.into());
+        Ok(Self {
+            id: EntryId::new(row.id)?,
+            event_id: Tsid::from_i64(row.event_id),
+            queue: QueueName::of(client, row.name)?,
+            event_type: row.event_type,
+            title: row.title,
+            tags: tags(row.tags.as_deref()),
+            client,
+            status,
+            attempts,
+            max_attempts: count(row.max_attempts),
+            next_retry_at: next_retry_at(row.due_at.map(Into::into), attempts, updated_at)
+                .filter(|_| status == Status::Pending),
+            // A released entry keeps the name of its last holder in the row, but nobody holds it.
+            worker: row.worker.filter(|_| status != Status::Pending),
+            priority: row.priority,
+            group: row.group_key,
+            created_at: row.created_at.into(),
+            updated_at,
+        })
+    }
 }

@@ -1,16 +1,14 @@
-//! Whether a write and a claim would succeed now, tried with as little as possible.
+//! Readiness: whether a write and a claim would succeed now, tested with as little as possible.
 
-use super::Inner;
-use super::errors::Fault;
 use crate::error::Result;
-use crate::store::Probe;
+use crate::postgres::engine::store::Inner;
+use crate::values::Probe;
 
 impl Inner {
-    /// A connection, and a statement that is refused where nothing can be written: a standby, a read-only database, a
-    /// right that was revoked, a schema that is gone.
+    /// Gets a connection and runs a statement that changes nothing but fails where nothing can be written: on a standby
+    /// or a read-only database, without the right to write, or without the schema.
     pub(super) async fn probe(&self) -> Result<Probe> {
-        let reader = self.database.reader().await.map_err(Fault::into_error)?;
-        reader.execute(&self.sql.probe, &[]).await.map_err(Fault::into_error)?;
+        self.execute(&self.sql.heartbeat.probe, &[]).await?;
         Ok(Probe::default())
     }
 }

@@ -1,63 +1,34 @@
-//! Projections on PostgreSQL. The log is read in the order of (transaction, entry) below the oldest transaction that still
-//! runs; each write is one statement that compares token and position.
+//! Projections on PostgreSQL. Reads the log in the order of (transaction id, entry), below the oldest transaction that
+//! is still running; each write is one statement that compares token and position.
 
 use std::collections::{HashMap, HashSet};
-use std::error::Error as StdError;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::{BufMut, Bytes, BytesMut};
-use futures_util::FutureExt;
+use bytes::Bytes;
 use tidegate_core::{End, EntryId, Timestamp, Tsid};
-use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Transaction};
 
-use super::connection::Begin;
-use super::errors::Fault;
-use super::row::{self, count};
-use super::{Inner, PostgresStore};
+use crate::api::Projections;
 use crate::error::{Error, ErrorKind, Result};
-use crate::projections::{
-    Blocker, Change, Document, Failed, Lag, ListDocuments, LogPage, LogRow, Position, ProjectionFailure, ProjectionId,
-    ProjectionState, ProjectionView, Projections, ReadLog, Reader, SWEEP, Step,
+use crate::postgres::engine::errors::Fault;
+use crate::postgres::engine::store::{Inner, PostgresStore};
+use crate::postgres::statements::projections::{LoggedRow, Xid};
+use crate::sql::{FromRow, Only, Statement};
+use crate::values::{
+    Blocker, Change, Document, Fact, Failed, Lag, ListDocuments, LogPage, LogRow, Position, ProjectionId,
+    ProjectionState, ProjectionView, ReadLog, Reader, SWEEP, Step,
 };
-use crate::store::Fact;
-
-/// A transaction's full number.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Xid(u64);
-
-impl<'a> FromSql<'a> for Xid {
-    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn StdError + Sync + Send>> {
-        Ok(Self(u64::from_be_bytes(raw.try_into()?)))
-    }
-
-    fn accepts(kind: &Type) -> bool {
-        *kind == Type::XID8
-    }
-}
-
-impl ToSql for Xid {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
-        out.put_u64(self.0);
-        Ok(IsNull::No)
-    }
-
-    fn accepts(kind: &Type) -> bool {
-        *kind == Type::XID8
-    }
-
-    to_sql_checked!();
-}
 
 type Param<'a> = &'a (dyn ToSql + Sync);
 
 impl PostgresStore {
-    /// Moves a projection's position in the caller's transaction, together with what it writes there. A position or token
-    /// that is not the stored one aborts the transaction: it can then only be rolled back.
+    /// Moves a projection's position in the caller's transaction, together with what the caller writes there. If
+    /// position or token are not the stored ones, the transaction is aborted: it can then only be rolled back.
     ///
     /// # Errors
-    /// `Fenced`, and what the database says.
+    /// `Fenced` when another reader has the projection or it has moved; else the database's error.
     pub async fn advance_projection_in(&self, tx: &Transaction<'_>, step: &Step) -> Result<()> {
         let inner = &self.inner;
         let StepParams { now, from, to, events, lease } = StepParams::new(inner, step);
@@ -73,25 +44,24 @@ impl PostgresStore {
             &events,
             &lease,
         ];
-        let moved =
-            tx.execute(&inner.projections.advance, &params).await.map_err(|error| Fault::from(error).into_error())?;
+        let moved = tx.execute(&*inner.sql.projections.advance, &params).await?;
         if moved == 1 { Ok(()) } else { Err(abort(tx).await) }
     }
 
     /// Makes a version active in the caller's transaction, as [`Projections::activate`] does.
     ///
     /// # Errors
-    /// `Fenced`, and what the database says.
+    /// `Fenced` when another reader has the projection or it is retired; else the database's error.
     pub async fn activate_projection_in(&self, tx: &Transaction<'_>, id: &ProjectionId, token: i64) -> Result<()> {
         let inner = &self.inner;
         let params: [Param<'_>; 4] = [&inner.now(), &id.name, &id.version, &token];
-        let row = tx.query_one(&inner.projections.activate, &params).await;
-        let switched: i64 = row.map_err(|error| Fault::from(error).into_error())?.get(0);
+        let row = tx.query_one(&*inner.sql.projections.activate, &params).await?;
+        let Only(switched) = Only::<i64>::read(&row, 0)?;
         if switched == 1 { Ok(()) } else { Err(abort(tx).await) }
     }
 }
 
-/// An error inside the transaction is the only way to make sure that it cannot commit.
+/// Makes sure that the caller's transaction cannot commit, which only an error inside it does.
 async fn abort(tx: &Transaction<'_>) -> Error {
     let _ = tx.batch_execute("DO $$ BEGIN RAISE EXCEPTION 'tidegate: the projection has another reader'; END $$").await;
     lost_reader()
@@ -101,7 +71,12 @@ fn lost_reader() -> Error {
     Error::new(ErrorKind::Fenced, "the projection has another reader, has moved meanwhile, or is retired")
 }
 
-/// A step as the database takes it.
+/// Checks that a write touched its one row; if not, the reader was too late.
+fn one(touched: u64) -> Result<()> {
+    if touched == 1 { Ok(()) } else { Err(lost_reader()) }
+}
+
+/// A step as parameters of the statements.
 struct StepParams {
     now: Option<Timestamp>,
     from: Xid,
@@ -123,11 +98,11 @@ impl StepParams {
 }
 
 fn micros(duration: Duration) -> i64 {
-    // A hundred years are enough for any lease, and fit into what the database can add.
+    // A hundred years, in microseconds: long enough for any lease, and the sum stays within the database's range.
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX).min(3_153_600_000_000_000)
 }
 
-/// Documents by what happens to them.
+/// Documents by what happens to them, as arrays of keys and contents.
 #[derive(Default)]
 struct Changes<'a> {
     added: (Vec<&'a str>, Vec<&'a [u8]>),
@@ -155,67 +130,82 @@ impl<'a> Changes<'a> {
 }
 
 impl Inner {
-    /// One statement, which is its own transaction.
-    async fn rows(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        let reader = self.database.reader_patiently().await?;
-        reader.query(sql, params).await.map_err(Fault::into_error)
+    /// Runs a single statement that writes, which is its own transaction, and reads its first row. It does not run
+    /// again if its answer is lost: a reader that does not know takes its lease again.
+    async fn write_one<R: FromRow<Row>>(&self, statement: &Statement<R>, params: &[Param<'_>]) -> Result<Option<R>> {
+        let tx = self.database.reader_patiently().await?;
+        tx.row(statement, params).await.map_err(Fault::into_error)
     }
 
-    async fn touched(&self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-        let reader = self.database.reader_patiently().await?;
-        reader.execute(sql, params).await.map_err(Fault::into_error)
+    /// The same for a statement without rows; returns how many it changed.
+    async fn touched(&self, statement: &Statement, params: &[Param<'_>]) -> Result<u64> {
+        let tx = self.database.reader_patiently().await?;
+        tx.execute(statement, params).await.map_err(Fault::into_error)
+    }
+
+    /// Reads the first row of a single statement.
+    async fn read_one<R: FromRow<Row>>(&self, statement: &Statement<R>, params: &[Param<'_>]) -> Result<Option<R>> {
+        self.read(|tx| async move { tx.row(statement, params).await }).await
+    }
+
+    /// Reads all rows of a single statement.
+    async fn read_rows<R: FromRow<Row>>(&self, statement: &Statement<R>, params: &[Param<'_>]) -> Result<Vec<R>> {
+        self.read(|tx| async move { tx.rows(statement, params).await }).await
     }
 
     async fn register(&self, id: &ProjectionId) -> Result<ProjectionView> {
+        let sql = &self.sql.projections;
         let key: [Param<'_>; 2] = [&id.name, &id.version];
-        let known = self.rows(&self.projections.view, &key).await?;
-        if let Some(row) = known.first() {
-            return view(row);
+        if let Some(known) = self.read_one(&sql.version, &key).await? {
+            return known.try_into();
         }
-        let made = self
-            .database
-            .transact(
-                Begin::Write,
-                &|_| Ok(()),
-                &|tx| {
-                    async move {
-                        // Two first versions of one name must not both be active.
-                        let lock = format!("tidegate:{}:{}", self.options.store.namespace, id.name);
-                        let sql = "SELECT count(pg_advisory_xact_lock(hashtextextended($1, 4712)))";
-                        tx.query(sql, &[&lock]).await?;
-                        tx.execute(&self.projections.register, &[&self.now(), &id.name, &id.version]).await?;
-                        Ok(())
-                    }
-                    .boxed()
-                },
-                // What is registered stays so.
-                &|_, ()| async { Ok(false) }.boxed(),
-            )
-            .await;
-        made.map_err(Fault::into_error)?;
-        match self.rows(&self.projections.view, &key).await?.first() {
-            Some(row) => view(row),
+        // Registering twice changes nothing.
+        self.write_again(|tx| async move {
+            // Two first versions of one name must not both be active.
+            let lock = format!("tidegate:{}:{}", self.options.store.namespace, id.name);
+            tx.execute(&sql.lock_name, &[&lock]).await?;
+            tx.execute(&sql.register, &[&self.now(), &id.name, &id.version]).await?;
+            Ok(())
+        })
+        .await?;
+        match self.read_one(&sql.version, &key).await? {
+            Some(made) => made.try_into(),
             None => Ok(outdated(id, self.now().unwrap_or_else(Timestamp::now))),
         }
+    }
+
+    async fn take_reader(&self, id: &ProjectionId, reader: &str, lease: Duration) -> Result<Option<Reader>> {
+        let params: [Param<'_>; 5] = [&self.now(), &id.name, &id.version, &reader, &micros(lease)];
+        let taken = self.write_one(&self.sql.projections.take, &params).await?;
+        taken.map(Reader::try_from).transpose()
+    }
+
+    async fn keep_reader(&self, id: &ProjectionId, token: i64, lease: Duration) -> Result<()> {
+        let params: [Param<'_>; 5] = [&self.now(), &id.name, &id.version, &token, &micros(lease)];
+        one(self.touched(&self.sql.projections.keep, &params).await?)
+    }
+
+    async fn leave_reader(&self, id: &ProjectionId, token: i64) -> Result<()> {
+        let params: [Param<'_>; 4] = [&self.now(), &id.name, &id.version, &token];
+        self.touched(&self.sql.projections.leave, &params).await.map(drop)
     }
 
     async fn read_log(&self, query: ReadLog) -> Result<LogPage> {
         let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
         let params: [Param<'_>; 3] = [&Xid(query.after.commit), &query.after.id, &limit];
-        let rows = self.rows(&self.projections.read, &params).await?;
+        let rows = self.read_rows(&self.sql.projections.read_log, &params).await?;
         let exhausted = rows.len() < query.limit;
         let end = rows.last().map_or(query.after, position);
-        let wanted: Vec<&Row> =
-            rows.iter().filter(|row| End::from_code(row.get(4)).is_some_and(|end| query.ends.contains(&end))).collect();
+        let is_wanted = |row: &&LoggedRow| End::from_code(row.status).is_some_and(|end| query.ends.contains(&end));
+        let wanted: Vec<&LoggedRow> = rows.iter().filter(is_wanted).collect();
         let mut facts = self.logged_facts(&wanted, query.types.as_deref()).await?;
         let mut found = Vec::with_capacity(wanted.len());
         // An entry that ended in two generations has one fact.
         let mut seen = HashSet::with_capacity(wanted.len());
-        let repeated = wanted.iter().any(|row| !seen.insert(row.get::<_, i64>(3)));
+        let repeated = wanted.iter().any(|row| !seen.insert(row.event_id));
         for row in wanted {
-            let event_id: i64 = row.get(3);
-            let fact = if repeated { facts.get(&event_id).cloned() } else { facts.remove(&event_id) };
-            // A fact of another type, or one that retention took, is not wanted.
+            let fact = if repeated { facts.get(&row.event_id).cloned() } else { facts.remove(&row.event_id) };
+            // No fact: it is of another type, or retention has removed it.
             if let Some(fact) = fact {
                 found.push(log_row(row, fact)?);
             }
@@ -223,23 +213,26 @@ impl Inner {
         Ok(LogPage { rows: found, end, exhausted })
     }
 
-    /// Facts of log rows. Entries that end together were mostly published together: then one walk finds them all.
-    async fn logged_facts(&self, rows: &[&Row], types: Option<&[String]>) -> Result<HashMap<i64, Fact>> {
-        let mut ids: Vec<i64> = rows.iter().map(|row| row.get(3)).collect();
+    /// Facts of log rows. Entries that end together were mostly published together: then one walk along the key finds
+    /// them.
+    async fn logged_facts(&self, rows: &[&LoggedRow], types: Option<&[String]>) -> Result<HashMap<i64, Fact>> {
+        let sql = &self.sql.projections;
+        let mut ids: Vec<i64> = rows.iter().map(|row| row.event_id).collect();
         ids.sort_unstable();
-        let entries = rows.iter().map(|row| row.get::<_, i64>(1));
+        let entries = rows.iter().map(|row| row.id);
         let (low, high) = entries.fold((i64::MAX, 0), |(low, high), id| (low.min(id), high.max(id)));
         let (Some(first), Some(last)) = (ids.first(), ids.last()) else { return Ok(HashMap::new()) };
-        let by_id = |row: &Row| (row.get(row::FACT_COLUMNS), row::fact(row, 0));
+        let most = 2 * ids.len() as i64 + 1;
+        let mut found = None;
         if (high - low) / self.options.store.ids.step < 2 * ids.len() as i64 {
-            let most = 2 * ids.len() as i64 + 1;
-            let found = self.rows(&self.projections.facts_between, &[first, &types, last, &most]).await?;
-            if (found.len() as i64) < most {
-                return Ok(found.iter().map(by_id).collect());
-            }
+            let near = self.read_rows(&sql.facts_between, &[first, &types, last, &most]).await?;
+            found = Some(near).filter(|near| (near.len() as i64) < most);
         }
-        let found = self.rows(&self.projections.facts, &[&ids, &types]).await?;
-        Ok(found.iter().map(by_id).collect())
+        let found = match found {
+            Some(found) => found,
+            None => self.read_rows(&sql.facts, &[&ids, &types]).await?,
+        };
+        Ok(found.into_iter().map(|(fact, event)| (event.id, fact.into())).collect())
     }
 
     async fn apply(&self, step: Step, changes: Vec<Change>) -> Result<()> {
@@ -262,49 +255,89 @@ impl Inner {
             &changed.1,
             &removed,
         ];
+        let sql = &self.sql.projections;
         let moved = if changes.is_empty() {
-            self.touched(&self.projections.advance, &params[..10]).await?
+            self.touched(&sql.advance, &params[..10]).await?
         } else {
-            let rows = self.rows(&self.projections.apply, &params).await?;
-            rows.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs())
+            self.write_one(&sql.apply, &params).await?.map_or(0, |moved| moved.0.unsigned_abs())
         };
-        if moved == 1 { Ok(()) } else { Err(lost_reader()) }
+        one(moved)
+    }
+
+    async fn fail_projection(&self, failure: Failed) -> Result<()> {
+        let Failed { id, token, entry, error, retry_after, lease } = failure;
+        let (entry, error) = (entry.map(EntryId::get), error.replace('\0', "\u{fffd}"));
+        let (retry_after, lease) = (micros(retry_after), micros(lease));
+        let params: [Param<'_>; 8] = [&self.now(), &id.name, &id.version, &token, &entry, &error, &retry_after, &lease];
+        one(self.touched(&self.sql.projections.fail, &params).await?)
+    }
+
+    async fn documents(&self, id: &ProjectionId, keys: &[String]) -> Result<Vec<Option<Bytes>>> {
+        let rows = self.read_rows(&self.sql.projections.documents, &[&id.name, &id.version, &keys]).await?;
+        let found: HashMap<String, Bytes> = rows.into_iter().map(|row| (row.key, Bytes::from(row.document))).collect();
+        Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
     }
 
     async fn list_documents(&self, id: &ProjectionId, query: ListDocuments) -> Result<Vec<Document>> {
         let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
         let params: [Param<'_>; 6] = [&id.name, &id.version, &query.prefix, &query.after, &limit, &query.start()];
-        let rows = self.rows(&self.projections.list_documents, &params).await?;
-        let read = |row: &Row| Document { key: row.get(0), document: Bytes::from(row.get::<_, Vec<u8>>(1)) };
-        Ok(rows.iter().map(read).collect())
+        let rows = self.read_rows(&self.sql.projections.list_documents, &params).await?;
+        Ok(rows.into_iter().map(Document::from).collect())
+    }
+
+    async fn activate_projection(&self, id: &ProjectionId, token: i64) -> Result<()> {
+        let params: [Param<'_>; 4] = [&self.now(), &id.name, &id.version, &token];
+        let switched = self.write_one(&self.sql.projections.activate, &params).await?;
+        one(switched.map_or(0, |switched| switched.0.unsigned_abs()))
+    }
+
+    async fn remove_projection(&self, name: &str) -> Result<bool> {
+        Ok(self.touched(&self.sql.projections.remove, &[&self.now(), &name]).await? > 0)
+    }
+
+    async fn sweep_projection(&self, name: &str) -> Result<bool> {
+        let sql = &self.sql.projections;
+        if self.touched(&sql.sweep_documents, &[&name, &SWEEP]).await? > 0 {
+            return Ok(true);
+        }
+        self.touched(&sql.sweep_versions, &[&name]).await?;
+        Ok(false)
+    }
+
+    async fn projections(&self) -> Result<Vec<ProjectionView>> {
+        let rows = self.read_rows(&self.sql.projections.versions, &[]).await?;
+        rows.into_iter().map(ProjectionView::try_from).collect()
+    }
+
+    async fn active_projection(&self, name: &str) -> Result<Option<ProjectionView>> {
+        let active = self.read_one(&self.sql.projections.active, &[&name]).await?;
+        active.map(ProjectionView::try_from).transpose()
     }
 
     async fn lag(&self, id: &ProjectionId, bound: u32) -> Result<Lag> {
         let most = i64::from(bound) + 1;
-        let rows = self.rows(&self.projections.lag, &[&self.now(), &id.name, &id.version, &most]).await?;
-        let row = rows.first().ok_or_else(|| id.missing())?;
-        let unread: i64 = row.get(0);
-        let (oldest, now): (Option<Timestamp>, Timestamp) = (row.get(1), row.get(2));
+        let sql = &self.sql.projections;
+        let row = self.read_one(&sql.lag, &[&self.now(), &id.name, &id.version, &most]).await?;
+        let row = row.ok_or_else(|| id.missing())?;
+        let age = row.oldest.and_then(|oldest| Duration::try_from(row.now.0.duration_since(oldest.0)).ok());
         let mut lag = Lag {
-            rows: unread.unsigned_abs().min(u64::from(bound)),
-            more: unread == most,
-            age: oldest.and_then(|at| Duration::try_from(now.duration_since(at)).ok()).unwrap_or_default(),
+            rows: row.unread.unsigned_abs().min(u64::from(bound)),
+            more: row.unread == most,
+            age: age.unwrap_or_default(),
             held_by: None,
         };
-        if row.get::<_, Option<bool>>(3) == Some(true) {
-            let open = self.rows(&self.projections.holder, &[]).await?;
-            lag.held_by = open.first().map(|row| Blocker {
-                pid: row.get(0),
-                name: row.get(1),
-                state: row.get(2),
-                since: row.get(3),
-            });
+        if row.is_held == Some(true) {
+            lag.held_by = self.read_one(&sql.holder, &[]).await?.map(Blocker::from);
         }
         Ok(lag)
     }
+
+    async fn logged_at(&self, entry: EntryId) -> Result<Option<Position>> {
+        Ok(self.read_one(&self.sql.projections.logged_at, &[&entry.get()]).await?.map(Position::from))
+    }
 }
 
-/// How a version below the active one stands: it is not kept.
+/// The view of a version below the active one, which is not stored.
 fn outdated(id: &ProjectionId, now: Timestamp) -> ProjectionView {
     ProjectionView {
         id: id.clone(),
@@ -317,41 +350,19 @@ fn outdated(id: &ProjectionId, now: Timestamp) -> ProjectionView {
     }
 }
 
-fn position(row: &Row) -> Position {
-    Position { commit: row.get::<_, Xid>(0).0, id: row.get(1) }
+fn position(row: &LoggedRow) -> Position {
+    Position { commit: row.xid.0, id: row.id }
 }
 
-fn log_row(row: &Row, fact: Fact) -> Result<LogRow> {
+fn log_row(row: &LoggedRow, fact: Fact) -> Result<LogRow> {
     Ok(LogRow {
         position: position(row),
-        id: EntryId::new(row.get(1))?,
-        generation: row.get::<_, i32>(2).unsigned_abs(),
-        event_id: Tsid::from_i64(row.get(3)),
-        end: End::from_code(row.get(4)).ok_or_else(|| Error::new(ErrorKind::Corrupt, "an entry has an unknown end"))?,
-        finished_at: row.get(5),
+        id: EntryId::new(row.id)?,
+        generation: row.generation.unsigned_abs(),
+        event_id: Tsid::from_i64(row.event_id),
+        end: End::from_code(row.status).ok_or_else(|| Error::new(ErrorKind::Corrupt, "an entry has an unknown end"))?,
+        finished_at: row.finished_at.into(),
         fact,
-    })
-}
-
-fn view(row: &Row) -> Result<ProjectionView> {
-    let reader: Option<String> = row.get(6);
-    let failure = match row.get::<_, Option<String>>(10) {
-        None => None,
-        Some(error) => Some(ProjectionFailure {
-            entry: row.get::<_, Option<i64>>(8).map(EntryId::new).transpose()?,
-            failures: count(row.get(9)),
-            error,
-            retry_at: row.get::<_, Option<Timestamp>>(11).unwrap_or_default(),
-        }),
-    };
-    Ok(ProjectionView {
-        id: ProjectionId { name: row.get(0), version: row.get(1) },
-        state: ProjectionState::from_code(row.get(2))?,
-        position: Position { commit: row.get::<_, Xid>(3).0, id: row.get(4) },
-        events: row.get::<_, i64>(5).unsigned_abs(),
-        reader: reader.zip(row.get(7)),
-        failure,
-        updated_at: row.get(12),
     })
 }
 
@@ -364,36 +375,17 @@ impl Projections for PostgresStore {
 
     async fn take_reader(&self, id: &ProjectionId, reader: &str, lease: Duration) -> Result<Option<Reader>> {
         let (id, reader) = (id.clone(), reader.to_owned());
-        self.detached(|inner| async move {
-            let params: [Param<'_>; 5] = [&inner.now(), &id.name, &id.version, &reader, &micros(lease)];
-            let rows = inner.rows(&inner.projections.take, &params).await?;
-            let Some(row) = rows.first() else { return Ok(None) };
-            Ok(Some(Reader {
-                token: row.get(0),
-                position: Position { commit: row.get::<_, Xid>(1).0, id: row.get(2) },
-                state: ProjectionState::from_code(row.get(3))?,
-            }))
-        })
-        .await
+        self.detached(|inner| async move { inner.take_reader(&id, &reader, lease).await }).await
     }
 
     async fn keep_reader(&self, id: &ProjectionId, token: i64, lease: Duration) -> Result<()> {
         let id = id.clone();
-        self.detached(|inner| async move {
-            let params: [Param<'_>; 5] = [&inner.now(), &id.name, &id.version, &token, &micros(lease)];
-            let kept = inner.touched(&inner.projections.keep, &params).await?;
-            if kept == 1 { Ok(()) } else { Err(lost_reader()) }
-        })
-        .await
+        self.detached(|inner| async move { inner.keep_reader(&id, token, lease).await }).await
     }
 
     async fn leave_reader(&self, id: &ProjectionId, token: i64) -> Result<()> {
         let id = id.clone();
-        self.detached(|inner| async move {
-            let params: [Param<'_>; 4] = [&inner.now(), &id.name, &id.version, &token];
-            inner.touched(&inner.projections.leave, &params).await.map(drop)
-        })
-        .await
+        self.detached(|inner| async move { inner.leave_reader(&id, token).await }).await
     }
 
     async fn read_log(&self, query: ReadLog) -> Result<LogPage> {
@@ -405,27 +397,12 @@ impl Projections for PostgresStore {
     }
 
     async fn fail(&self, failure: Failed) -> Result<()> {
-        self.detached(|inner| async move {
-            let Failed { id, token, entry, error, retry_after, lease } = failure;
-            let (entry, error) = (entry.map(EntryId::get), error.replace('\0', "\u{fffd}"));
-            let (retry_after, lease) = (micros(retry_after), micros(lease));
-            let params: [Param<'_>; 8] =
-                [&inner.now(), &id.name, &id.version, &token, &entry, &error, &retry_after, &lease];
-            let noted = inner.touched(&inner.projections.fail, &params).await?;
-            if noted == 1 { Ok(()) } else { Err(lost_reader()) }
-        })
-        .await
+        self.detached(|inner| async move { inner.fail_projection(failure).await }).await
     }
 
     async fn documents(&self, id: &ProjectionId, keys: Vec<String>) -> Result<Vec<Option<Bytes>>> {
         let id = id.clone();
-        self.detached(|inner| async move {
-            let rows = inner.rows(&inner.projections.documents, &[&id.name, &id.version, &keys]).await?;
-            let found: HashMap<&str, Bytes> =
-                rows.iter().map(|row| (row.get(0), Bytes::from(row.get::<_, Vec<u8>>(1)))).collect();
-            Ok(keys.iter().map(|key| found.get(key.as_str()).cloned()).collect())
-        })
-        .await
+        self.detached(|inner| async move { inner.documents(&id, &keys).await }).await
     }
 
     async fn list_documents(&self, id: &ProjectionId, query: ListDocuments) -> Result<Vec<Document>> {
@@ -435,48 +412,26 @@ impl Projections for PostgresStore {
 
     async fn activate(&self, id: &ProjectionId, token: i64) -> Result<()> {
         let id = id.clone();
-        self.detached(|inner| async move {
-            let params: [Param<'_>; 4] = [&inner.now(), &id.name, &id.version, &token];
-            let rows = inner.rows(&inner.projections.activate, &params).await?;
-            if rows.first().map(|row| row.get::<_, i64>(0)) == Some(1) { Ok(()) } else { Err(lost_reader()) }
-        })
-        .await
+        self.detached(|inner| async move { inner.activate_projection(&id, token).await }).await
     }
 
     async fn remove(&self, name: &str) -> Result<bool> {
         let name = name.to_owned();
-        self.detached(|inner| async move {
-            let removed = inner.touched(&inner.projections.remove, &[&inner.now(), &name]).await?;
-            Ok(removed > 0)
-        })
-        .await
+        self.detached(|inner| async move { inner.remove_projection(&name).await }).await
     }
 
     async fn sweep(&self, name: &str) -> Result<bool> {
         let name = name.to_owned();
-        self.detached(|inner| async move {
-            if inner.touched(&inner.projections.sweep_documents, &[&name, &SWEEP]).await? > 0 {
-                return Ok(true);
-            }
-            inner.touched(&inner.projections.sweep_versions, &[&name]).await?;
-            Ok(false)
-        })
-        .await
+        self.detached(|inner| async move { inner.sweep_projection(&name).await }).await
     }
 
     async fn projections(&self) -> Result<Vec<ProjectionView>> {
-        self.detached(
-            |inner| async move { inner.rows(&inner.projections.views, &[]).await?.iter().map(view).collect() },
-        )
-        .await
+        self.detached(|inner| async move { inner.projections().await }).await
     }
 
     async fn active(&self, name: &str) -> Result<Option<ProjectionView>> {
         let name = name.to_owned();
-        self.detached(|inner| async move {
-            inner.rows(&inner.projections.active, &[&name]).await?.first().map(view).transpose()
-        })
-        .await
+        self.detached(|inner| async move { inner.active_projection(&name).await }).await
     }
 
     async fn lag(&self, id: &ProjectionId, bound: u32) -> Result<Lag> {
@@ -485,10 +440,6 @@ impl Projections for PostgresStore {
     }
 
     async fn logged_at(&self, entry: EntryId) -> Result<Option<Position>> {
-        self.detached(|inner| async move {
-            let rows = inner.rows(&inner.projections.logged_at, &[&entry.get()]).await?;
-            Ok(rows.first().map(position))
-        })
-        .await
+        self.detached(|inner| async move { inner.logged_at(entry).await }).await
     }
 }

@@ -1,45 +1,48 @@
-//! Publishing: facts and entries in one statement, keys before entries, groups promoted last. Locks are taken in one order:
-//! depth limits, keys, groups, entries that are replaced.
+//! Publishing: facts and entries in one statement, keys before entries, promotions last. Lock order: depth limits,
+//! keys, groups, entries that are replaced.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use tidegate_core::{DedupMode, NewEvent, QueueState};
 
-use super::catalog::Catalog;
-use super::connection::{Begin, Prelude, Tx};
-use super::deduplication::{Drawn, Plan, Replaced};
-use super::errors::Fault;
-use super::items::{Columns, Item, is_plain, mode, read_published};
-use super::{Inner, MAX_CATALOG_READS, accept_catalog};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Batch, PublishOutcome, Published};
+use crate::postgres::deduplication::{Plan, Replaced};
+use crate::postgres::engine::catalogue::Catalog;
+use crate::postgres::engine::connection::{Begin, Prelude, Tx};
+use crate::postgres::engine::errors::Fault;
+use crate::postgres::engine::store::Inner;
+use crate::postgres::engine::store::MAX_CATALOG_READS;
+use crate::postgres::engine::store::accept_catalog;
+use crate::postgres::items::{Columns, Item, is_plain, mode};
+use crate::postgres::statements::deduplication::Drawn;
+use crate::postgres::statements::publish::{CarriedRow, PublishedRow};
+use crate::sql::{Columns as _, FromRow as _};
+use crate::values::{Batch, PublishOutcome, Published};
 
-/// Whether keys are looked up before it is written.
+/// Whether the event has a key that must be looked up before it is written.
 fn is_keyed(event: &NewEvent) -> bool {
     event.deduplication.is_some() || event.idempotency.is_some()
 }
 
-/// Refuses what is new to queues that are draining, of those that are meant.
+/// Refuses items for draining queues for which `applies` holds; returns the others.
 fn refuse_while_draining<'a>(
     catalog: &Catalog,
     items: Vec<&'a Item>,
     answers: &mut Vec<(usize, Result<Published>)>,
-    meant: impl Fn(&Item) -> bool,
+    applies: impl Fn(&Item) -> bool,
 ) -> Vec<&'a Item> {
     let is_refused = |item: &Item| {
         let queue = catalog.queue_by_id(item.queue_id);
-        meant(item) && queue.is_some_and(|queue| queue.state == QueueState::Draining)
+        applies(item) && queue.is_some_and(|queue| queue.state == QueueState::Draining)
     };
     let (refused, rest): (Vec<&Item>, Vec<&Item>) = items.into_iter().partition(|item| is_refused(item));
-    answers.extend(refused.into_iter().map(|item| (item.index, Err(crate::store::draining(&item.event.queue)))));
+    answers
+        .extend(refused.into_iter().map(|item| (item.index, Err(crate::values::queues::draining(&item.event.queue)))));
     rest
 }
 
 impl Inner {
-    /// Publishes a batch in one transaction; repeats of a key within the batch follow in rounds of their own.
+    /// Publishes a batch in one transaction. Repeats of a key within the batch follow in further transactions.
     pub(super) async fn publish(&self, events: Vec<NewEvent>) -> Result<Batch<Published>> {
         let mut answers: Vec<Option<Result<Published>>> = (0..events.len()).map(|_| None).collect();
         let mut waiting = Vec::with_capacity(events.len());
@@ -84,7 +87,8 @@ impl Inner {
                 }
                 Ok(())
             }
-            // A key that somebody else's open transaction holds must not hold up its neighbours.
+            // A key that another open transaction holds must not block the other events: they are written first, then
+            // those with keys one by one.
             Err(error) if error.kind() == ErrorKind::Busy && keyed && events.len() > 1 => {
                 let (keyed, free): (Vec<_>, Vec<_>) = events.into_iter().partition(|(_, event)| is_keyed(event));
                 let alone = keyed.into_iter().map(|event| vec![event]);
@@ -94,7 +98,7 @@ impl Inner {
                 }
                 Ok(())
             }
-            // A value that the database cannot store must not fail its neighbours: halved until it is alone.
+            // A value that the database cannot store must not fail the other events: halve the batch until it is alone.
             Err(error) if error.kind() == ErrorKind::Invalid && events.len() > 1 => {
                 let mut first = events;
                 let rest = first.split_off(first.len() / 2);
@@ -137,16 +141,24 @@ impl Inner {
             return Ok(answers);
         }
         let items = &items;
-        // Where the publish statement is the first, it also tells the transaction's prelude.
+        // If the publish statement is the first of the transaction, it also returns what the prelude would.
         let limited = |item: &Item| catalog.queue_by_id(item.queue_id).is_none_or(|queue| queue.depth_limit.is_some());
         let carried = !keyed && !items.iter().any(limited);
         let written = self
-            .database
             .transact(
                 if carried { Begin::Carried } else { Begin::Write },
-                &|prelude| accept_catalog(catalog, prelude),
-                &|tx| async move { self.write_items(&tx, catalog, items, keyed).await }.boxed(),
-                &|tx, written| self.confirm_publish(tx, written),
+                |prelude| accept_catalog(catalog, prelude),
+                |tx| async move { self.write_items(&tx, catalog, items, keyed).await },
+                // It took place if its first new fact is there.
+                |tx, written| {
+                    let made = written.iter().find_map(|(_, answer)| new_event(answer));
+                    async move {
+                        match made {
+                            Some(event_id) => self.fact_exists(&tx, event_id).await,
+                            None => Ok(true),
+                        }
+                    }
+                },
             )
             .await?;
         answers.extend(written);
@@ -154,7 +166,8 @@ impl Inner {
         Ok(answers)
     }
 
-    /// Finds each event's queue and lane, making lanes that are missing in a transaction of their own.
+    /// Finds each event's queue and lane. Creates missing lanes in a transaction of its own and then answers
+    /// `StaleCatalog`.
     pub(super) async fn place(
         &self,
         catalog: &Catalog,
@@ -165,9 +178,9 @@ impl Inner {
         let mut missing = HashSet::new();
         for (index, event) in events {
             let queue = match catalog.queue(&event.queue) {
-                // What has a key may be a repeat, which is answered all the same.
+                // An event with a key may be a repeat, which is answered even while the queue is draining.
                 Ok(queue) if queue.state == QueueState::Draining && !is_keyed(event) => {
-                    answers.push((*index, Err(crate::store::draining(&event.queue))));
+                    answers.push((*index, Err(crate::values::queues::draining(&event.queue))));
                     continue;
                 }
                 Ok(queue) => queue,
@@ -191,6 +204,8 @@ impl Inner {
         Err(Fault::StaleCatalog)
     }
 
+    /// Writes items in a transaction: answers repeats, applies depth limits, takes keys, writes facts and entries,
+    /// replaces what waits, and promotes.
     pub(super) async fn write_items(
         &self,
         tx: &Tx,
@@ -217,7 +232,7 @@ impl Inner {
         if keyed {
             let new: Vec<(&Item, Drawn)> = accepted.iter().copied().zip(given.iter().copied()).collect();
             if !self.take_keys(tx, &plan, &new, others).await? {
-                return Err(look_again("a deduplication key was taken meanwhile"));
+                return Err(run_again("another transaction took a deduplication key"));
             }
         }
         let published = self.write_new(tx, &accepted, given).await?;
@@ -230,28 +245,34 @@ impl Inner {
         Ok(answers)
     }
 
-    /// Writes new facts and entries, under numbers that were drawn before or are drawn now.
+    /// Writes new facts and entries, under numbers that were drawn before (`given`) or are drawn now.
     async fn write_new(&self, tx: &Tx, items: &[&Item], given: &[Drawn]) -> Result<Vec<Published>, Fault> {
         if items.is_empty() {
             return Ok(Vec::new());
         }
         let ids: Vec<i64> = given.iter().map(|drawn| drawn.id).collect();
         let ids = (!ids.is_empty()).then_some(ids);
-        // Events that have their ids already must hold the moment that those hold.
+        // The moment of publication must be the one that event ids drawn before contain.
         let now = given.first().map(|drawn| drawn.now).or_else(|| self.now());
         let columns = Columns::new(items, ids.as_deref(), now, false);
         let rows = if ids.is_none() && items.iter().all(|item| is_plain(&item.event)) {
-            tx.query(&self.sql.publish_plain, &columns.plain_params()).await?
+            tx.query(&self.sql.publish.write_plain, &columns.plain_params()).await?
         } else {
-            tx.query(&self.sql.publish, &columns.params()).await?
+            tx.query(&self.sql.publish.write, &columns.params()).await?
         };
+        // Every row has the same prelude: only the first one's is read.
         if let Some(row) = rows.first() {
-            tx.set_prelude(row.get(3), Prelude { stamp: row.get(4), heartbeat_near: true });
+            let CarriedRow { xid, stamp } = CarriedRow::read(row, PublishedRow::COUNT)?;
+            tx.set_prelude(xid, Prelude { stamp, heartbeat_near: true });
         }
-        read_published(&rows)
+        let read = |row| PublishedRow::read(row, 0)?.try_into();
+        let mut published = rows.iter().map(read).collect::<Result<Vec<Published>>>()?;
+        // The items' order is that of their numbers.
+        published.sort_unstable_by_key(|one| one.id);
+        Ok(published)
     }
 
-    /// The last part of a publish: under the locks of all groups concerned, replaces what waits and promotes.
+    /// The last part of a publish: locks all groups concerned, replaces waiting entries and promotes.
     async fn replace_and_promote(
         &self,
         tx: &Tx,
@@ -264,13 +285,14 @@ impl Inner {
         let groups: BTreeSet<(i32, &str)> = new.chain(others).collect();
         self.lock_groups(tx, &groups).await?;
         let Some(made) = self.replace(tx, replaced, drawn).await? else {
-            return Err(look_again("an event that was to be replaced was claimed meanwhile"));
+            return Err(run_again("the entry to replace was claimed meanwhile"));
         };
         self.promote_locked(tx, groups).await?;
         Ok(made)
     }
 
-    /// Lets through what the queues' depth limits allow, in order. Near a limit, publishers of the queue go one by one.
+    /// Accepts items up to the queues' depth limits, in order, and answers the others with `Full`. Near a limit,
+    /// publishers of the queue take turns under a lock.
     async fn within_limits<'a>(
         &self,
         tx: &Tx,
@@ -288,31 +310,30 @@ impl Inner {
         if wanted.is_empty() {
             return Ok(items);
         }
-        let mut room: HashMap<i32, u64> = HashMap::new();
+        let mut allowed: HashMap<i32, u64> = HashMap::new();
         let mut near = Vec::new();
         for (queue_id, count) in wanted {
             let limit = catalog.queue_by_id(queue_id).and_then(|queue| queue.depth_limit).unwrap_or(u64::MAX);
             if self.headroom.take(queue_id, limit, count) {
-                room.insert(queue_id, count);
+                allowed.insert(queue_id, count);
             } else {
                 near.push((queue_id, count, limit));
             }
         }
         let locks: BTreeSet<i64> = near.iter().map(|(queue_id, ..)| self.depth_stripe(*queue_id)).collect();
         if !locks.is_empty() {
-            tx.query(&self.sql.lock_stripes, &[&locks.into_iter().collect::<Vec<i64>>()]).await?;
+            tx.execute(&self.sql.groups.lock_stripes, &[&locks.into_iter().collect::<Vec<i64>>()]).await?;
         }
         for (queue_id, count, limit) in near {
             let bound = i64::try_from(limit).unwrap_or(i64::MAX);
-            let rows = tx.query(&self.sql.count_entries, &[&queue_id, &bound]).await?;
-            let held = rows.first().map_or(0, |row| row.get::<_, i64>(0)) as u64;
-            let left = limit.saturating_sub(held);
+            let held = tx.row(&self.sql.publish.count_entries, &[&queue_id, &bound]).await?;
+            let left = limit.saturating_sub(held.map_or(0, |held| held.0) as u64);
             self.headroom.learn(queue_id, limit, left.saturating_sub(count));
-            room.insert(queue_id, left);
+            allowed.insert(queue_id, left);
         }
         let mut accepted = Vec::with_capacity(items.len());
         for item in items {
-            match room.get_mut(&item.queue_id) {
+            match allowed.get_mut(&item.queue_id) {
                 Some(0) => {
                     let error = Error::new(ErrorKind::Full, format!("queue {} is full", item.event.queue));
                     answers.push((item.index, Err(error)));
@@ -327,25 +348,20 @@ impl Inner {
         Ok(accepted)
     }
 
-    fn confirm_publish<'a>(
-        &'a self,
-        tx: Arc<Tx>,
-        written: &[(usize, Result<Published>)],
-    ) -> BoxFuture<'a, Result<bool, Fault>> {
-        let made = written.iter().find_map(|(_, answer)| {
-            answer.as_ref().ok().filter(|published| published.outcome != PublishOutcome::Duplicate)
-        });
-        let event_id = made.map(|made| made.event_id.to_i64());
-        async move {
-            let Some(event_id) = event_id else { return Ok(true) };
-            let rows = tx.query(&self.sql.fact_exists, &[&event_id]).await?;
-            Ok(rows.first().is_some_and(|row| row.get(0)))
-        }
-        .boxed()
+    /// Whether a fact exists.
+    async fn fact_exists(&self, tx: &Tx, event_id: i64) -> Result<bool, Fault> {
+        let exists = tx.row(&self.sql.publish.fact_exists, &[&event_id]).await?;
+        Ok(exists.is_some_and(|exists| exists.0))
     }
 }
 
-/// What was looked at is another by now: the transaction runs again.
-fn look_again(why: &str) -> Fault {
+/// The event that a publish wrote, if it wrote one.
+fn new_event(answer: &Result<Published>) -> Option<i64> {
+    let made = answer.as_ref().ok().filter(|published| published.outcome != PublishOutcome::Duplicate)?;
+    Some(made.event_id.to_i64())
+}
+
+/// What the transaction has read is outdated: it has to run again.
+fn run_again(why: &str) -> Fault {
     Fault::Again(Error::new(ErrorKind::Busy, format!("{why}; try again")))
 }

@@ -1,19 +1,22 @@
-//! Idempotency keys: a repeated request is answered with its first result.
+//! Idempotency keys: a repeated request is answered with its first result. Works inside a publish's transaction.
 
 use std::collections::HashMap;
 
 use tidegate_core::{EntryId, Timestamp, Tsid};
-use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
-use super::Inner;
-use super::connection::Tx;
-use super::errors::Fault;
-use super::items::{Item, client, micros};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{PublishOutcome, Published, other_request};
+use crate::postgres::engine::connection::Tx;
+use crate::postgres::engine::errors::Fault;
+use crate::postgres::engine::store::Inner;
+use crate::postgres::items::{Item, client, micros};
+use crate::postgres::statements::requests::KnownRow;
+use crate::values::entries::other_request;
+use crate::values::{PublishOutcome, Published};
 
 impl Inner {
-    /// Answers repeats; what remains is new.
+    /// Answers items whose idempotency key is known, with the first result or with an error if the request differs.
+    /// Returns the others.
     pub(super) async fn answer_known_requests<'a>(
         &self,
         tx: &Tx,
@@ -26,13 +29,13 @@ impl Inner {
         let clients: Vec<i64> = items.iter().map(|item| client(item)).collect();
         let keys: Vec<Option<&str>> =
             items.iter().map(|item| item.event.idempotency.as_ref().map(|request| request.key.as_str())).collect();
-        let rows = tx.query(&self.sql.work.known_requests, &[&self.now(), &clients, &keys]).await?;
-        let known: HashMap<usize, &Row> = rows.iter().map(|row| (row.get::<_, i32>(0) as usize - 1, row)).collect();
+        let rows = tx.rows(&self.sql.requests.known, &[&self.now(), &clients, &keys]).await?;
+        let known: HashMap<usize, &KnownRow> = rows.iter().map(|row| (row.item as usize - 1, row)).collect();
         let mut fresh = Vec::with_capacity(items.len());
         for (position, item) in items.into_iter().enumerate() {
             match (known.get(&position), &item.event.idempotency) {
                 (Some(row), Some(request)) => {
-                    let same = row.get::<_, Option<i64>>(4) == Some(request.fingerprint);
+                    let same = row.fingerprint == Some(request.fingerprint);
                     let answer = if same { Ok(read_first(row)?) } else { Err(other_request(&request.key)) };
                     answers.push((item.index, answer));
                 }
@@ -42,7 +45,7 @@ impl Inner {
         Ok(fresh)
     }
 
-    /// Takes the keys of new requests.
+    /// Takes the idempotency keys of new items. The transaction has to run again if another one took a key meanwhile.
     pub(super) async fn take_requests(&self, tx: &Tx, items: &[&Item], published: &[Published]) -> Result<(), Fault> {
         let mut rows: Vec<(i64, &str, i64, i64, i64, i64)> = items
             .iter()
@@ -63,25 +66,22 @@ impl Inner {
         let events: Vec<i64> = rows.iter().map(|row| row.3).collect();
         let windows: Vec<i64> = rows.iter().map(|row| row.4).collect();
         let fingerprints: Vec<i64> = rows.iter().map(|row| row.5).collect();
-        let taken = tx
-            .query(
-                &self.sql.work.take_requests,
-                &[&self.now(), &clients, &keys, &entries, &events, &windows, &fingerprints],
-            )
-            .await?;
+        let now = self.now();
+        let params: [&(dyn ToSql + Sync); 7] = [&now, &clients, &keys, &entries, &events, &windows, &fingerprints];
+        let taken = tx.rows(&self.sql.requests.take, &params).await?;
         if taken.len() < rows.len() {
-            // Somebody else took a key since we looked: look again.
-            return Err(Fault::Again(Error::new(ErrorKind::Busy, "an idempotency key was taken meanwhile")));
+            let why = "another request took the idempotency key; try again";
+            return Err(Fault::Again(Error::new(ErrorKind::Busy, why)));
         }
         Ok(())
     }
 }
 
-fn read_first(row: &Row) -> Result<Published, Fault> {
+fn read_first(row: &KnownRow) -> Result<Published, Fault> {
     Ok(Published {
-        id: EntryId::new(row.get(1)).map_err(Error::from)?,
-        event_id: Tsid::from_i64(row.get(2)),
+        id: EntryId::new(row.entry_id).map_err(Error::from)?,
+        event_id: Tsid::from_i64(row.event_id),
         outcome: PublishOutcome::Duplicate,
-        created_at: super::row::optional_moment(row, 3).unwrap_or(Timestamp::UNIX_EPOCH),
+        created_at: row.created_at.map_or(Timestamp::UNIX_EPOCH, Into::into),
     })
 }

@@ -1,33 +1,30 @@
-//! Forgetting what is old, in small batches, on PostgreSQL. Finding it takes no lock; only what goes is locked, and looked at
-//! again.
+//! Retention on PostgreSQL: removes old log and audit rows in small batches. Finding old rows takes no lock; only rows
+//! to be removed are locked, and checked again.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
 use tidegate_core::EntryId;
-use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::Inner;
-use super::connection::{Begin, Tx};
-use super::errors::Fault;
-use super::items::micros;
 use crate::error::Result;
-use crate::work::{Retained, Retention};
+use crate::postgres::engine::connection::Tx;
+use crate::postgres::engine::errors::Fault;
+use crate::postgres::engine::store::Inner;
+use crate::postgres::items::micros;
+use crate::postgres::statements::retain::OldRow;
+use crate::postgres::tags::is_tagged;
+use crate::values::{Retained, Retention};
 
-/// How long one batch looks for something that can go.
-const LOOK_FOR: Duration = Duration::from_millis(100);
+/// How long one batch searches for rows that can be removed.
+const SEARCH_FOR: Duration = Duration::from_millis(100);
 
-/// Columns of the statement that finds old rows.
-const IS_OLD: usize = 5;
-const IS_YOUNG: usize = 6;
-const CLIENT: usize = 7;
-
-/// What a look at the log found.
+/// What a search of the log found.
 #[derive(Debug, Default)]
 struct Found {
+    /// Entries that can be removed.
     ids: Vec<i64>,
+    /// Where the next search continues; `None` at the end.
     next: Option<i64>,
 }
 
@@ -37,67 +34,58 @@ impl Inner {
         let mut retained = Retained::default();
         if let Some(age) = retention.audit {
             let params: [&(dyn ToSql + Sync); 3] = [&self.now(), &micros(age), &batch];
-            let reader = self.database.reader().await.map_err(Fault::into_error)?;
-            retained.audit = reader.execute(&self.sql.work.forget_audit, &params).await.map_err(Fault::into_error)?;
+            retained.audit = self.execute(&self.sql.retain.forget_audit, &params).await?;
         }
         if retention.log.is_none() && retention.dead_letters.is_none() {
             return Ok(retained);
         }
-        let found = self.find_old(&retention, batch).await.map_err(Fault::into_error)?;
+        let found = self.find_old(&retention, batch).await?;
         retained.next = found.next.map(EntryId::new).transpose()?;
         if !found.ids.is_empty() {
             let (retention, ids) = (&retention, &found.ids);
-            let forgotten = self
-                .database
-                .transact(
-                    Begin::Write,
-                    &|_| Ok(()),
-                    &|tx| async move { self.forget_entries(&tx, retention, ids).await }.boxed(),
-                    // What is gone is gone; what is not is found again.
-                    &|_, _| async { Ok(true) }.boxed(),
-                )
-                .await;
-            retained.entries = forgotten.map_err(Fault::into_error)?;
+            // Not repeated if the answer to the commit is lost: what is still there is found again.
+            let removed = self
+                .write(|tx| async move { self.remove_entries(&tx, retention, ids).await }, |_, _| async { Ok(true) });
+            retained.entries = removed.await?;
         }
         Ok(retained)
     }
 
-    /// Walks the log by number, until something can go, for a while at most. It ends where everything is younger than what may
-    /// go: entries end after they were published.
-    async fn find_old(&self, retention: &Retention, batch: i64) -> Result<Found, Fault> {
+    /// Walks the log by number until something can be removed, for at most [`SEARCH_FOR`]. Stops where everything was
+    /// published too recently to be removed: entries end after they were published.
+    async fn find_old(&self, retention: &Retention, batch: i64) -> Result<Found> {
         let began = Instant::now();
         let mut from = retention.from.map_or(0, EntryId::get);
         loop {
             let (log, dead) = ages(retention);
             let params: [&(dyn ToSql + Sync); 5] = [&self.now(), &log, &dead, &from, &batch];
-            let rows = self.database.reader().await?.query(&self.sql.work.old_rows, &params).await?;
+            let rows = self.read(|tx| async move { tx.rows(&self.sql.retain.old_rows, &params).await }).await?;
             let full = rows.len() as i64 == batch;
-            let mut entries: Vec<&[Row]> = rows.chunk_by(|a, b| a.get::<_, i64>(0) == b.get::<_, i64>(0)).collect();
+            let mut entries = by_entry(&rows);
             // The last entry of a full batch may have further generations.
             if full && entries.len() > 1 {
                 entries.pop();
             }
-            let done: Option<i64> = entries.last().and_then(|rows| rows.first()).map(|row| row.get(0));
-            let young = rows.iter().all(|row| row.get::<_, Option<bool>>(IS_YOUNG) == Some(true));
-            let ids: Vec<i64> = entries.into_iter().filter_map(may_go).collect();
+            let done: Option<i64> = entries.last().and_then(|rows| rows.first()).map(|row| row.id);
+            let young = rows.iter().all(|row| row.is_young == Some(true));
+            let ids: Vec<i64> = entries.into_iter().filter_map(removable).collect();
             let next = if full && !young { done } else { None };
             match next {
-                Some(next) if ids.is_empty() && began.elapsed() < LOOK_FOR => from = next,
+                Some(next) if ids.is_empty() && began.elapsed() < SEARCH_FOR => from = next,
                 next => return Ok(Found { ids, next }),
             }
         }
     }
 
-    /// Locks these entries, and removes those that still may go.
-    async fn forget_entries(&self, tx: &Tx, retention: &Retention, ids: &[i64]) -> Result<u64, Fault> {
-        let sql = &self.sql.work;
-        // Whoever counts waits, so that every row is counted once and taken off once.
-        tx.query(&sql.lock_counts, &[]).await?;
+    /// Locks these entries, and removes those that can still be removed. Returns how many.
+    async fn remove_entries(&self, tx: &Tx, retention: &Retention, ids: &[i64]) -> Result<u64, Fault> {
+        let sql = &self.sql.retain;
+        // Counting waits for this lock, so that every row is added to the counts once and subtracted once.
+        tx.query(&self.sql.log_counts.lock, &[]).await?;
         let (log, dead) = ages(retention);
         let params: [&(dyn ToSql + Sync); 4] = [&self.now(), &log, &dead, &ids];
-        let rows = tx.query(&sql.lock_old_rows, &params).await?;
-        let entries: Vec<&[Row]> = rows.chunk_by(|a, b| a.get::<_, i64>(0) == b.get::<_, i64>(0)).collect();
-        let gone = Gone::new(&entries);
+        let rows = tx.rows(&sql.lock_old_rows, &params).await?;
+        let gone = Gone::new(&by_entry(&rows));
         if !gone.ids.is_empty() {
             let (events, statuses, clients) = &gone.tagged;
             tx.execute(&sql.forget_entries, &[&gone.ids, &gone.events, events, statuses, clients]).await?;
@@ -115,18 +103,23 @@ impl Inner {
     }
 }
 
-/// How old entries and dead letters must be, in microseconds.
+/// How old ended entries and dead letters must be, in microseconds; `None` for those that are kept.
 fn ages(retention: &Retention) -> (Option<i64>, Option<i64>) {
     (retention.log.map(micros), retention.dead_letters.map(micros))
 }
 
-/// The number of an entry that may go, with all its generations.
-fn may_go(rows: &[Row]) -> Option<i64> {
+/// Log rows that come by number, entry by entry.
+fn by_entry(rows: &[OldRow]) -> Vec<&[OldRow]> {
+    rows.chunk_by(|a, b| a.id == b.id).collect()
+}
+
+/// The number of an entry, given its log rows by generation, if all of them can be removed.
+fn removable(rows: &[OldRow]) -> Option<i64> {
     let last = rows.last()?;
-    // A last row that was redriven belongs to a live entry.
-    let lives = last.get::<_, i16>(3) == 1;
-    let old = rows.iter().all(|row| row.get::<_, Option<bool>>(IS_OLD) == Some(true));
-    (!lives && old).then(|| last.get(0))
+    // If its last row was redriven, the entry is live.
+    let lives = last.superseded == 1;
+    let old = rows.iter().all(|row| row.is_old == Some(true));
+    (!lives && old).then_some(last.id)
 }
 
 /// Entries to be removed, as arrays.
@@ -134,33 +127,33 @@ fn may_go(rows: &[Row]) -> Option<i64> {
 struct Gone {
     ids: Vec<i64>,
     events: Vec<i64>,
-    /// One for each log row of a tagged entry: its event, how it ended, and its client.
+    /// For each log row of a tagged entry: its event, end and client.
     tagged: (Vec<i64>, Vec<i16>, Vec<Option<i64>>),
+    /// Rows by end.
     counts: [i64; 4],
-    /// Rows by client and how they ended.
+    /// Rows by client and end.
     clients: BTreeMap<(i64, i16), i64>,
 }
 
 impl Gone {
-    fn new(entries: &[&[Row]]) -> Self {
+    fn new(entries: &[&[OldRow]]) -> Self {
         let mut gone = Self::default();
         for rows in entries {
-            let (Some(id), Some(last)) = (may_go(rows), rows.last()) else { continue };
+            let (Some(id), Some(last)) = (removable(rows), rows.last()) else { continue };
             gone.ids.push(id);
-            gone.events.push(last.get(1));
+            gone.events.push(last.event_id);
             for row in *rows {
-                let status: i16 = row.get(2);
-                if let Some(count) = usize::try_from(status).ok().and_then(|status| gone.counts.get_mut(status)) {
+                let counted = usize::try_from(row.status).ok();
+                if let Some(count) = counted.and_then(|status| gone.counts.get_mut(status)) {
                     *count += 1;
                 }
-                let client: Option<i64> = row.get(CLIENT);
-                if let Some(client) = client {
-                    *gone.clients.entry((client, status)).or_default() += 1;
+                if let Some(client) = row.client_id {
+                    *gone.clients.entry((client, row.status)).or_default() += 1;
                 }
-                if row.get::<_, i16>(4) & 1 != 0 {
-                    gone.tagged.0.push(row.get(1));
-                    gone.tagged.1.push(status);
-                    gone.tagged.2.push(client);
+                if is_tagged(Some(row.flags)) {
+                    gone.tagged.0.push(row.event_id);
+                    gone.tagged.1.push(row.status);
+                    gone.tagged.2.push(row.client_id);
                 }
             }
         }

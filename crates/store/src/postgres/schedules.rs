@@ -1,37 +1,20 @@
-//! Schedules: a few rows that are read often and change with each tick. The table is small, so nothing but its key is
-//! indexed. A tick holds its schedule's row from the comparison to the commit, so that of two processes one waits, looks
-//! again, and finds that the tick is gone.
+//! Schedules: a few rows that are read often and change with each tick. The table is small, so only its key is indexed.
+//! A tick locks its schedule's row from the comparison to the commit: of two processes one waits, compares again, and
+//! finds that the tick has taken place.
 
 use async_trait::async_trait;
-use futures_util::FutureExt;
-use tidegate_core::{Cron, EntryId, MissedTicks, NewEvent, Timestamp};
-use tokio_postgres::Row;
+use tidegate_core::{Cron, NewEvent, Timestamp};
+use tokio_postgres::types::ToSql;
 
-use super::catalog::Catalog;
-use super::connection::{Begin, Tx};
-use super::errors::Fault;
-use super::items::Item;
-use super::{Inner, MAX_CATALOG_READS, PostgresStore, accept_catalog};
+use crate::api::Schedules;
 use crate::error::{Error, ErrorKind, Result};
-use crate::schedules::{
-    DueSchedules, ScheduleSpec, ScheduleView, Schedules, Tick, damaged, no_schedule, plan_pause, plan_put,
-    read_template,
-};
-use crate::store::{PublishOutcome, Published};
-
-/// By the primary key.
-const READ: &str = "SELECT name, cron, timezone, missed, paused, template, next_at, last_at, last_entry, ticks, \
-    created_at, updated_at FROM {ns}.schedules";
-/// Into the primary key.
-const INSERT: &str = "INSERT INTO {ns}.schedules (name, cron, timezone, missed, paused, template, next_at, created_at, \
-    updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8) ON CONFLICT DO NOTHING";
-/// By the primary key.
-const UPDATE: &str = "UPDATE {ns}.schedules SET cron = $2, timezone = $3, missed = $4, paused = $5, template = $6, \
-    next_at = $7, updated_at = $8 WHERE name = $1";
-/// By the primary key.
-const TICK: &str = "UPDATE {ns}.schedules SET next_at = $3, last_at = coalesce($4, last_at), ticks = ticks + $5 \
-    WHERE name = $1 AND next_at = $2 AND NOT paused";
-const NOW: &str = "SELECT coalesce($1::timestamptz, clock_timestamp())";
+use crate::postgres::engine::catalogue::Catalog;
+use crate::postgres::engine::connection::{Begin, Tx};
+use crate::postgres::engine::errors::Fault;
+use crate::postgres::engine::store::{Inner, MAX_CATALOG_READS, PostgresStore, accept_catalog};
+use crate::postgres::items::Item;
+use crate::values::schedules::{damaged, no_schedule, plan_pause, plan_put};
+use crate::values::{DueSchedules, PublishOutcome, Published, ScheduleSpec, ScheduleView, Tick};
 
 #[async_trait]
 impl Schedules for PostgresStore {
@@ -42,20 +25,11 @@ impl Schedules for PostgresStore {
 
     async fn schedule(&self, name: &str) -> Result<Option<ScheduleView>> {
         let name = name.to_owned();
-        self.detached(|inner| async move {
-            let reader = inner.database.reader_patiently().await?;
-            inner.find_schedule(&reader, &name, "").await.map_err(Fault::into_error)
-        })
-        .await
+        self.detached(|inner| async move { inner.schedule(&name).await }).await
     }
 
     async fn list_schedules(&self) -> Result<Vec<ScheduleView>> {
-        self.detached(|inner| async move {
-            let reader = inner.database.reader_patiently().await?;
-            let rows = reader.query(&inner.in_namespace(READ, " ORDER BY name"), &[]).await;
-            rows.map_err(Fault::into_error)?.iter().map(view).collect()
-        })
-        .await
+        self.detached(|inner| async move { inner.list_schedules().await }).await
     }
 
     async fn delete_schedule(&self, name: &str) -> Result<bool> {
@@ -78,121 +52,96 @@ impl Schedules for PostgresStore {
 }
 
 impl Inner {
-    fn in_namespace(&self, sql: &str, rest: &str) -> String {
-        sql.replace("{ns}", &self.options.schema()) + rest
-    }
-
-    async fn find_schedule(&self, tx: &Tx, name: &str, lock: &str) -> Result<Option<ScheduleView>, Fault> {
-        let rows = tx.query(&self.in_namespace(READ, &format!(" WHERE name = $1{lock}")), &[&name]).await?;
-        Ok(rows.first().map(view).transpose()?)
-    }
-
     async fn database_now(&self, tx: &Tx) -> Result<Timestamp, Fault> {
-        let rows = tx.query(NOW, &[&self.now()]).await?;
-        rows.first().map(|row| row.get(0)).ok_or_else(|| Fault::Final(damaged("a moment")))
+        let now = tx.row(&self.sql.schedules.now, &[&self.now()]).await?;
+        now.map(|now| now.0.into()).ok_or_else(|| Fault::Final(damaged("a moment")))
+    }
+
+    async fn find_schedule(&self, tx: &Tx, name: &str) -> Result<Option<ScheduleView>, Fault> {
+        let found = tx.row(&self.sql.schedules.by_name, &[&name]).await?;
+        Ok(found.map(ScheduleView::try_from).transpose()?)
+    }
+
+    async fn lock_schedule(&self, tx: &Tx, name: &str) -> Result<Option<ScheduleView>, Fault> {
+        let found = tx.row(&self.sql.schedules.lock, &[&name]).await?;
+        Ok(found.map(ScheduleView::try_from).transpose()?)
+    }
+
+    async fn schedule(&self, name: &str) -> Result<Option<ScheduleView>> {
+        self.read(|tx| async move { self.find_schedule(&tx, name).await }).await
+    }
+
+    async fn list_schedules(&self) -> Result<Vec<ScheduleView>> {
+        let rows = self.read(|tx| async move { tx.rows(&self.sql.schedules.all_schedules, &[]).await }).await?;
+        rows.into_iter().map(ScheduleView::try_from).collect()
     }
 
     async fn put_schedule(&self, spec: &ScheduleSpec, cron: &Cron) -> Result<ScheduleView> {
         self.queue(&spec.event.queue).await?;
-        let put = self
-            .database
-            .transact(
-                Begin::Write,
-                &|_| Ok(()),
-                &|tx| {
-                    async move {
-                        let now = self.database_now(&tx).await?;
-                        let before = self.find_schedule(&tx, &spec.name, " FOR UPDATE").await?;
-                        match plan_put(before.as_ref(), spec, cron, now)? {
-                            Some(after) => self.save_schedule(&tx, after, before.is_none()).await,
-                            None => before.ok_or_else(|| no_schedule(&spec.name).into()),
-                        }
-                    }
-                    .boxed()
-                },
-                // Put again, the same definition changes nothing.
-                &|_, _| async { Ok(false) }.boxed(),
-            )
-            .await;
-        put.map_err(Fault::into_error)
+        // The same definition changes nothing the second time.
+        self.write_again(|tx| async move {
+            let now = self.database_now(&tx).await?;
+            let before = self.lock_schedule(&tx, &spec.name).await?;
+            match plan_put(before.as_ref(), spec, cron, now)? {
+                Some(after) => self.save_schedule(&tx, after, before.is_none()).await,
+                None => before.ok_or_else(|| no_schedule(&spec.name).into()),
+            }
+        })
+        .await
     }
 
     async fn pause_schedule(&self, name: &str, paused: bool) -> Result<ScheduleView> {
-        let changed = self
-            .database
-            .transact(
-                Begin::Write,
-                &|_| Ok(()),
-                &|tx| {
-                    async move {
-                        let now = self.database_now(&tx).await?;
-                        let before = self.find_schedule(&tx, name, " FOR UPDATE").await?;
-                        let before = before.ok_or_else(|| no_schedule(name))?;
-                        match plan_pause(&before, paused, now)? {
-                            Some(after) => self.save_schedule(&tx, after, false).await,
-                            None => Ok(before),
-                        }
-                    }
-                    .boxed()
-                },
-                &|_, _| async { Ok(false) }.boxed(),
-            )
-            .await;
-        changed.map_err(Fault::into_error)
+        self.write_again(|tx| async move {
+            let now = self.database_now(&tx).await?;
+            let before = self.lock_schedule(&tx, name).await?.ok_or_else(|| no_schedule(name))?;
+            match plan_pause(&before, paused, now)? {
+                Some(after) => self.save_schedule(&tx, after, false).await,
+                None => Ok(before),
+            }
+        })
+        .await
     }
 
     async fn save_schedule(&self, tx: &Tx, after: ScheduleView, is_new: bool) -> Result<ScheduleView, Fault> {
         let spec = &after.spec;
-        let sql = self.in_namespace(if is_new { INSERT } else { UPDATE }, "");
         let (missed, template) = (spec.missed.code(), spec.template()?);
-        let written = tx
-            .execute(
-                &sql,
-                &[
-                    &spec.name,
-                    &spec.cron,
-                    &spec.timezone,
-                    &missed,
-                    &after.paused,
-                    &template,
-                    &after.next_at,
-                    &after.updated_at,
-                ],
-            )
-            .await?;
-        if written == 0 {
-            return Err(Fault::Again(Error::new(ErrorKind::Busy, "somebody else made the schedule meanwhile")));
+        let params: [&(dyn ToSql + Sync); 8] = [
+            &spec.name,
+            &spec.cron,
+            &spec.timezone,
+            &missed,
+            &after.paused,
+            &template,
+            &after.next_at,
+            &after.updated_at,
+        ];
+        let sql = &self.sql.schedules;
+        if tx.execute(if is_new { &sql.insert } else { &sql.update }, &params).await? == 0 {
+            let why = "another caller created the schedule at the same time; try again";
+            return Err(Fault::Again(Error::new(ErrorKind::Busy, why)));
         }
         Ok(after)
     }
 
     async fn delete_schedule(&self, name: &str) -> Result<bool> {
-        let sql = &self.in_namespace("DELETE FROM {ns}.schedules WHERE name = $1", "");
-        let gone = self
-            .database
-            .transact(
-                Begin::Write,
-                &|_| Ok(()),
-                &|tx| async move { Ok(tx.execute(sql, &[&name]).await? == 1) }.boxed(),
-                &|tx, _| async move { Ok(self.find_schedule(&tx, name, "").await?.is_none()) }.boxed(),
-            )
-            .await;
-        gone.map_err(Fault::into_error)
+        self.write(
+            |tx| async move { Ok(tx.execute(&self.sql.schedules.delete, &[&name]).await? == 1) },
+            |tx, _| async move { Ok(self.find_schedule(&tx, name).await?.is_none()) },
+        )
+        .await
     }
 
     async fn due_schedules(&self, limit: usize) -> Result<DueSchedules> {
-        let reader = self.database.reader_patiently().await?;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let due = async {
-            let now = self.database_now(&reader).await?;
-            let rest = " WHERE NOT paused AND next_at <= $1 ORDER BY next_at, name LIMIT $2";
-            let due = reader.query(&self.in_namespace(READ, rest), &[&now, &limit]).await?;
-            let next = "SELECT min(next_at) FROM {ns}.schedules WHERE NOT paused AND next_at > $1";
-            let next = reader.query(&self.in_namespace(next, ""), &[&now]).await?;
-            let due = due.iter().map(view).collect::<Result<_>>()?;
-            Ok(DueSchedules { now, due, next_at: next.first().and_then(|row| row.get(0)) })
-        };
-        due.await.map_err(Fault::into_error)
+        let sql = &self.sql.schedules;
+        self.read(|tx| async move {
+            let now = self.database_now(&tx).await?;
+            let due = tx.rows(&sql.due, &[&now, &limit]).await?;
+            let due = due.into_iter().map(ScheduleView::try_from).collect::<Result<_>>()?;
+            let next = tx.row(&sql.next_due, &[&now]).await?;
+            Ok(DueSchedules { now, due, next_at: next.and_then(|next| next.0).map(Into::into) })
+        })
+        .await
     }
 
     async fn tick(&self, tick: &Tick) -> Result<Option<Vec<Published>>> {
@@ -225,30 +174,15 @@ impl Inner {
         }
         let items = &items;
         let ticked = self
-            .database
             .transact(
                 Begin::Write,
-                &|prelude| accept_catalog(catalog, prelude),
-                &|tx| async move { self.tick_in(&tx, catalog, tick, items).await }.boxed(),
-                &|tx, ticked| {
+                |prelude| accept_catalog(catalog, prelude),
+                |tx| async move { self.tick_in(&tx, catalog, tick, items).await },
+                |tx, ticked: &Option<Vec<Published>>| {
                     let made = ticked.iter().flatten().find(|made| made.outcome == PublishOutcome::Created);
                     let made = made.map(|made| made.event_id.to_i64());
                     let written = ticked.is_some();
-                    async move {
-                        match made {
-                            Some(event_id) => {
-                                let rows = tx.query(&self.sql.fact_exists, &[&event_id]).await?;
-                                Ok(rows.first().is_some_and(|row| row.get(0)))
-                            }
-                            // Nothing new was published: whoever moved the schedule on, it comes to the same.
-                            None if written => {
-                                let now = self.find_schedule(&tx, &tick.name, "").await?;
-                                Ok(now.is_none_or(|now| now.next_at != tick.expected))
-                            }
-                            None => Ok(true),
-                        }
-                    }
-                    .boxed()
+                    async move { self.has_ticked(&tx, tick, written, made).await }
                 },
             )
             .await?;
@@ -256,6 +190,21 @@ impl Inner {
             self.announce(items.iter().map(|item| item.queue_id));
         }
         Ok(ticked)
+    }
+
+    /// Whether a tick took place, after the answer to its commit was lost. `made` is an event that it published.
+    async fn has_ticked(&self, tx: &Tx, tick: &Tick, written: bool, made: Option<i64>) -> Result<bool, Fault> {
+        match made {
+            Some(event_id) => {
+                Ok(tx.row(&self.sql.publish.fact_exists, &[&event_id]).await?.is_some_and(|exists| exists.0))
+            }
+            // Nothing new was published, so it does not matter which process moved the schedule.
+            None if written => {
+                let now = self.find_schedule(tx, &tick.name).await?;
+                Ok(now.is_none_or(|now| now.next_at != tick.expected))
+            }
+            None => Ok(true),
+        }
     }
 
     async fn tick_in(
@@ -266,13 +215,13 @@ impl Inner {
         items: &[Item],
     ) -> Result<Option<Vec<Published>>, Fault> {
         let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
-        let sql = self.in_namespace(TICK, "");
-        let moved = tx.execute(&sql, &[&tick.name, &tick.expected, &tick.next_at, &tick.last_at, &count]).await?;
+        let sql = &self.sql.schedules;
+        let moved = tx.execute(&sql.tick, &[&tick.name, &tick.expected, &tick.next_at, &tick.last_at, &count]).await?;
         if moved == 0 {
             return Ok(None);
         }
         let keyed = items.iter().any(|item| item.event.deduplication.is_some());
-        // Repeats of a key see each other only one after the other.
+        // Events of one tick may repeat a key, and see each other only when written one after the other.
         let step = if keyed { 1 } else { items.len().max(1) };
         let mut published = Vec::with_capacity(items.len());
         for part in items.chunks(step) {
@@ -283,38 +232,8 @@ impl Inner {
             }
         }
         if let Some(last) = published.last() {
-            let sql = self.in_namespace("UPDATE {ns}.schedules SET last_entry = $2 WHERE name = $1", "");
-            tx.execute(&sql, &[&tick.name, &last.id.get()]).await?;
+            tx.execute(&sql.published, &[&tick.name, &last.id.get()]).await?;
         }
         Ok(Some(published))
     }
-}
-
-fn view(row: &Row) -> Result<ScheduleView> {
-    let last_entry = row.get::<_, Option<i64>>(8).map(EntryId::new).transpose();
-    Ok(ScheduleView {
-        spec: ScheduleSpec {
-            name: row.get(0),
-            cron: row.get(1),
-            timezone: row.get(2),
-            missed: MissedTicks::from_code(row.get(3)).ok_or_else(|| damaged("a policy"))?,
-            event: read_template(row.get(5))?,
-        },
-        paused: row.get(4),
-        next_at: row.get(6),
-        last_at: row.get(7),
-        last_entry: last_entry.map_err(|error| damaged("an entry's number").with_source(error))?,
-        ticks: u64::try_from(row.get::<_, i64>(9)).unwrap_or(0),
-        created_at: row.get(10),
-        updated_at: row.get(11),
-    })
-}
-
-/// The statements, for those who look at their plans.
-#[cfg(test)]
-pub(super) fn statements(namespace: &str) -> Vec<(String, String)> {
-    [("insert", INSERT), ("update", UPDATE), ("tick", TICK), ("read", READ)]
-        .into_iter()
-        .map(|(name, sql)| (format!("schedule {name}"), sql.replace("{ns}", namespace)))
-        .collect()
 }

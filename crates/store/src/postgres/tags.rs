@@ -1,20 +1,23 @@
-//! Tags: keeps where tagged entries wait in step with the entries themselves, and claims by tag. Entries without tags are
-//! never looked at here.
+//! Tags: keeps the rows of `event_tags` in step with their entries, and claims by tag. Never touches entries without
+//! tags.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use tidegate_core::Timestamp;
-use tokio_postgres::Row;
+use tidegate_core::{QueueName, QueueState, Timestamp};
 use tokio_postgres::types::ToSql;
 
-use super::Inner;
-use super::catalog::Queue;
-use super::connection::Tx;
-use super::errors::Fault;
-use super::items::micros;
-use super::tag_marks::TagMarks;
-use crate::store::{Claim, Claimed};
+use crate::error::Result;
+use crate::postgres::engine::catalogue::Queue;
+use crate::postgres::engine::connection::Tx;
+use crate::postgres::engine::errors::Fault;
+use crate::postgres::engine::store::Inner;
+use crate::postgres::engine::tag_marks::TagMarks;
+use crate::postgres::items::micros;
+use crate::postgres::statements::claim::ClaimRow;
+use crate::postgres::statements::end::EndedRow;
+use crate::sql::FromRow;
+use crate::values::{Claim, Claimed};
 
 /// The bits of `flags`.
 const TAGGED: i16 = 1;
@@ -25,41 +28,36 @@ pub(super) fn is_tagged(flags: Option<i16>) -> bool {
     flags.is_some_and(|flags| flags & TAGGED != 0)
 }
 
-/// Whether the audit knows of a claim of an entry.
+/// Whether a claim of the entry was audited.
 pub(super) fn is_audited(flags: Option<i16>) -> bool {
     flags.is_some_and(|flags| flags & AUDITED != 0)
 }
 
-/// The entries among rows that have tags: `id` and `flags` are columns.
-pub(super) fn tagged(rows: &[Row], id: usize, flags: usize) -> Vec<i64> {
-    rows.iter().filter(|row| is_tagged(row.get(flags))).map(|row| row.get(id)).collect()
-}
-
 impl Inner {
-    /// The tags of live entries follow them to where they wait now.
+    /// Updates the tag rows of live entries to where the entries wait now.
     pub(super) async fn follow_tags(&self, tx: &Tx, ids: &[i64]) -> Result<(), Fault> {
         if !ids.is_empty() {
-            tx.execute(&self.sql.work.follow, &[&ids]).await?;
+            tx.execute(&self.sql.tags.follow, &[&ids]).await?;
         }
         Ok(())
     }
 
-    /// Entries that are live again, or have another fact, get their tags.
+    /// Adds the tag rows of entries that are live again or have another fact.
     pub(super) async fn put_tags(&self, tx: &Tx, ids: &[i64]) -> Result<(), Fault> {
         if !ids.is_empty() {
-            tx.execute(&self.sql.work.put_tags, &[&ids]).await?;
+            tx.execute(&self.sql.tags.put, &[&ids]).await?;
         }
         Ok(())
     }
 
-    /// The tags of entries that ended go to the log. Rows are what the finalise statements answer.
-    pub(super) async fn end_tags(&self, tx: &Tx, rows: &[Row]) -> Result<(), Fault> {
+    /// Moves the tags of ended entries to the log. `rows` is what the finalize statements return.
+    pub(super) async fn end_tags(&self, tx: &Tx, rows: &[EndedRow]) -> Result<(), Fault> {
         let Some(ended) = Ended::new(rows) else { return Ok(()) };
-        tx.execute(&self.sql.work.end_tags, &ended.params()).await?;
+        tx.execute(&self.sql.tags.end, &ended.params()).await?;
         Ok(())
     }
 
-    /// Claimed entries stand among those of their tags by the end of their lease.
+    /// Marks the tag rows of claimed entries as leased, ranked by the end of the lease.
     pub(super) async fn lease_tags(&self, tx: &Tx, claimed: &[(i16, Claimed)]) -> Result<(), Fault> {
         let (mut tags, mut ids, mut ranks): (Vec<&str>, Vec<i64>, Vec<i64>) = Default::default();
         for (_, entry) in claimed {
@@ -70,12 +68,21 @@ impl Inner {
             }
         }
         if !ids.is_empty() {
-            tx.execute(&self.sql.work.lease_tags, &[&tags, &ids, &ranks]).await?;
+            tx.execute(&self.sql.tags.lease, &[&tags, &ids, &ranks]).await?;
         }
         Ok(())
     }
 
-    /// Runs the claim statement for tags.
+    /// Of these tags, those under which something can be claimed now.
+    pub(super) async fn claimable(&self, queue: &QueueName, tags: &[String]) -> Result<Vec<String>> {
+        let queue_id = self.queue(queue).await?.id;
+        let (now, paused) = (self.now(), QueueState::Paused.code());
+        let sql = &self.sql.tags.claimable;
+        let found = self.read(|tx| async move { tx.rows(sql, &[&now, &queue_id, &tags, &paused]).await }).await?;
+        Ok(found.into_iter().map(|tag| tag.0).collect())
+    }
+
+    /// Runs the claim statement for tags. Offers `widen` times `max` entries, of which `max` are taken.
     pub(super) async fn lease_tagged(
         &self,
         tx: &Tx,
@@ -84,10 +91,10 @@ impl Inner {
         paths: &TagPaths<'_>,
         max: i64,
         widen: i64,
-    ) -> Result<Vec<Row>, Fault> {
+    ) -> Result<Vec<ClaimRow>, Fault> {
         let (now, lease, offers): (Option<Timestamp>, i64, i64) = (self.now(), micros(claim.lease), max * widen);
-        let sql = &self.sql.work;
-        let statement = if claim.audit { &sql.claim_tagged_audited } else { &sql.claim_tagged };
+        let sql = &self.sql.tags;
+        let statement = if claim.audit { &sql.claim_audited } else { &sql.claim };
         let params: [&(dyn ToSql + Sync); 10] = [
             &now,
             &paths.tags,
@@ -100,11 +107,12 @@ impl Inner {
             &claim.worker,
             &paths.marks,
         ];
-        tx.query(statement, &params).await
+        let rows = tx.query(statement, &params).await?;
+        Ok(rows.iter().map(|row| ClaimRow::read(row, 0)).collect::<crate::Result<_>>()?)
     }
 }
 
-/// Where a claim by tag looks: each tag in each priority, from its mark on.
+/// What a claim by tag scans: each tag in each priority, from its mark on.
 #[derive(Debug)]
 pub(super) struct TagPaths<'a> {
     queue: i32,
@@ -112,12 +120,12 @@ pub(super) struct TagPaths<'a> {
     tags: Vec<&'a str>,
     priorities: Vec<i16>,
     marks: Vec<i64>,
-    /// Only with all types is everything taken that comes first, which is what moves a mark.
+    /// Whether marks are used: only a claim of all types takes everything that comes first, so only it may move a mark.
     marked: bool,
 }
 
 impl<'a> TagPaths<'a> {
-    /// The paths of a claim, if it is one by tag.
+    /// The paths of a claim; `None` if it does not claim by tag.
     pub(super) fn new(marks: &TagMarks, queue: &Queue, claim: &'a Claim, from_bottom: bool) -> Option<Self> {
         let wanted: BTreeSet<&str> = claim.tags.as_ref()?.iter().map(String::as_str).collect();
         let priorities: BTreeSet<i16> = queue.lanes.iter().map(|lane| lane.priority).collect();
@@ -135,7 +143,7 @@ impl<'a> TagPaths<'a> {
         Some(paths)
     }
 
-    /// Whether a path started above the bottom that may be looked at from there now.
+    /// Whether a path started above the bottom and may be scanned from the bottom now.
     pub(super) fn may_look(&self, marks: &TagMarks) -> bool {
         let paths = self.tags.iter().zip(&self.priorities).zip(&self.marks);
         paths
@@ -143,7 +151,8 @@ impl<'a> TagPaths<'a> {
             .any(|((tag, priority), _)| marks.may_look(self.queue, tag, *priority, self.began))
     }
 
-    /// Takes in what a claim got: entries come first by priority, then by number, so all before them were taken too.
+    /// Updates the marks by what a claim got. Entries come by priority and number, so everything before them was taken
+    /// too.
     pub(super) fn learn(&self, marks: &TagMarks, claimed: &[(i16, Claimed)]) {
         if !self.marked {
             return;
@@ -161,7 +170,7 @@ impl<'a> TagPaths<'a> {
     }
 }
 
-/// The arrays of the statement that moves tags to the log.
+/// The parameters of the statement that moves tags to the log, as arrays.
 pub(super) struct Ended {
     ids: Vec<i64>,
     events: Vec<i64>,
@@ -170,14 +179,14 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// The tagged entries of what a finalise statement answered, if there are any.
-    pub(super) fn new(rows: &[Row]) -> Option<Self> {
-        let tagged: Vec<&Row> = rows.iter().filter(|row| is_tagged(row.get(3))).collect();
+    /// The tagged entries among the rows of a finalize statement; `None` if there are none.
+    pub(super) fn new(rows: &[EndedRow]) -> Option<Self> {
+        let tagged: Vec<&EndedRow> = rows.iter().filter(|row| is_tagged(row.flags)).collect();
         (!tagged.is_empty()).then(|| Self {
-            ids: tagged.iter().map(|row| row.get(0)).collect(),
-            events: tagged.iter().map(|row| row.get(4)).collect(),
-            ends: tagged.iter().map(|row| row.get(5)).collect(),
-            queues: tagged.iter().map(|row| row.get(1)).collect(),
+            ids: tagged.iter().map(|row| row.id).collect(),
+            events: tagged.iter().map(|row| row.event_id).collect(),
+            ends: tagged.iter().map(|row| row.status).collect(),
+            queues: tagged.iter().map(|row| row.queue_id).collect(),
         })
     }
 

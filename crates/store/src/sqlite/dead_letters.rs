@@ -1,21 +1,21 @@
-//! Dead letters: starting them over, taking them off the list.
+//! Dead letters: redriving and discarding them.
 
 use tidegate_core::{Action, EntryId, Generation};
 
-use super::settle::{LastLog, last_log, live, promote};
-use super::tags;
-use super::tx::Tx;
-use super::work::audit_started_over;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::Batch;
-use crate::work::ByHand;
+use crate::sqlite::audit::audit_started_over;
+use crate::sqlite::engine::tx::Tx;
+use crate::sqlite::found::{LastLog, last_log, live};
+use crate::sqlite::groups::promote;
+use crate::sqlite::tags;
+use crate::values::{Batch, ManualAction};
 
-/// What `superseded` says of a log row.
+/// The values of `superseded` in a log row.
 const REDRIVEN: i16 = 1;
 const DISCARDED: i16 = 2;
 
-/// Starts new generations.
-pub(super) fn redrive(tx: &mut Tx<'_>, items: &[ByHand]) -> Result<Batch<Generation>> {
+/// Starts new generations of dead letters.
+pub(super) fn redrive(tx: &mut Tx<'_>, items: &[ManualAction]) -> Result<Batch<Generation>> {
     let mut answers = Vec::with_capacity(items.len());
     for item in items {
         answers.push(match redrivable(tx, item.id)? {
@@ -30,12 +30,12 @@ pub(super) fn redrive(tx: &mut Tx<'_>, items: &[ByHand]) -> Result<Batch<Generat
     Ok(answers)
 }
 
-/// Starts one over; `raise` raises its token too, as a reset does.
+/// Starts one over; `raise` also raises its token, as a reset does.
 pub(super) fn redrive_one(tx: &mut Tx<'_>, id: EntryId, dead: &LastLog, raise: bool) -> Result<Generation> {
-    let sql = tx.sql();
-    tx.prepare(&sql.redrive)?.execute((dead.seq, tx.now, i64::from(raise)))?;
-    tx.prepare(&sql.supersede)?.execute((dead.seq, REDRIVEN))?;
-    super::lanes::find_again(tx, id.get(), dead.queue_id, dead.event_id)?;
+    let sql = &tx.sql().entries;
+    tx.execute(&sql.redrive, (dead.seq, tx.now, i64::from(raise)))?;
+    tx.execute(&sql.supersede, (dead.seq, REDRIVEN))?;
+    crate::sqlite::lanes::find_again(tx, id.get(), dead.queue_id, dead.event_id)?;
     if tags::is_tagged(dead.flags) {
         let tags = tags::of_fact(tx, dead.event_id)?;
         tags::remove_ended(tx, id.get(), &tags, dead.end.code())?;
@@ -54,7 +54,7 @@ pub(super) fn discard(tx: &mut Tx<'_>, ids: &[EntryId]) -> Result<Batch<()>> {
     for id in ids {
         answers.push(match dead_letter(tx, *id)? {
             Ok(dead) => {
-                tx.prepare(&tx.sql().supersede)?.execute((dead.seq, DISCARDED))?;
+                tx.execute(&tx.sql().entries.supersede, (dead.seq, DISCARDED))?;
                 Ok(())
             }
             Err(error) => Err(error),
@@ -63,7 +63,7 @@ pub(super) fn discard(tx: &mut Tx<'_>, ids: &[EntryId]) -> Result<Batch<()>> {
     Ok(answers)
 }
 
-/// The log row of a dead letter, or why it is none.
+/// The log row of a dead letter, or why the entry is not one.
 pub(super) fn dead_letter(tx: &Tx<'_>, id: EntryId) -> Result<Result<LastLog>> {
     let conflict = |what: &str| Error::new(ErrorKind::Conflict, format!("entry {id} is not a dead letter: {what}"));
     if live(tx, id.get())?.is_some() {
@@ -77,13 +77,13 @@ pub(super) fn dead_letter(tx: &Tx<'_>, id: EntryId) -> Result<Result<LastLog>> {
     })
 }
 
-/// The same of one that is to wait again. Where its group cannot be read, nobody could be next in it.
+/// The same for one that is to be started over. If its group cannot be read, it could never be promoted.
 pub(super) fn redrivable(tx: &Tx<'_>, id: EntryId) -> Result<Result<LastLog>> {
     Ok(dead_letter(tx, id)?.and_then(|last| match last.has_readable_group {
         true => Ok(last),
         false => Err(Error::new(
             ErrorKind::Conflict,
-            format!("entry {id} cannot wait again: its message group cannot be read; discard it"),
+            format!("entry {id} cannot be redriven or reset: its message group cannot be read; discard it"),
         )),
     }))
 }

@@ -1,20 +1,19 @@
-//! What handlers answered, on SQLite.
+//! The answers of handlers on SQLite.
 
 use async_trait::async_trait;
-use rusqlite::OptionalExtension;
 use tidegate_core::EntryId;
 
-use super::SqliteStore;
-use super::jobs::Urgency;
-use super::tx::Tx;
+use crate::api::HandlerStates;
 use crate::error::{Error, Result};
-use crate::handlers::{HandlerHistory, HandlerState, HandlerStates};
-use crate::store::Batch;
+use crate::sqlite::engine::jobs::Urgency;
+use crate::sqlite::engine::store::SqliteStore;
+use crate::sqlite::engine::tx::Tx;
+use crate::values::{Batch, HandlerHistory, HandlerState};
 
 #[async_trait]
 impl HandlerStates for SqliteStore {
     async fn record_handled(&self, items: Vec<HandlerState>) -> Result<Batch<()>> {
-        self.write(Urgency::Finish, move |tx| record(tx, &items)).await
+        self.write(Urgency::End, move |tx| record(tx, &items)).await
     }
 
     async fn handled(&self, ids: Vec<EntryId>) -> Result<Vec<HandlerHistory>> {
@@ -23,12 +22,12 @@ impl HandlerStates for SqliteStore {
 
     async fn forget_handled(&self, limit: usize) -> Result<u64> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.write(Urgency::Publish, move |tx| Ok(tx.prepare(&tx.sql().forget_handled)?.execute([limit])? as u64)).await
+        self.write(Urgency::Publish, move |tx| Ok(tx.execute(&tx.sql().handlers.forget, [limit])? as u64)).await
     }
 }
 
 fn record(tx: &Tx<'_>, items: &[HandlerState]) -> Result<Batch<()>> {
-    let mut statement = tx.prepare(&tx.sql().record_handled)?;
+    let mut statement = tx.prepare(&tx.sql().handlers.record)?;
     let mut answers = Vec::with_capacity(items.len());
     for item in items {
         let held = statement.execute((item.id.get(), item.token.0, &item.handler, &item.result, tx.now))? > 0;
@@ -38,11 +37,8 @@ fn record(tx: &Tx<'_>, items: &[HandlerState]) -> Result<Batch<()>> {
 }
 
 pub(super) fn history(tx: &Tx<'_>, id: i64) -> Result<HandlerHistory> {
-    let sql = tx.sql();
-    let states = tx
-        .prepare(&sql.handled)?
-        .query_map([id], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<rusqlite::Result<Vec<_>>>()?;
-    let previous = tx.prepare(&sql.last_results)?.query_row([id], |row| row.get(0)).optional()?.flatten();
+    let sql = &tx.sql().handlers;
+    let states = tx.rows(&sql.handled, [id])?.into_iter().map(|row| (row.handler, row.result)).collect();
+    let previous = tx.row(&sql.last_results, [id])?.and_then(|results| results.0);
     Ok(HandlerHistory { states, previous })
 }

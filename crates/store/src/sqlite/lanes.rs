@@ -1,41 +1,40 @@
-//! Removing lanes that are empty and that nobody used for long, and finding lanes again for entries whose lane is gone. Under
-//! SQLite's write lock everybody who puts an entry into a lane knows which lanes there are.
+//! Removes lanes that are empty and unused, and finds lanes for entries whose lane is gone. This needs no further
+//! synchronisation: under SQLite's write lock, every writer that puts an entry into a lane knows which lanes there are.
 
 use std::collections::{BTreeMap, HashSet};
 
-use rusqlite::OptionalExtension;
-
-use super::tx::Tx;
 use crate::error::Result;
+use crate::sql::Only;
+use crate::sqlite::engine::tx::Tx;
 
-/// How often lanes are looked after, in microseconds.
+/// How often the lanes are maintained, in microseconds.
 const EVERY: i64 = 15 * 1_000_000;
-/// A lane that is empty and was not used for this long is removed.
+/// An empty lane that was not used for this long is removed, in microseconds.
 const IDLE: i64 = 600 * 1_000_000;
-/// How often a use is written down.
+/// How often the last use of a lane is written, in microseconds.
 const NOTE_EVERY: i64 = 120 * 1_000_000;
-/// Lanes that one round removes at most.
+/// The most lanes that one round removes.
 const AT_ONCE: i64 = 256;
-/// With more parked entries than this, a queue's lanes are left as they are: looking for their lanes would cost too much.
+/// A queue with more parked entries than this keeps its lanes: finding the lanes of those entries would cost too much.
 const MAX_PARKED: usize = 10_000;
 
-/// One round, if it is time for one.
+/// Does one round of lane maintenance, if it is time for one.
 pub(super) fn tend(tx: &mut Tx<'_>) -> Result<()> {
-    // A clock that was set back is no reason to wait for it.
+    // If the clock was set back, do not wait until it has caught up.
     if (0..EVERY).contains(&(tx.now - tx.known.tended)) {
         return Ok(());
     }
     tx.known.tended = tx.now;
     let sql = tx.sql();
     for lane in std::mem::take(&mut tx.known.used) {
-        tx.prepare(&sql.note_lane)?.execute((lane, tx.now, tx.now - NOTE_EVERY))?;
+        tx.execute(&sql.lanes.note_used, (lane, tx.now, tx.now - NOTE_EVERY))?;
     }
     let strays = rescue(tx)?;
     let idle = idle(tx)?;
     for lane in &idle {
-        tx.prepare(&sql.remove_lane)?.execute([lane])?;
+        tx.execute(&sql.lanes.remove, [lane])?;
     }
-    tx.prepare(&sql.forget_lanes)?.execute([AT_ONCE])?;
+    tx.execute(&sql.lanes.forget, [AT_ONCE])?;
     if strays || !idle.is_empty() {
         tx.known.forget();
         tx.known.catalogue = tx.catalogue()?;
@@ -43,60 +42,51 @@ pub(super) fn tend(tx: &mut Tx<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Lanes that hold nothing, neither to claim nor parked.
+/// Unused lanes that hold no entry, neither claimable nor parked.
 fn idle(tx: &Tx<'_>) -> Result<Vec<i64>> {
     let sql = tx.sql();
     let mut by_queue: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
-    let mut statement = tx.prepare(&sql.idle_lanes)?;
-    let mut rows = statement.query((tx.now - IDLE, AT_ONCE))?;
-    while let Some(row) = rows.next()? {
-        by_queue.entry(row.get(1)?).or_default().push(row.get(0)?);
+    for lane in tx.rows(&sql.lanes.idle, (tx.now - IDLE, AT_ONCE))? {
+        by_queue.entry(lane.queue_id).or_default().push(lane.id);
     }
     let mut free = Vec::new();
     for (queue, lanes) in by_queue {
-        let parked = tx
-            .prepare(&sql.parked_lanes)?
-            .query_map((queue, MAX_PARKED as i64 + 1), |row| row.get(0))?
-            .collect::<rusqlite::Result<Vec<i64>>>()?;
+        let parked = tx.rows(&sql.lanes.parked, (queue, MAX_PARKED as i64 + 1))?;
         if parked.len() <= MAX_PARKED {
-            let held: HashSet<i64> = parked.into_iter().collect();
+            let held: HashSet<i64> = parked.into_iter().map(|Only(lane)| lane).collect();
             free.extend(lanes.into_iter().filter(|lane| !held.contains(lane)));
         }
     }
     Ok(free)
 }
 
-/// Makes arrivals of entries in lanes that are gone, as an older program may leave them; whether there were any.
+/// Turns entries in removed lanes, which an older program may leave there, into arrivals. Returns whether it found any.
 fn rescue(tx: &Tx<'_>) -> Result<bool> {
     let sql = tx.sql();
     let mut rescued = 0;
-    for (find, rescue) in [(&sql.fresh_strays, &sql.rescue_fresh), (&sql.timed_strays, &sql.rescue_timed)] {
-        let strays = tx
-            .prepare(find)?
-            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-            .collect::<rusqlite::Result<Vec<(i64, i64)>>>()?;
-        for (lane, priority) in strays {
-            rescued += tx.prepare(rescue)?.execute((lane, -1000 - priority))?;
+    for (find, rescue) in
+        [(&sql.lanes.fresh_strays, &sql.lanes.rescue_fresh), (&sql.lanes.timed_strays, &sql.lanes.rescue_timed)]
+    {
+        for stray in tx.rows(find, [])? {
+            rescued += tx.execute(rescue, (stray.id, -1000 - stray.priority))?;
         }
     }
     if rescued > 0 {
-        tracing::info!(rescued, "entries in lanes that were removed are sorted in again");
+        tracing::info!(rescued, "found entries in removed lanes, sorting them in again");
     }
     Ok(rescued > 0)
 }
 
-/// Gives an entry that lives again a lane, if the one it had is gone.
+/// Gives an entry that is live again a lane, if the one it had is gone.
 pub(super) fn find_again(tx: &mut Tx<'_>, id: i64, queue_id: i64, event_id: i64) -> Result<()> {
     let sql = tx.sql();
-    let lane: Option<(i64, i16)> =
-        tx.prepare(&sql.lane_of_entry)?.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-    let Some((state, priority)) = lane else { return Ok(()) };
-    if state == 0 {
+    let Some(lane) = tx.row(&sql.lanes.of_entry, [id])? else { return Ok(()) };
+    if lane.state == 0 {
         return Ok(());
     }
-    let event_type: Option<String> = tx.prepare(&sql.fact_body)?.query_row([event_id], |row| row.get(0)).optional()?;
+    let event_type = tx.row(&sql.lanes.type_of, [event_id])?.map(|Only(event_type)| event_type);
     let queue = tx.queue_by_id(queue_id)?;
-    let lane = tx.lane_of_arrival(queue, event_type.as_deref().unwrap_or_default(), priority)?;
-    tx.prepare(&sql.set_lane)?.execute((id, lane))?;
+    let lane = tx.lane_of_arrival(queue, event_type.as_deref().unwrap_or_default(), lane.priority)?;
+    tx.execute(&sql.lanes.set, (id, lane))?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Opening: options, connections, threads.
+//! Opening a store: options, connections, threads.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -9,35 +9,42 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::{broadcast, oneshot, watch};
 
-use super::checkpoint::{self, Checkpoints};
-use super::jobs::Jobs;
-use super::place::Place;
-use super::queries::Sql;
-use super::tx::{Shared, Time};
-use super::writer::{Inbox, Writer};
-use super::{Inner, SqliteStore, migrate, reader, standing, writer};
 use crate::error::{Error, ErrorKind, Result};
-use crate::keys::KeyChanges;
-use crate::store::{Exhausted, StoreOptions};
-use crate::turns::Turns;
+use crate::list_gate::ListGate;
+use crate::sql::{FromRow as _, Only};
+use crate::sqlite::claim;
+use crate::sqlite::engine::checkpoint;
+use crate::sqlite::engine::checkpoints::Checkpoints;
+use crate::sqlite::engine::file_identity::Place;
+use crate::sqlite::engine::inbox::Inbox;
+use crate::sqlite::engine::jobs::Jobs;
+use crate::sqlite::engine::migrate;
+use crate::sqlite::engine::reader;
+use crate::sqlite::engine::store::{Inner, Keeping, SqliteStore};
+use crate::sqlite::engine::tx::{Shared, Time};
+use crate::sqlite::engine::waiting_claims;
+use crate::sqlite::engine::writer;
+use crate::sqlite::engine::writer::Writer;
+use crate::sqlite::statements::Sql;
+use crate::values::{Exhausted, KeyChanges, StoreOptions};
 
 /// More than there are statements, so that none is compiled twice.
 const STATEMENTS: usize = 256;
-/// Wake-ups that a slow listener can fall behind before it is told that some were lost.
+/// How many wake-ups a slow receiver may fall behind before it is told that some were lost.
 const WAKEUPS: usize = 1024;
 
 /// Settings of a SQLite store.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct SqliteOptions {
-    /// What both databases share. `lock_timeout` bounds the wait for another connection's write lock.
+    /// The settings shared by both databases. `lock_timeout` limits the wait for another connection's write lock.
     pub store: StoreOptions,
     /// When written data counts as safe.
     pub synchronous: Synchronous,
 }
 
 impl SqliteOptions {
-    /// These shared settings, everything else at its default.
+    /// These shared settings, and the defaults for everything else.
     #[must_use]
     pub fn new(store: StoreOptions) -> Self {
         Self { store, ..Self::default() }
@@ -50,45 +57,57 @@ pub enum Synchronous {
     /// Every commit is on the disk before it is answered.
     #[default]
     Full,
-    /// Nothing waits for the disk: a power failure may lose or damage everything. Only for the test that shows this.
+    /// Commits do not wait for the disk: a power failure may lose or damage everything. Only for the test of that.
     Off,
 }
 
-/// Where the database is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keeping {
-    /// In a file, with a write-ahead log.
-    File,
-    /// In this process's memory, under a name that other connections of the process can use. There a reader and the
-    /// writer would lock each other out, so the writer's connection reads too.
-    Memory,
+impl SqliteStore {
+    /// Opens the file, creates it if it does not exist, and migrates its tables.
+    ///
+    /// # Errors
+    /// `Unavailable` when the file cannot be opened or written, `Corrupt` when it is not a database, `Schema` when its
+    /// tables do not fit this program, `Invalid` when the options are not valid, `Busy` when another connection holds
+    /// its lock.
+    pub async fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self> {
+        open(path.as_ref().to_owned(), options).await
+    }
+
+    /// Opens a new, empty database in this process's memory, which disappears with its last connection. For tests: it
+    /// behaves like a file, but nothing is durable. Other connections of this process can open it by
+    /// [`path`](Self::path).
+    ///
+    /// # Errors
+    /// `Invalid` when the options are not valid.
+    pub async fn open_in_memory(options: SqliteOptions) -> Result<Self> {
+        open_in_memory(options).await
+    }
 }
 
-pub(super) async fn open(path: PathBuf, options: SqliteOptions) -> Result<SqliteStore> {
+async fn open(path: PathBuf, options: SqliteOptions) -> Result<SqliteStore> {
     if path.as_os_str().is_empty() || path == Path::new(":memory:") {
         return Err(Error::invalid("a store needs a file: its writer and its readers have a connection each"));
     }
     open_kept(path, Keeping::File, options).await
 }
 
-pub(super) async fn open_in_memory(options: SqliteOptions) -> Result<SqliteStore> {
+async fn open_in_memory(options: SqliteOptions) -> Result<SqliteStore> {
     let name = format!("file:/tidegate-{:032x}?vfs=memdb", rand::random::<u128>());
     open_kept(name.into(), Keeping::Memory, options).await
 }
 
-/// Everything that opening can wait for happens on a thread of its own.
+/// Opens the store on a separate thread, as opening may block.
 async fn open_kept(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<SqliteStore> {
     options.store.check()?;
     let (sender, receiver) = oneshot::channel();
     spawn("tidegate-open", move || {
-        // Nobody waits any more: the connections close again.
+        // If the caller is gone, the connections are closed again.
         let _ = sender.send(prepare(path, keeping, options));
     })?;
     let ready = receiver.await.map_err(|_| Error::new(ErrorKind::Unavailable, "opening the database failed"))??;
     ready.start()
 }
 
-/// Connections that are ready to work.
+/// Open connections, ready to start the threads.
 struct Ready {
     path: PathBuf,
     keeping: Keeping,
@@ -97,7 +116,7 @@ struct Ready {
     writer: Writer,
     readers: Vec<Connection>,
     list_readers: Vec<Connection>,
-    /// Copies the write-ahead log, where there is one.
+    /// The connection for checkpoints; `None` without a write-ahead log.
     copier: Option<Connection>,
 }
 
@@ -110,7 +129,7 @@ fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Re
     let time = Time::new(options.store.clock.clone());
     let sql = Sql::new(&options.store.namespace);
     let mut opened = Place::default();
-    let conn = patiently(options.store.lock_timeout, || {
+    let conn = retry_while_busy(options.store.lock_timeout, || {
         let conn = connect(&path, keeping, &options, writer::CACHE_KIB)?;
         if keeping == Keeping::File {
             opened = Place::of(&path)?;
@@ -119,28 +138,29 @@ fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Re
         if conn.is_readonly(rusqlite::MAIN_DB)? {
             return Err(read_only(&path));
         }
-        // The wall clock may have been set back since somebody last wrote.
-        time.at_least(conn.query_row(&sql.last_moment, [], |row| row.get(0))?);
+        // The wall clock may have been set back since the last write.
+        let Only(last) = conn.query_row(&sql.heartbeat.last_moment, [], |row| Ok(Only::read(row, 0)))??;
+        time.at_least(last);
         Ok(conn)
     })?;
     let connect_readers = |wanted: usize| -> Result<Vec<Connection>> {
         let mut readers = Vec::with_capacity(wanted);
         for _ in 0..if keeping == Keeping::File { wanted } else { 0 } {
             let reader =
-                patiently(options.store.lock_timeout, || connect(&path, keeping, &options, reader::CACHE_KIB))?;
+                retry_while_busy(options.store.lock_timeout, || connect(&path, keeping, &options, reader::CACHE_KIB))?;
             reader.pragma_update(None, "query_only", true)?;
             readers.push(reader);
         }
         Ok(readers)
     };
     let (readers, mut list_readers) = (connect_readers(reader::READERS)?, connect_readers(reader::LIST_READERS)?);
-    list_readers.iter_mut().try_for_each(reader::ask)?;
+    list_readers.iter_mut().try_for_each(reader::check_progress)?;
     let (place, copier) = match keeping {
         Keeping::File => {
             let copier =
-                patiently(options.store.lock_timeout, || connect(&path, keeping, &options, reader::CACHE_KIB))?;
+                retry_while_busy(options.store.lock_timeout, || connect(&path, keeping, &options, reader::CACHE_KIB))?;
             let place = Place::of(&path)?;
-            // All that is open must be of the file that the writer has.
+            // All connections must be to the file that the writer opened.
             opened.check()?;
             (place, Some(copier))
         }
@@ -150,16 +170,16 @@ fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Re
     let (wake, _) = broadcast::channel(WAKEUPS);
     let inbox = Arc::new(Inbox {
         jobs: Jobs::new(),
-        standing: standing::List::default(),
+        waiting_claims: waiting_claims::List::default(),
         wake,
         stopped: OnceLock::new(),
         commits: AtomicU64::new(0),
         place,
         checkpoints: Checkpoints::default(),
     });
-    let writer = Writer::new(conn, shared.clone(), inbox.clone())?;
+    let writer = Writer::new(conn, shared.clone(), inbox.clone(), claim::claim)?;
     if keeping == Keeping::Memory {
-        // Without a write-ahead log a commit waits for other connections' reads to end.
+        // Without a write-ahead log, a commit waits for other connections' reads to end.
         writer.wait_at_commit()?;
     }
     Ok(Ready { path, keeping, shared, inbox, writer, readers, list_readers, copier })
@@ -177,7 +197,7 @@ impl Ready {
             inbox: self.inbox.clone(),
             reads: reads.clone(),
             lists: lists.clone(),
-            list_turns: Turns::new(self.shared.options.max_lists.min(reader::LIST_READERS)),
+            list_gate: ListGate::new(self.shared.options.max_lists.min(reader::LIST_READERS)),
             threads,
             key_changes: KeyChanges::default(),
         };
@@ -217,9 +237,9 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
         .map_err(|error| Error::new(ErrorKind::Unavailable, "a thread could not be started").with_source(error))
 }
 
-/// Processes that start at once meet each other where SQLite does not wait by itself, such as the change to a write-ahead
-/// log.
-fn patiently<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+/// Tries again while the database is busy. Processes that start at the same time conflict where SQLite does not wait by
+/// itself, such as when switching to a write-ahead log.
+fn retry_while_busy<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     let deadline = std::time::Instant::now() + limit;
     loop {
         match attempt() {
@@ -238,12 +258,12 @@ fn connect(path: &Path, keeping: Keeping, options: &SqliteOptions, cache_kib: i3
         Keeping::Memory => (flags | OpenFlags::SQLITE_OPEN_URI, "memory"),
     };
     let conn = Connection::open_with_flags(path, flags)?;
-    // Below a millisecond SQLite would not wait at all.
+    // With a timeout below a millisecond SQLite would not wait at all.
     conn.busy_timeout(options.store.lock_timeout.max(Duration::from_millis(1)))?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
-    // Plans do not depend on values: otherwise SQLite compiles most statements again whenever another value is bound.
+    // Plans must not depend on bound values: otherwise SQLite compiles most statements again when a value changes.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    let mode: String = conn.pragma_update_and_check(None, "journal_mode", wanted, |row| row.get(0))?;
+    let mode: String = conn.pragma_update_and_check(None, "journal_mode", wanted, |row| row.get("journal_mode"))?;
     if mode != wanted {
         let message = format!("the database cannot use a write-ahead log here: its journal mode is {mode}");
         return Err(Error::new(ErrorKind::Unavailable, message));
@@ -257,7 +277,7 @@ fn connect(path: &Path, keeping: Keeping, options: &SqliteOptions, cache_kib: i3
     conn.pragma_update(None, "mmap_size", 0)?;
     conn.pragma_update(None, "temp_store", "MEMORY")?;
     conn.pragma_update(None, "journal_size_limit", checkpoint::KEPT_BYTES as i64)?;
-    // Only the thread that is there for it copies the write-ahead log.
+    // Only the checkpoint thread copies the write-ahead log.
     conn.pragma_update(None, "wal_autocheckpoint", 0)?;
     Ok(conn)
 }

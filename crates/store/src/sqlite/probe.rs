@@ -1,26 +1,26 @@
-//! Whether a write and a claim would succeed now, tried with as little as possible.
+//! Checks with as little work as possible whether a write and a claim would succeed now.
 
 use tidegate_core::QueueName;
 
-use super::tx::Tx;
-use super::upkeep;
 use crate::error::Result;
+use crate::sqlite::engine::tx::Tx;
+use crate::sqlite::{arrivals, heartbeat};
 
-/// What a publish of some size needs, in bytes.
-const ROOM: i32 = 64 << 10;
+/// The size of the event that must fit, in bytes.
+const PROBE_BYTES: i32 = 64 << 10;
 
-/// Goes the way of a claim up to the entries themselves, tries whether there is room for an event, and writes one page.
+/// Does what a claim does before it reads entries, tries whether there is space for an event, and writes one page.
 pub(super) fn probe(tx: &mut Tx<'_>) -> Result<()> {
-    upkeep::survive_outage(tx)?;
+    heartbeat::survive_outage(tx)?;
     tx.find_queue(&QueueName::default())?;
-    upkeep::sort_in(tx)?;
-    let sql = tx.sql();
+    arrivals::sort_in(tx)?;
+    let sql = &tx.sql().heartbeat;
     tx.conn.execute_batch("SAVEPOINT probe")?;
-    let room = tx.prepare(&sql.probe_room).and_then(|mut insert| Ok(insert.execute([ROOM])?));
+    let space = tx.execute(&sql.probe_room, [PROBE_BYTES]);
     if !tx.conn.is_autocommit() {
         tx.conn.execute_batch("ROLLBACK TO probe; RELEASE probe")?;
     }
-    room?;
-    tx.prepare(&sql.probe_write)?.execute([])?;
+    space?;
+    tx.execute(&sql.probe_write, [])?;
     Ok(())
 }

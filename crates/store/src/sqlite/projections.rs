@@ -1,27 +1,31 @@
-//! Projections on SQLite. Rows of the log are numbered in the order of their commits, since there is one writer at a time:
-//! a position is such a number.
+//! Projections on SQLite. As there is one writer at a time, log rows are numbered in commit order, and a position is
+//! such a number.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Row, params};
 use tidegate_core::{End, EntryId, Tsid};
 
-use super::errors::damaged;
-use super::jobs::Urgency;
-use super::tx::{Tx, entry_id, later, moment};
-use super::unreadable::shown;
-use super::{SqliteStore, facts};
+use crate::api::Projections;
 use crate::error::{Error, ErrorKind, Result};
-use crate::projections::{
-    Change, Document, Failed, Lag, ListDocuments, LogPage, LogRow, Position, ProjectionFailure, ProjectionId,
-    ProjectionState, ProjectionView, Projections, ReadLog, Reader, SWEEP, Step,
+use crate::sql::{Columns, FromRow, Only};
+use crate::sqlite::engine::errors::damaged;
+use crate::sqlite::engine::jobs::Urgency;
+use crate::sqlite::engine::row::Shown;
+use crate::sqlite::engine::store::SqliteStore;
+use crate::sqlite::engine::tx::{Tx, entry_id, later, moment};
+use crate::sqlite::statements::facts::ShownFactRow;
+use crate::sqlite::statements::projections::{EndedRow, LoggedRow, at};
+use crate::values::{
+    Change, Document, Failed, Lag, ListDocuments, LogPage, LogRow, Position, ProjectionId, ProjectionState,
+    ProjectionView, ReadLog, Reader, SWEEP, Step,
 };
 
 impl SqliteStore {
-    /// Moves a projection's position in the caller's transaction, together with what it writes there. When it fails, the
-    /// caller must roll back.
+    /// Moves a projection's position in the caller's transaction, together with what it writes there. If this fails,
+    /// the caller must roll back.
     ///
     /// # Errors
     /// `Fenced` when the token or the position is not the stored one.
@@ -42,31 +46,21 @@ fn lost_reader() -> Error {
     Error::new(ErrorKind::Fenced, "the projection has another reader, has moved meanwhile, or is retired")
 }
 
-/// A write that touched its one row, or came too late.
+/// Checks that a write touched its one row; if not, the reader was too late.
 fn one(touched: usize) -> Result<()> {
     if touched == 1 { Ok(()) } else { Err(lost_reader()) }
-}
-
-fn at(seq: i64) -> Position {
-    Position { commit: seq.unsigned_abs(), id: 0 }
 }
 
 fn seq(position: Position) -> i64 {
     i64::try_from(position.commit).unwrap_or(i64::MAX)
 }
 
-fn state(code: i16) -> Result<ProjectionState> {
-    ProjectionState::from_code(code)
-}
-
 fn register(tx: &Tx<'_>, id: &ProjectionId) -> Result<ProjectionView> {
-    let sql = tx.sql();
-    tx.prepare(&sql.register_projection)?.execute((&id.name, id.version, tx.now))?;
-    let mut statement = tx.prepare(&sql.projection)?;
-    let mut rows = statement.query((&id.name, id.version))?;
-    match rows.next()? {
-        Some(row) => view(row),
-        // Below the active one: it is not kept.
+    let sql = &tx.sql().projections;
+    tx.execute(&sql.register, (&id.name, id.version, tx.now))?;
+    match tx.row(&sql.version, (&id.name, id.version))? {
+        Some(row) => row.try_into(),
+        // A version below the active one is not stored.
         None => Ok(ProjectionView {
             id: id.clone(),
             state: ProjectionState::Retired,
@@ -81,68 +75,60 @@ fn register(tx: &Tx<'_>, id: &ProjectionId) -> Result<ProjectionView> {
 
 fn take(tx: &Tx<'_>, id: &ProjectionId, reader: &str, lease: Duration) -> Result<Option<Reader>> {
     let until = later(tx.now, lease)?;
-    let taken: Option<(i64, i64, i16)> = tx
-        .prepare(&tx.sql().take_projection)?
-        .query_row((&id.name, id.version, reader, until, tx.now), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-        .optional()?;
-    let Some((token, seq, code)) = taken else { return Ok(None) };
-    Ok(Some(Reader { token, position: at(seq), state: state(code)? }))
+    let taken = tx.row(&tx.sql().projections.take, (&id.name, id.version, reader, until, tx.now))?;
+    taken.map(Reader::try_from).transpose()
 }
 
 fn read_log(tx: &Tx<'_>, query: &ReadLog) -> Result<LogPage> {
     let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
-    let mut statement = tx.prepare(&tx.sql().read_log)?;
+    let mut statement = tx.prepare(&tx.sql().projections.read_log)?;
     let mut rows = statement.query((seq(query.after), limit))?;
     let mut page = LogPage { rows: Vec::new(), end: query.after, exhausted: false };
     let mut walked = 0;
     while let Some(row) = rows.next()? {
         walked += 1;
-        page.end = at(row.get(0)?);
-        page.rows.extend(log_row(row, query)?);
+        let logged = LoggedRow::read(row, 0)?;
+        page.end = at(logged.seq);
+        if let Some(end) = wanted(&logged, query)? {
+            page.rows.push(log_row(row, logged.seq, end)?);
+        }
     }
     page.exhausted = walked < query.limit;
     Ok(page)
 }
 
-/// A row, if it is wanted and its fact is there: retention may have taken it.
-fn log_row(row: &Row<'_>, query: &ReadLog) -> Result<Option<LogRow>> {
-    let end = End::from_code(row.get(4)?).ok_or_else(|| damaged("an entry has an unknown end"))?;
-    if !query.ends.contains(&end) {
-        return Ok(None);
-    }
-    let Some(event_type) = shown(row, 7)? else { return Ok(None) };
-    if query.types.as_ref().is_some_and(|types| !types.contains(&event_type)) {
-        return Ok(None);
-    }
-    Ok(Some(LogRow {
-        position: at(row.get(0)?),
-        id: entry_id(row.get(1)?)?,
-        generation: row.get(2)?,
-        event_id: Tsid::from_i64(row.get(3)?),
+/// How an entry ended, if its row matches and its fact still exists: retention may have removed it.
+fn wanted(row: &LoggedRow, query: &ReadLog) -> Result<Option<End>> {
+    let end = End::from_code(row.status).ok_or_else(|| damaged("an entry has an unknown end"))?;
+    let is_of_type = |event_type: &Shown| query.types.as_ref().is_none_or(|types| types.contains(&event_type.0));
+    Ok(Some(end).filter(|end| query.ends.contains(end) && row.event_type.as_ref().is_some_and(is_of_type)))
+}
+
+/// The rest of a row of the log.
+fn log_row(row: &Row<'_>, seq: i64, end: End) -> Result<LogRow> {
+    let (ended, fact) = <(EndedRow, ShownFactRow)>::read(row, LoggedRow::COUNT)?;
+    Ok(LogRow {
+        position: at(seq),
+        id: entry_id(ended.id)?,
+        generation: ended.generation,
+        event_id: Tsid::from_i64(ended.event_id),
         end,
-        finished_at: moment(row.get(5)?)?,
-        fact: facts::show(row, 6)?,
-    }))
+        finished_at: ended.finished_at.into(),
+        fact: fact.into(),
+    })
 }
 
 fn advance(tx: &Tx<'_>, step: &Step) -> Result<()> {
     let events = i64::try_from(step.events).unwrap_or(i64::MAX);
     let until = later(tx.now, step.lease)?;
-    one(tx.prepare(&tx.sql().advance_projection)?.execute(params![
-        step.id.name,
-        step.id.version,
-        step.token,
-        seq(step.from),
-        seq(step.to),
-        events,
-        until,
-        tx.now
-    ])?)
+    let (from, to) = (seq(step.from), seq(step.to));
+    let moved = (&step.id.name, step.id.version, step.token, from, to, events, until, tx.now);
+    one(tx.execute(&tx.sql().projections.advance, moved)?)
 }
 
 fn apply(tx: &Tx<'_>, step: &Step, changes: &[Change]) -> Result<()> {
     advance(tx, step)?;
-    let sql = tx.sql();
+    let sql = &tx.sql().projections;
     let (name, version) = (step.id.name.as_str(), step.id.version);
     let mut put = tx.prepare(&sql.put_document)?;
     let mut change_one = tx.prepare(&sql.change_document)?;
@@ -165,96 +151,50 @@ fn apply(tx: &Tx<'_>, step: &Step, changes: &[Change]) -> Result<()> {
 
 fn fail(tx: &Tx<'_>, failure: &Failed) -> Result<()> {
     let (retry_at, until) = (later(tx.now, failure.retry_after)?, later(tx.now, failure.lease)?);
-    one(tx.prepare(&tx.sql().fail_projection)?.execute(params![
-        failure.id.name,
-        failure.id.version,
-        failure.token,
-        failure.entry.map(EntryId::get),
-        failure.error,
-        retry_at,
-        until,
-        tx.now
-    ])?)
+    let (id, entry) = (&failure.id, failure.entry.map(EntryId::get));
+    let failed = (&id.name, id.version, failure.token, entry, &failure.error, retry_at, until, tx.now);
+    one(tx.execute(&tx.sql().projections.fail, failed)?)
 }
 
 fn documents(tx: &Tx<'_>, id: &ProjectionId, keys: &[String]) -> Result<Vec<Option<Bytes>>> {
-    let mut statement = tx.prepare(&tx.sql().document)?;
-    let mut found = Vec::with_capacity(keys.len());
-    for key in keys {
-        let document: Option<Vec<u8>> =
-            statement.query_row((&id.name, id.version, key), |row| row.get(0)).optional()?;
-        found.push(document.map(Bytes::from));
-    }
-    Ok(found)
+    let mut statement = tx.prepare(&tx.sql().projections.document)?;
+    let mut find = |key: &String| -> Result<_> {
+        let mut rows = statement.query((&id.name, id.version, key))?;
+        let found = rows.next()?.map(|row| Only::<Vec<u8>>::read(row, 0)).transpose()?;
+        Ok(found.map(|document| Bytes::from(document.0)))
+    };
+    keys.iter().map(&mut find).collect()
 }
 
 fn list_documents(tx: &Tx<'_>, id: &ProjectionId, query: &ListDocuments) -> Result<Vec<Document>> {
     let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
-    let mut statement = tx.prepare(&tx.sql().list_documents)?;
     let bounds = params![id.name, id.version, query.prefix, query.after, limit, query.start()];
-    let rows = statement
-        .query_map(bounds, |row| Ok(Document { key: row.get(0)?, document: Bytes::from(row.get::<_, Vec<u8>>(1)?) }))?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+    let rows = tx.rows(&tx.sql().projections.list_documents, bounds)?;
+    Ok(rows.into_iter().map(Document::from).collect())
 }
 
 fn activate(tx: &Tx<'_>, id: &ProjectionId, token: i64) -> Result<()> {
-    let sql = tx.sql();
-    one(tx.prepare(&sql.activate_projection)?.execute((&id.name, id.version, token, tx.now))?)?;
-    tx.prepare(&sql.retire_projections)?.execute((&id.name, id.version, tx.now))?;
-    Ok(())
+    let sql = &tx.sql().projections;
+    one(tx.execute(&sql.activate, (&id.name, id.version, token, tx.now))?)?;
+    tx.execute(&sql.retire, (&id.name, id.version, tx.now)).map(drop)
 }
 
 fn sweep(tx: &Tx<'_>, name: &str) -> Result<bool> {
-    let sql = tx.sql();
-    if tx.prepare(&sql.sweep_documents)?.execute((name, SWEEP))? > 0 {
+    let sql = &tx.sql().projections;
+    if tx.execute(&sql.sweep_documents, (name, SWEEP))? > 0 {
         return Ok(true);
     }
-    tx.prepare(&sql.sweep_projections)?.execute([name])?;
+    tx.execute(&sql.sweep_versions, [name])?;
     Ok(false)
 }
 
-fn projections(tx: &Tx<'_>) -> Result<Vec<ProjectionView>> {
-    let mut statement = tx.prepare(&tx.sql().projections)?;
-    let mut rows = statement.query([])?;
-    let mut views = Vec::new();
-    while let Some(row) = rows.next()? {
-        views.push(view(row)?);
-    }
-    Ok(views)
-}
-
-fn view(row: &Row<'_>) -> Result<ProjectionView> {
-    let reader: Option<String> = row.get(5)?;
-    let until = row.get::<_, Option<i64>>(6)?.map(moment).transpose()?;
-    let failure = match row.get::<_, Option<String>>(9)? {
-        None => None,
-        Some(error) => Some(ProjectionFailure {
-            entry: row.get::<_, Option<i64>>(7)?.map(entry_id).transpose()?,
-            failures: row.get(8)?,
-            error,
-            retry_at: moment(row.get::<_, Option<i64>>(10)?.unwrap_or_default())?,
-        }),
-    };
-    Ok(ProjectionView {
-        id: ProjectionId { name: row.get(0)?, version: row.get(1)? },
-        state: state(row.get(2)?)?,
-        position: at(row.get(3)?),
-        events: row.get::<_, i64>(4)?.unsigned_abs(),
-        reader: reader.zip(until),
-        failure,
-        updated_at: moment(row.get(11)?)?,
-    })
-}
-
 fn lag(tx: &Tx<'_>, id: &ProjectionId, bound: u32) -> Result<Lag> {
-    let sql = tx.sql();
-    let position: Option<i64> =
-        tx.prepare(&sql.projection)?.query_row((&id.name, id.version), |row| row.get(3)).optional()?;
-    let position = position.ok_or_else(|| id.missing())?;
+    let sql = &tx.sql().projections;
+    let version = tx.row(&sql.version, (&id.name, id.version))?.ok_or_else(|| id.missing())?;
     let most = i64::from(bound) + 1;
-    let unread: i64 = tx.prepare(&sql.unread)?.query_row((position, most), |row| row.get(0))?;
-    let first: Option<i64> = tx.prepare(&sql.first_unread)?.query_row([position], |row| row.get(0)).optional()?;
-    let age = first.map_or(0, |at| tx.now.saturating_sub(at).max(0));
+    let unread = tx.row(&sql.unread, (version.seq, most))?.map_or(0, |unread| unread.0);
+    let first = tx.row(&sql.first_unread, [version.seq])?;
+    let age = first.map_or(0, |at| tx.now.saturating_sub(at.0).max(0));
     Ok(Lag {
         rows: unread.unsigned_abs().min(u64::from(bound)),
         more: unread == most,
@@ -267,7 +207,7 @@ fn lag(tx: &Tx<'_>, id: &ProjectionId, bound: u32) -> Result<Lag> {
 impl Projections for SqliteStore {
     async fn register(&self, id: &ProjectionId) -> Result<ProjectionView> {
         let id = ProjectionId::new(id.name.clone(), id.version)?;
-        self.write(Urgency::Finish, move |tx| register(tx, &id)).await
+        self.write(Urgency::End, move |tx| register(tx, &id)).await
     }
 
     async fn take_reader(&self, id: &ProjectionId, reader: &str, lease: Duration) -> Result<Option<Reader>> {
@@ -277,18 +217,17 @@ impl Projections for SqliteStore {
 
     async fn keep_reader(&self, id: &ProjectionId, token: i64, lease: Duration) -> Result<()> {
         let id = id.clone();
-        self.write(Urgency::Finish, move |tx| {
+        self.write(Urgency::End, move |tx| {
             let until = later(tx.now, lease)?;
-            one(tx.prepare(&tx.sql().keep_projection)?.execute((&id.name, id.version, token, until))?)
+            one(tx.execute(&tx.sql().projections.keep, (&id.name, id.version, token, until))?)
         })
         .await
     }
 
     async fn leave_reader(&self, id: &ProjectionId, token: i64) -> Result<()> {
         let id = id.clone();
-        self.write(Urgency::Finish, move |tx| {
-            tx.prepare(&tx.sql().leave_projection)?.execute((&id.name, id.version, token, tx.now))?;
-            Ok(())
+        self.write(Urgency::End, move |tx| {
+            tx.execute(&tx.sql().projections.leave, (&id.name, id.version, token, tx.now)).map(drop)
         })
         .await
     }
@@ -302,7 +241,7 @@ impl Projections for SqliteStore {
     }
 
     async fn fail(&self, failure: Failed) -> Result<()> {
-        self.write(Urgency::Finish, move |tx| fail(tx, &failure)).await
+        self.write(Urgency::End, move |tx| fail(tx, &failure)).await
     }
 
     async fn documents(&self, id: &ProjectionId, keys: Vec<String>) -> Result<Vec<Option<Bytes>>> {
@@ -317,13 +256,12 @@ impl Projections for SqliteStore {
 
     async fn activate(&self, id: &ProjectionId, token: i64) -> Result<()> {
         let id = id.clone();
-        self.write(Urgency::Finish, move |tx| activate(tx, &id, token)).await
+        self.write(Urgency::End, move |tx| activate(tx, &id, token)).await
     }
 
     async fn remove(&self, name: &str) -> Result<bool> {
         let name = name.to_owned();
-        let remove = move |tx: &mut Tx<'_>| Ok(tx.prepare(&tx.sql().remove_projection)?.execute((name, tx.now))? > 0);
-        self.write(Urgency::Finish, remove).await
+        self.write(Urgency::End, move |tx| Ok(tx.execute(&tx.sql().projections.remove, (name, tx.now))? > 0)).await
     }
 
     async fn sweep(&self, name: &str) -> Result<bool> {
@@ -332,15 +270,18 @@ impl Projections for SqliteStore {
     }
 
     async fn projections(&self) -> Result<Vec<ProjectionView>> {
-        self.read(|tx| projections(tx)).await
+        self.read(|tx| {
+            let rows = tx.rows(&tx.sql().projections.versions, [])?;
+            rows.into_iter().map(ProjectionView::try_from).collect()
+        })
+        .await
     }
 
     async fn active(&self, name: &str) -> Result<Option<ProjectionView>> {
         let name = name.to_owned();
         self.read(move |tx| {
-            let mut statement = tx.prepare(&tx.sql().active_projection)?;
-            let mut rows = statement.query([name])?;
-            rows.next()?.map(view).transpose()
+            let active = tx.row(&tx.sql().projections.active, [name])?;
+            active.map(ProjectionView::try_from).transpose()
         })
         .await
     }
@@ -352,9 +293,8 @@ impl Projections for SqliteStore {
 
     async fn logged_at(&self, entry: EntryId) -> Result<Option<Position>> {
         self.read(move |tx| {
-            let found: Option<i64> =
-                tx.prepare(&tx.sql().logged_at)?.query_row([entry.get()], |row| row.get(0)).optional()?;
-            Ok(found.map(at))
+            let found = tx.row(&tx.sql().projections.logged_at, [entry.get()])?;
+            Ok(found.map(|seq| at(seq.0)))
         })
         .await
     }

@@ -1,21 +1,22 @@
-//! Publishing: facts, entries and deduplication keys.
+//! Publishing: facts, entries and idempotency keys.
 
-use rusqlite::{CachedStatement, OptionalExtension, params};
+use rusqlite::{CachedStatement, params};
 use tidegate_core::id::ENTRY_ID_LIMIT;
-use tidegate_core::{Availability, DedupMode, Deduplication, Idempotency, NewEvent, QueueState, Tsid};
+use tidegate_core::{Availability, DedupMode, NewEvent, QueueState, Tsid};
 
-use super::settle::promote;
-use super::tags::{self, State, TAGGED};
-use super::tx::{Tx, entry_id, later, micros, moment, no_queue};
-use super::unreadable::shown;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Batch, PublishOutcome, Published};
+use crate::sqlite::engine::catalogue::no_queue;
+use crate::sqlite::engine::tx::{Tx, entry_id, later, micros, moment};
+use crate::sqlite::groups::promote;
+use crate::sqlite::requests;
+use crate::sqlite::tags::{self, State, TAGGED};
+use crate::values::{Batch, PublishOutcome, Published};
 
-/// The bits of an entry's number that its event's id holds.
+/// The bits of an entry's number that are part of its event's id.
 const TSID_SEQUENCE: i64 = (1 << 22) - 1;
 
 /// One answer for one event; the outer error fails the batch.
-type Answer = Result<Result<Published>>;
+pub(super) type Answer = Result<Result<Published>>;
 
 /// Publishes a batch.
 pub(super) fn publish(tx: &mut Tx<'_>, events: &[NewEvent]) -> Result<Batch<Published>> {
@@ -32,21 +33,21 @@ pub(super) fn publish(tx: &mut Tx<'_>, events: &[NewEvent]) -> Result<Batch<Publ
     Ok(answers)
 }
 
-/// A batch under way, with the statements that every event needs.
-struct Publishing<'t, 'c> {
-    tx: &'t mut Tx<'c>,
+/// A batch being published, with the statements that every event needs.
+pub(super) struct Publishing<'t, 'c> {
+    pub(super) tx: &'t mut Tx<'c>,
     insert_fact: CachedStatement<'c>,
     insert_plain_fact: CachedStatement<'c>,
     insert_entry: CachedStatement<'c>,
     first_id: i64,
-    next_id: i64,
-    /// Entries in queues with a limit, by the queue's place in `Known`.
+    pub(super) next_id: i64,
+    /// The number of entries in queues with a limit, by the queue's index in `Known`.
     depths: Vec<(usize, i64)>,
-    /// Facts are written, their entries not yet.
+    /// Entries whose facts are written, but not yet the entries themselves.
     run: Option<Run>,
 }
 
-/// Neighbours that go straight into one lane and differ only in their numbers: one statement writes their entries.
+/// Fresh neighbours of one lane that differ only in their numbers: one statement writes their entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     first: i64,
@@ -61,17 +62,17 @@ struct RunKind {
     client: Option<i64>,
     max_attempts: u32,
     exhausted_as: i16,
-    /// The part of the number that an event's id does not hold.
+    /// The part of the entry's number that is not part of the event's id.
     high: i64,
 }
 
 impl<'t, 'c> Publishing<'t, 'c> {
     fn begin(tx: &'t mut Tx<'c>) -> Result<Self> {
         let sql = tx.sql();
-        let next_id = tx.number(&sql.next_entry_id)?;
-        let insert_fact = tx.prepare(&sql.insert_fact)?;
-        let insert_plain_fact = tx.prepare(&sql.insert_plain_fact)?;
-        let insert_entry = tx.prepare(&sql.insert_entry)?;
+        let next_id = tx.number(&sql.publish.next_entry_id)?;
+        let insert_fact = tx.prepare(&sql.publish.put_fact)?;
+        let insert_plain_fact = tx.prepare(&sql.publish.put_plain_fact)?;
+        let insert_entry = tx.prepare(&sql.publish.put_entry)?;
         Ok(Self {
             tx,
             insert_fact,
@@ -87,12 +88,12 @@ impl<'t, 'c> Publishing<'t, 'c> {
     fn end(mut self) -> Result<()> {
         self.write_run()?;
         if self.next_id != self.first_id {
-            self.tx.prepare(&self.tx.sql().save_entry_id)?.execute([self.next_id])?;
+            self.tx.execute(&self.tx.sql().publish.save_entry_id, [self.next_id])?;
         }
         Ok(())
     }
 
-    fn draw(&mut self) -> Result<i64> {
+    pub(super) fn draw(&mut self) -> Result<i64> {
         let id = self.next_id;
         if id >= ENTRY_ID_LIMIT {
             return Err(Error::new(ErrorKind::Full, "all entry ids are used up"));
@@ -104,11 +105,11 @@ impl<'t, 'c> Publishing<'t, 'c> {
     fn publish(&mut self, event: &NewEvent) -> Answer {
         let Some(queue) = self.tx.find_queue(&event.queue)? else { return Ok(Err(no_queue(&event.queue))) };
         if let Some(request) = &event.idempotency
-            && let Some(answer) = self.repeated_request(event, request)?
+            && let Some(answer) = requests::repeated(self.tx, client(event), request)?
         {
             return Ok(answer);
         }
-        // A repeat is answered whatever the queue accepts; new contents are not a repeat.
+        // A repeat is answered even while the queue is draining; new contents are not a repeat.
         let is_draining = self.tx.known.queues[queue].state == QueueState::Draining;
         if let Some(dedup) = &event.deduplication
             && !(is_draining && dedup.mode == DedupMode::ReplaceWaiting)
@@ -117,7 +118,7 @@ impl<'t, 'c> Publishing<'t, 'c> {
             return Ok(answer);
         }
         if is_draining {
-            return Ok(Err(crate::store::draining(&event.queue)));
+            return Ok(Err(crate::values::queues::draining(&event.queue)));
         }
         if self.is_full(queue)? {
             return Ok(Err(Error::new(ErrorKind::Full, format!("queue {} is full", event.queue))));
@@ -166,16 +167,12 @@ impl<'t, 'c> Publishing<'t, 'c> {
             _ => (State::Parked, id),
         };
         let of_queue = (queue_id, event.queue.client().map(Tsid::to_i64));
-        tags::put_new(self.tx, id, of_queue, event.priority, rank, &event.tags)?;
+        tags::put_at(self.tx, id, of_queue, event.priority, rank, &event.tags)?;
         if let Some(request) = &event.idempotency {
-            let expires = later(now, request.window)?;
-            let key = params![client(event), request.key, id, event_id.to_i64(), expires, request.fingerprint];
-            self.tx.prepare(&self.tx.sql().put_request)?.execute(key)?;
+            requests::take(self.tx, client(event), request, id, event_id)?;
         }
         if let Some(dedup) = &event.deduplication {
-            let expires = later(now, dedup.window)?;
-            let key = params![client(event), queue_id, dedup.key, id, event_id.to_i64(), expires];
-            self.tx.prepare(&self.tx.sql().put_key)?.execute(key)?;
+            self.take_key(queue_id, event, dedup, (id, event_id))?;
         }
         match &event.group {
             Some(group) => drop(promote(self.tx, queue_id, group)?),
@@ -197,26 +194,18 @@ impl<'t, 'c> Publishing<'t, 'c> {
         Ok(())
     }
 
-    /// Writes the entries whose facts stand already. Nobody else can have written between the first and the last.
+    /// Writes the entries whose facts are written already. No other writer can have written in between.
     fn write_run(&mut self) -> Result<()> {
         let Some(Run { first, last, kind }) = self.run.take() else { return Ok(()) };
         let event_id = |id| Tsid::from_parts(self.tx.now / 1000, id).to_i64();
-        let statement = &self.tx.sql().insert_run;
-        self.tx.prepare(statement)?.execute((
-            event_id(first),
-            event_id(last),
-            kind.high,
-            kind.lane,
-            kind.queue_id,
-            kind.max_attempts,
-            kind.exhausted_as,
-            kind.client,
-        ))?;
+        let RunKind { lane, queue_id, client, max_attempts, exhausted_as, high } = kind;
+        let run = (event_id(first), event_id(last), high, lane, queue_id, max_attempts, exhausted_as, client);
+        self.tx.execute(&self.tx.sql().publish.put_run, run)?;
         Ok(())
     }
 
     /// Writes the fact; `number` makes its id unique within the millisecond.
-    fn write_fact(&mut self, number: i64, event_type: &str, event: &NewEvent) -> Result<Tsid> {
+    pub(super) fn write_fact(&mut self, number: i64, event_type: &str, event: &NewEvent) -> Result<Tsid> {
         let event_id = Tsid::from_parts(self.tx.now / 1000, number);
         if event.is_bare_fact() {
             self.insert_plain_fact.execute((event_id.to_i64(), self.tx.now, event_type, &event.payload[..]))?;
@@ -244,102 +233,15 @@ impl<'t, 'c> Publishing<'t, 'c> {
         Ok(event_id)
     }
 
-    /// What a repeated request answers: its first result, unless it was another request.
-    fn repeated_request(&mut self, event: &NewEvent, request: &Idempotency) -> Result<Option<Result<Published>>> {
-        let sql = self.tx.sql();
-        let found: Option<(i64, i64, i64, Option<i64>)> = self
-            .tx
-            .prepare(&sql.find_request)?
-            .query_row(params![client(event), request.key], |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-            })
-            .optional()?;
-        let Some((id, held, _, fingerprint)) = found.filter(|key| key.2 > self.tx.now) else { return Ok(None) };
-        if fingerprint != Some(request.fingerprint) {
-            return Ok(Some(Err(crate::store::other_request(&request.key))));
-        }
-        let created_at = self.tx.prepare(&sql.fact_body)?.query_row([held], |row| row.get(2)).optional()?;
-        let event_id = Tsid::from_i64(held);
-        self.published(id, event_id, PublishOutcome::Duplicate, created_at.unwrap_or(self.tx.now))
-            .map(|first| Some(Ok(first)))
-    }
-
-    /// What a repeated key answers, or `None` when the publish goes on as a new entry.
-    fn repeat(&mut self, queue: usize, event: &NewEvent, dedup: &Deduplication) -> Result<Option<Result<Published>>> {
-        let sql = self.tx.sql();
-        let scope = self.tx.known.queues[queue].id;
-        let found: Option<(i64, i64, i64)> = self
-            .tx
-            .prepare(&sql.find_key)?
-            .query_row(params![client(event), scope, dedup.key], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-            .optional()?;
-        let Some((id, held, _)) = found.filter(|key| key.2 > self.tx.now) else { return Ok(None) };
-        match dedup.mode {
-            DedupMode::KeepFirst => self.keep_first(id, held, event, dedup).map(Some),
-            DedupMode::ReplaceWaiting => {
-                let replaced = self.replace_waiting(id, held, scope, event, dedup)?;
-                Ok(replaced.map(Ok))
-            }
-        }
-    }
-
-    fn keep_first(&mut self, id: i64, held: i64, event: &NewEvent, dedup: &Deduplication) -> Answer {
-        let sql = self.tx.sql();
-        let mut statement = self.tx.prepare(&sql.fact_body)?;
-        let mut rows = statement.query([held])?;
-        let mut created_at = self.tx.now;
-        if let Some(row) = rows.next()? {
-            created_at = row.get(2)?;
-            let same = row.get_ref(0)?.as_str().ok() == Some(event.event_type.as_str())
-                && row.get_ref(1)?.as_blob().ok() == Some(&event.payload[..]);
-            if !same {
-                let message = format!("deduplication key {:?} stands for another event", dedup.key);
-                return Ok(Err(Error::new(ErrorKind::Conflict, message)));
-            }
-        }
-        self.published(id, Tsid::from_i64(held), PublishOutcome::Duplicate, created_at).map(Ok)
-    }
-
-    /// The waiting entry gets a new fact under its old type, for that is where it waits; the old fact goes, and with it
-    /// what handlers answered about it.
-    fn replace_waiting(
-        &mut self,
-        id: i64,
-        held: i64,
-        scope: i64,
-        event: &NewEvent,
-        dedup: &Deduplication,
-    ) -> Result<Option<Published>> {
-        let sql = self.tx.sql();
-        let now = self.tx.now;
-        let number = self.next_id;
-        let event_id = Tsid::from_parts(now / 1000, number);
-        let tagged = !event.tags.is_empty();
-        if self.tx.prepare(&sql.replace_waiting)?.execute((id, event_id.to_i64(), now, tagged))? == 0 {
-            return Ok(None);
-        }
-        self.draw()?;
-        let event_type: Option<String> =
-            self.tx.prepare(&sql.fact_body)?.query_row([held], |row| shown(row, 0)).optional()?.flatten();
-        self.write_fact(number, event_type.as_deref().unwrap_or(&event.event_type), event)?;
-        tags::remove(self.tx, id, &tags::of_fact(self.tx, held)?)?;
-        tags::put(self.tx, id, &event.tags)?;
-        self.tx.prepare(&sql.delete_fact)?.execute([held])?;
-        self.tx.prepare(&sql.forget_answers)?.execute([id])?;
-        self.tx.prepare(&sql.point_key)?.execute(params![client(event), scope, dedup.key, event_id.to_i64()])?;
-        self.published(id, event_id, PublishOutcome::Replaced, now).map(Some)
-    }
-
-    /// Whether the queue holds as much as it may. Counted once per batch, then kept.
+    /// Whether the queue is at its limit. Counted once per batch, then tracked.
     fn is_full(&mut self, queue: usize) -> Result<bool> {
         let known = &self.tx.known.queues[queue];
         let Some(limit) = known.depth_limit else { return Ok(false) };
         let position = match self.depths.iter().position(|(of, _)| *of == queue) {
             Some(position) => position,
             None => {
-                let sql = self.tx.sql();
-                let count = self.tx.prepare(&sql.count_queue)?.query_row((known.id, limit), |row| row.get(0))?;
-                self.depths.push((queue, count));
+                let count = self.tx.row(&self.tx.sql().publish.count_entries, (known.id, limit))?;
+                self.depths.push((queue, count.map_or(0, |count| count.0)));
                 self.depths.len() - 1
             }
         };
@@ -351,7 +253,13 @@ impl<'t, 'c> Publishing<'t, 'c> {
         Ok(false)
     }
 
-    fn published(&self, id: i64, event_id: Tsid, outcome: PublishOutcome, created_at: i64) -> Result<Published> {
+    pub(super) fn published(
+        &self,
+        id: i64,
+        event_id: Tsid,
+        outcome: PublishOutcome,
+        created_at: i64,
+    ) -> Result<Published> {
         Ok(Published { id: entry_id(id)?, event_id, outcome, created_at: moment(created_at)? })
     }
 }
@@ -364,10 +272,10 @@ fn retry_text(event: &NewEvent) -> Result<Option<String>> {
         .as_ref()
         .map(write)
         .transpose()
-        .map_err(|error| Error::invalid("the retry policy cannot be written").with_source(error))
+        .map_err(|error| Error::invalid("the retry policy cannot be encoded as JSON").with_source(error))
 }
 
-/// Whose keys these are; the anchor level's are 0.
-fn client(event: &NewEvent) -> i64 {
+/// The client whose keys these are; 0 where there is none.
+pub(super) fn client(event: &NewEvent) -> i64 {
     event.owner().map_or(0, Tsid::to_i64)
 }

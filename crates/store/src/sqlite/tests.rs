@@ -1,4 +1,5 @@
-//! What only SQLite has: one writer that merges, savepoints, plain SQL through a view, foreign locks and commits.
+//! What only SQLite has: one writer that merges, savepoints, plain SQL through a view, other connections' locks and
+//! commits.
 
 mod clock;
 mod fsync;
@@ -6,16 +7,19 @@ mod place;
 mod standing;
 mod turns;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rusqlite::ffi;
+use rusqlite::{Connection, ffi};
 use tempfile::TempDir;
 use tidegate_core::End;
 
 use super::*;
-use crate::store::StoreOptions;
+use crate::api::*;
+use crate::error::{Error, ErrorKind};
+use crate::values::StoreOptions;
 
 struct Scene {
     folder: TempDir,
@@ -70,7 +74,7 @@ fn done(claimed: &Claimed) -> Finalize {
     Finalize { id: claimed.id, token: Some(claimed.token), end: End::Completed, errors: None, results: None }
 }
 
-/// Holds the writer in a transaction of its own until the sender is dropped, so that jobs pile up behind it.
+/// Holds the writer in a transaction until the sender is dropped, so that jobs queue up behind it.
 async fn hold(store: &SqliteStore) -> (std::sync::mpsc::Sender<()>, tokio::task::JoinHandle<Result<()>>) {
     let (release, held) = std::sync::mpsc::channel::<()>();
     let (started, starting) = tokio::sync::oneshot::channel();
@@ -119,7 +123,7 @@ async fn waiting_jobs_share_one_commit_and_a_failing_one_spares_the_others() {
         let mine = store.clone();
         publishes.spawn(async move {
             if number % 5 == 4 {
-                // Writes first, then fails: all of it must go.
+                // Writes first, then fails: everything it wrote must be undone.
                 mine.write(Urgency::Publish, |tx| {
                     publish::publish(tx, &[event(), NewEvent::new("of the failing one", "{}")])?;
                     Err::<usize, _>(Error::new(ErrorKind::Conflict, "on purpose"))
@@ -150,7 +154,7 @@ async fn finishing_goes_before_claiming_and_claiming_before_publishing() {
     let (release, holder) = hold(&store).await;
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut jobs = tokio::task::JoinSet::new();
-    for (count, urgency) in [Urgency::Publish, Urgency::Claim, Urgency::Finish].into_iter().enumerate() {
+    for (count, urgency) in [Urgency::Publish, Urgency::Claim, Urgency::End].into_iter().enumerate() {
         let (mine, order) = (store.clone(), order.clone());
         jobs.spawn(async move {
             mine.write(urgency, move |_| {
@@ -164,7 +168,7 @@ async fn finishing_goes_before_claiming_and_claiming_before_publishing() {
     drop(release);
     holder.await.unwrap().unwrap();
     assert!(jobs.join_all().await.into_iter().all(|outcome| outcome.is_ok()));
-    assert_eq!(*order.lock().unwrap(), [Urgency::Finish, Urgency::Claim, Urgency::Publish]);
+    assert_eq!(*order.lock().unwrap(), [Urgency::End, Urgency::Claim, Urgency::Publish]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -213,7 +217,7 @@ async fn a_stale_lease_in_a_callers_transaction_takes_all_of_it_back() {
     let conn = scene.connect();
     conn.execute_batch("CREATE TABLE own (n INTEGER); BEGIN IMMEDIATE; INSERT INTO own VALUES (1)").unwrap();
     let error = store.finalize_in(&conn, vec![done(&claimed)]).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Fenced, "the same lease ended it before: its effects stand already");
+    assert_eq!(error.kind(), ErrorKind::Fenced, "the same lease ended it before: its effects took place already");
     assert!(conn.is_autocommit());
     assert_eq!(scene.count("SELECT count(*) FROM own"), 0);
 }
@@ -232,7 +236,7 @@ async fn a_foreign_lock_is_bounded_backpressure() {
     foreign.execute_batch("ROLLBACK").unwrap();
     store.publish(vec![event()]).await.unwrap().remove(0).unwrap();
 
-    // One that is given back in time is only a delay.
+    // A lock that is released in time is only a delay.
     foreign.execute_batch("BEGIN IMMEDIATE").unwrap();
     let waiter = store.clone();
     let publish = tokio::spawn(async move { waiter.publish(vec![event()]).await });
@@ -300,7 +304,7 @@ async fn an_outage_moves_leases_that_were_held() {
     assert_eq!(store.claim(want(1)).await.unwrap(), [], "the lease was held when the store went down");
     let until = scene.count("SELECT lease_until FROM tidegate_event_queue");
     assert!(until >= claimed.claimed_at.as_microsecond(), "moved by the gap");
-    assert!(store.maintain().await.unwrap().outage.is_none(), "the claim told it already");
+    assert!(store.maintain().await.unwrap().outage.is_none(), "the claim detected it already");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -314,7 +318,7 @@ async fn claims_do_not_lose_entries_behind_their_marks() {
     let back = Requeue {
         id: held[3].id,
         token: held[3].token,
-        when: crate::store::RequeueAt::Now,
+        when: crate::values::RequeueAt::Now,
         counts: false,
         error: None,
     };
@@ -327,7 +331,7 @@ async fn claims_do_not_lose_entries_behind_their_marks() {
     let back = Requeue {
         id: held[0].id,
         token: held[0].token,
-        when: crate::store::RequeueAt::Now,
+        when: crate::values::RequeueAt::Now,
         counts: false,
         error: None,
     };
@@ -375,7 +379,7 @@ async fn dropped_futures_leave_nothing_open() {
     drop(release);
     holder.await.unwrap().unwrap();
     store.publish(vec![event()]).await.unwrap();
-    assert_eq!(store.claim(want(2000)).await.unwrap().len(), 1001, "publishes stand, claims of nobody take nothing");
+    assert_eq!(store.claim(want(2000)).await.unwrap().len(), 1001, "publishes commit, abandoned claims take nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -409,7 +413,7 @@ async fn runs_of_neighbours_stop_where_something_differs() {
     assert_eq!(claimed.len(), 9, "all but the delayed one");
     assert!(claimed.iter().all(|claimed| claimed.attempts == 1 && claimed.token.0 == 1));
 
-    // A stale token, a foreign end and one given back in the midst of a run that would fit otherwise.
+    // A stale token and an entry that has ended already, in the middle of what would be a run otherwise.
     let more = store.publish(vec![event(); 20]).await.unwrap();
     let mut items: Vec<Finalize> = store.claim(want(99)).await.unwrap().iter().map(done).collect();
     assert_eq!((items.len(), more.len()), (20, 20));
@@ -449,11 +453,12 @@ async fn a_full_disk_refuses_and_the_store_works_again_once_there_is_space() {
     assert_eq!(store.claim(want(9)).await.unwrap().len(), 4);
 }
 
-/// Which statements of the writer SQLite compiled again, and how often.
+/// The writer's statements that SQLite compiled again, and how often.
 async fn compiled_again(store: &SqliteStore) -> Vec<(String, i32)> {
     let look = |conn: &Connection| {
         let mut found = Vec::new();
-        // SAFETY: the connection is ours while the closure runs, and each pointer is of a statement that lives in its cache.
+        // SAFETY: the connection is ours while the closure runs, and each pointer is to a statement that lives in
+        // its cache.
         unsafe {
             let mut statement = ffi::sqlite3_next_stmt(conn.handle(), std::ptr::null_mut());
             while !statement.is_null() {
@@ -483,13 +488,17 @@ async fn no_statement_is_compiled_again_for_other_values() {
         }
         let by_tag = Claim { tags: Some(vec!["a".into()]), audit: true, ..want(1) };
         let tagged = store.claim(by_tag).await.unwrap();
-        let holder = crate::work::Holder { id: tagged[0].id, worker: "w".into(), lease: Some(tagged[0].token) };
-        let lease = crate::work::HeartbeatLease::For(Duration::from_secs(round + 1));
-        let heartbeat = crate::work::Heartbeat { holder: holder.clone(), lease };
-        WorkStore::heartbeat(&store, vec![heartbeat]).await.unwrap().remove(0).unwrap();
-        let report = crate::work::Report {
+        let holder = crate::values::Holder { id: tagged[0].id, worker: "w".into(), lease: Some(tagged[0].token) };
+        let lease = crate::values::HeartbeatLease::For(Duration::from_secs(round + 1));
+        let heartbeat = crate::values::Heartbeat { holder: holder.clone(), lease };
+        Attempts::heartbeat(&store, vec![heartbeat]).await.unwrap().remove(0).unwrap();
+        let report = crate::values::Report {
             holder,
-            outcome: if round % 2 == 0 { tidegate_core::Outcome::Completed } else { tidegate_core::Outcome::Failed },
+            outcome: if round % 2 == 0 {
+                tidegate_core::AttemptOutcome::Completed
+            } else {
+                tidegate_core::AttemptOutcome::Failed
+            },
             status_code: Some(200),
             execution_time_ms: Some(round as i64),
             error_message: None,
@@ -500,7 +509,7 @@ async fn no_statement_is_compiled_again_for_other_values() {
         let requeue = |entry: &Claimed| Requeue {
             id: entry.id,
             token: entry.token,
-            when: crate::store::RequeueAt::Now,
+            when: crate::values::RequeueAt::Now,
             counts: true,
             error: None,
         };
@@ -511,7 +520,7 @@ async fn no_statement_is_compiled_again_for_other_values() {
     assert_eq!(compiled_again(&store).await, []);
 }
 
-/// Where entries of a lane or a worker are is forgotten with the entries, though older ones stay.
+/// Recorded stretches of a lane or a worker are removed with their entries, although older entries stay.
 #[tokio::test]
 async fn retention_forgets_where_entries_were() {
     let scene = Scene::new();
@@ -528,7 +537,7 @@ async fn retention_forgets_where_entries_were() {
     store.maintain().await.unwrap();
     assert_eq!(stretches(), (12, 12));
     let old = crate::Retention { audit: None, log: Some(Duration::ZERO), dead_letters: None, batch: 100, from: None };
-    while store.work().unwrap().retain(old).await.unwrap().entries > 0 {}
+    while store.retain(old).await.unwrap().entries > 0 {}
     assert_eq!(scene.count("SELECT count(*) FROM tidegate_event_log"), 1);
     assert_eq!(stretches(), (1, 1));
     store.close().await;

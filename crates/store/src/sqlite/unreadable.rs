@@ -1,41 +1,14 @@
-//! Rows that hold what this program does not write: another type, or bytes that are no UTF-8. SQLite stores what it is
-//! given, so a program with the file open can write them. Whoever only shows a row shows what there is; a claim sets the
-//! entry aside as a dead letter, so that it stops nobody else.
+//! Rows with values that this program does not write: another type, or bytes that are not UTF-8. SQLite stores whatever
+//! it is given, so another program that opens the file can write them. Where a row is only shown, it is shown as it is;
+//! a claim ends the entry as a dead letter, so that it blocks no other.
 
-use rusqlite::Row;
-use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use tidegate_core::End;
 
-use super::settle::{Ending, end_live, live};
-use super::tx::Tx;
 use crate::error::{Error, ErrorKind, Result};
-
-/// A value as text, whatever it is; bytes that are no UTF-8 become replacement characters.
-pub(super) struct Shown(pub(super) String);
-
-impl FromSql for Shown {
-    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-        match value {
-            ValueRef::Null => Err(FromSqlError::InvalidType),
-            ValueRef::Integer(number) => Ok(Self(number.to_string())),
-            ValueRef::Real(number) => Ok(Self(number.to_string())),
-            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Ok(Self(String::from_utf8_lossy(bytes).into_owned())),
-        }
-    }
-}
-
-/// A column as text, whatever it holds.
-pub(super) fn shown(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<String>> {
-    Ok(row.get::<_, Option<Shown>>(column)?.map(|shown| shown.0))
-}
-
-/// A column that is only read by people: it must be text, and need not be UTF-8.
-pub(super) fn prose(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<String>> {
-    match row.get_ref(column)? {
-        ValueRef::Text(bytes) => Ok(Some(String::from_utf8_lossy(bytes).into_owned())),
-        _ => row.get(column),
-    }
-}
+use crate::sqlite::end::{Ending, end_live};
+use crate::sqlite::engine::tx::Tx;
+use crate::sqlite::found::live;
+use crate::values::entries::missing_fact_errors;
 
 /// An entry that cannot be read, and why.
 #[derive(Debug)]
@@ -45,12 +18,12 @@ pub(super) struct Unreadable {
 }
 
 impl Unreadable {
-    /// Why an entry cannot be read; an error that is not about its contents is an error still.
+    /// Records why an entry cannot be read. An error that is not about its contents is returned as it is.
     pub(super) fn new(id: i64, error: Error) -> Result<Self> {
         if error.kind() == ErrorKind::Corrupt { Ok(Self { id, reason: error.to_string() }) } else { Err(error) }
     }
 
-    /// Ends it as a dead letter that names the reason.
+    /// Ends the entry as a dead letter with the reason.
     pub(super) fn set_aside(&self, tx: &mut Tx<'_>) -> Result<()> {
         let Some(live) = live(tx, self.id)? else { return Ok(()) };
         tracing::error!(
@@ -61,6 +34,20 @@ impl Unreadable {
         let reason = format!("the stored entry cannot be read: {}", self.reason);
         let errors = serde_json::to_string(&[&reason]).unwrap_or(reason);
         let ending = Ending { end: End::Failed, worker: None, errors: Some(&errors), results: None, raise_token: true };
+        let queue = tx.queue_by_id(live.queue_id)?;
+        tx.shared.exhausted.add(&tx.known.queues[queue].name, ending.end);
         end_live(tx, self.id, &live, &ending)
     }
+}
+
+/// Prepares the end of an entry whose fact is missing: its tags are unknown, so all tag rows go. Returns its errors.
+pub(super) fn end_without_fact(tx: &Tx<'_>, id: i64, event_id: i64, last_error: Option<&str>) -> Result<String> {
+    tracing::error!(
+        entry = id,
+        event_id,
+        "the event of an entry is missing: the entry was ended as a dead letter. Restore the event from a backup and \
+         redrive the entry, or discard it"
+    );
+    tx.execute(&tx.sql().tags.forget, [id])?;
+    Ok(missing_fact_errors(event_id, last_error))
 }

@@ -1,21 +1,23 @@
-//! A connection that is lost after COMMIT was sent and before its answer came, on PostgreSQL.
+//! PostgreSQL connections that are lost after COMMIT was sent and before its answer came.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{End, NewEvent, QueueName};
+use tidegate_store::api::*;
 use tidegate_store::postgres::{PostgresOptions, PostgresStore};
-use tidegate_store::{ByHand, Claim, Claimed, EntryPhase, ErrorKind, Requeue, RequeueAt, Store, WorkStore};
+use tidegate_store::{Claim, Claimed, EntryPhase, ErrorKind, ManualAction, Requeue, RequeueAt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// What PostgreSQL's protocol sends for a COMMIT.
+/// COMMIT as a query message of PostgreSQL's protocol.
 const COMMIT: &[u8] = b"Q\0\0\0\x0bCOMMIT\0";
 
-/// Stands between the store and the server. While armed, it passes the next COMMIT on, waits for the answer and, once it
-/// may, hangs up instead of passing that on. While it swallows, the COMMIT itself never arrives.
+/// A proxy between the store and the server. When `armed`, it forwards the next COMMIT, waits for the answer and, after
+/// `hang_up`, closes the connection instead of forwarding the answer. With `swallows`, it does not forward the COMMIT
+/// itself. `lost` counts the answers that were lost.
 #[derive(Debug, Default)]
 struct Wire {
     armed: AtomicBool,
@@ -30,7 +32,7 @@ impl Wire {
             let (wire, server) = (Arc::clone(&self), server.clone());
             tokio::spawn(async move {
                 if let Ok(server) = TcpStream::connect(server).await {
-                    // Either side hanging up ends both.
+                    // When either side closes, so does the other.
                     let _ = wire.pass(client, server).await;
                 }
             });
@@ -102,7 +104,7 @@ impl Scene {
         self.store.claim(claim(count)).await.unwrap().into_iter().map(|claimed| claimed.id).collect()
     }
 
-    /// The next COMMIT's answer is lost at once.
+    /// Makes the next COMMIT lose its answer, and its connection at once.
     fn lose_the_next_answer(&self) {
         self.wire.hang_up.notify_one();
         self.wire.armed.store(true, Ordering::SeqCst);
@@ -148,7 +150,7 @@ async fn a_reset_whose_answer_was_lost_is_ours_and_happened_once() {
     let scene = Scene::new().await;
     let ids = scene.leased(2).await;
     scene.lose_the_next_answer();
-    let reset = |id| ByHand { id, actor: None, reason: Some("by hand".into()) };
+    let reset = |id| ManualAction { id, actor: None, reason: Some("by hand".into()) };
     let answers = scene.store.reset(ids.iter().copied().map(reset).collect()).await.unwrap();
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     for id in ids {
@@ -182,7 +184,7 @@ async fn a_release_whose_answer_was_lost_is_not_called_fenced_when_the_entry_has
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let next = other.claim(claim(1)).await.unwrap().remove(0);
-        assert_eq!((next.token.0, next.attempts), (2, 1), "it was given back");
+        assert_eq!((next.token.0, next.attempts), (2, 1), "the entry was released");
         scene.wire.hang_up.notify_one();
     };
     let (answers, ()) = tokio::join!(releasing, meanwhile);
@@ -203,7 +205,7 @@ async fn a_claim_that_was_lost_is_not_taken_for_a_later_one_of_the_same_worker()
         while scene.wire.lost.load(Ordering::SeqCst) == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // Its row is free once the server has noticed that the connection is gone.
+        // The entry's row is unlocked once the server notices that the connection is gone.
         let deadline = std::time::Instant::now() + Duration::from_secs(20);
         let next = loop {
             if let Some(next) = other.claim(claim(1)).await.unwrap().pop() {

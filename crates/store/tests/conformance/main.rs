@@ -1,5 +1,5 @@
-//! Every case of the conformance suite on every database, each as a test of its own: `sqlite::subject::case` and
-//! `postgres::subject::case`. Cases are written in `tidegate_store::conformance`, never here.
+//! Runs every case of the conformance suite on every database, each as a test of its own: `sqlite::subject::case` and
+//! `postgres::subject::case`. New cases go into `tidegate_store::conformance`, never here.
 
 mod lost_answers;
 #[path = "postgres.rs"]

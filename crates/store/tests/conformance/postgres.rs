@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::{Availability, DedupMode, End, NewEvent, Tsid};
+use tidegate_store::api::*;
 use tidegate_store::conformance::{CallerTx, Fixture};
 use tidegate_store::postgres::{PostgresOptions, PostgresStore};
-use tidegate_store::{Backend, Finalize, Finalized, Published, Result, Store, StoreOptions};
+use tidegate_store::{Backend, Finalize, Finalized, Published, Result, StoreOptions};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, NoTls, Transaction};
 
@@ -53,7 +54,7 @@ impl Fixture for Postgres {
 
     async fn begin(&self) -> Box<dyn CallerTx> {
         let store = self.stores.lock().unwrap().last().unwrap().clone();
-        // A transaction borrows its client. The test's process is the client's life: it is given away for good.
+        // A transaction borrows its client, so the client is leaked: it lives as long as the test process.
         let client: &'static mut Client = Box::leak(Box::new(self.connect().await));
         let transaction = client.transaction().await.unwrap();
         Box::new(Caller { transaction, store })
@@ -109,7 +110,7 @@ impl Fixture for Postgres {
     }
 }
 
-/// A transaction on a connection of the application's own.
+/// A transaction on a connection of the application.
 struct Caller {
     transaction: Transaction<'static>,
     store: Arc<PostgresStore>,

@@ -8,9 +8,10 @@ use async_trait::async_trait;
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
 use tidegate_core::{Availability, DedupMode, End, NewEvent, Tsid};
+use tidegate_store::api::*;
 use tidegate_store::conformance::{CallerTx, Fixture};
 use tidegate_store::sqlite::{SqliteOptions, SqliteStore};
-use tidegate_store::{Backend, Finalize, Finalized, Published, Result, Store, StoreOptions};
+use tidegate_store::{Backend, Finalize, Finalized, Published, Result, StoreOptions};
 
 #[derive(Debug)]
 pub(crate) struct Sqlite {
@@ -105,7 +106,7 @@ impl Fixture for Sqlite {
     }
 }
 
-/// A transaction on a connection of the application's own.
+/// A transaction on a connection of the application.
 struct Caller {
     connection: Connection,
     store: SqliteStore,
@@ -176,7 +177,7 @@ impl CallerTx for Caller {
     }
 
     async fn rollback(self: Box<Self>) {
-        // A refused finalisation may have rolled back already.
+        // A refused `finalize_in` may have rolled the transaction back already.
         if !self.connection.is_autocommit() {
             self.connection.execute_batch("ROLLBACK").unwrap();
         }

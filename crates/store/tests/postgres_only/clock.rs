@@ -1,17 +1,18 @@
-//! A server whose clock is set. What was written by a clock that was ahead is made by moving what is stored.
+//! A server whose clock is set. The tests leave the clock alone and move the stored moments instead.
 
 use std::time::Duration;
 
 use tidegate_core::Timestamp;
+use tidegate_store::api::*;
 use tidegate_store::postgres::PostgresStore;
-use tidegate_store::{Claim, Claimed, EntryPhase, Extend, Holder, Store};
+use tidegate_store::{Claim, Claimed, EntryPhase, Extend, Holder};
 
 use crate::scene::*;
 
 const HOUR: i64 = 3_600;
-const MOMENT: Duration = Duration::from_millis(20);
+const SHORT_LEASE: Duration = Duration::from_millis(20);
 
-/// Moves all that is stored, as if it had been written by a clock that was so many seconds ahead of now.
+/// Moves the heartbeat and all leases, as if a clock that was `seconds` ahead of now had written them.
 async fn written_ahead(database: &Database, seconds: i64) {
     let by = format!("interval '{seconds} seconds'");
     database
@@ -45,12 +46,12 @@ async fn a_lease_that_a_clock_ahead_wrote_ends_in_time_once_it_is_back() {
     let store = database.open().await;
     publish(&store, vec![event("t"), event("t"), event("t").tags(["blue"])]).await;
     let held = claim(&store, 1).await.remove(0);
-    let lost = store.claim(Claim { lease: MOMENT, ..want(9) }).await.unwrap();
+    let lost = store.claim(Claim { lease: SHORT_LEASE, ..want(9) }).await.unwrap();
     assert_eq!(lost.len(), 2);
     written_ahead(&database, HOUR).await;
 
     let mut again = Vec::new();
-    eventually("what was lost is given again", async || {
+    eventually("the abandoned entry is claimed by its tag", async || {
         let tagged = Claim { tags: Some(vec!["blue".into()]), ..want(9) };
         again.extend(store.claim(tagged).await.unwrap());
         again.len() == 1
@@ -58,7 +59,7 @@ async fn a_lease_that_a_clock_ahead_wrote_ends_in_time_once_it_is_back() {
     .await;
     again.extend(claim(&store, 9).await);
     again.sort_by_key(|claimed| claimed.id);
-    assert_eq!(ids(&again), ids(&lost), "the others as well, and not what is held");
+    assert_eq!(ids(&again), ids(&lost), "both abandoned entries, not the held one");
     assert_near(until(&store, &held).await, held.lease_until);
     complete(&store, &[held]).await;
 }
@@ -71,7 +72,7 @@ async fn a_worker_that_says_it_has_started_does_not_hide_a_lease_that_a_clock_ah
     let held = claim(&store, 1).await.remove(0);
     written_ahead(&database, HOUR).await;
     let holder = Holder { id: held.id, worker: "w".into(), lease: None };
-    store.work().unwrap().started(vec![holder]).await.unwrap().remove(0).unwrap();
+    store.started(vec![holder]).await.unwrap().remove(0).unwrap();
     store.beat().await.unwrap();
     assert_near(until(&store, &held).await, held.lease_until);
 }

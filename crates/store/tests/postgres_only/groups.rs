@@ -1,9 +1,9 @@
-//! Locks of groups: few, in one order, never in anybody's way for long; and groups that lost their head.
+//! Group locks: few, taken in one order, never held while waiting for a row; and groups that lost their head.
 
 use std::collections::BTreeSet;
 
 use tidegate_core::{EntryId, NewEvent};
-use tidegate_store::Store;
+use tidegate_store::api::*;
 
 use crate::scene::*;
 
@@ -47,7 +47,7 @@ async fn however_many_groups_a_batch_has_it_takes_few_locks() {
 async fn heads_end_while_their_followers_are_sorted_in_without_a_deadlock() {
     const GROUPS: usize = 100;
     let database = Database::new().await;
-    // So late that a circle of waits ends by the time limit for locks, as an error.
+    // Later than the lock timeout, so that a deadlock ends in an error instead of being detected and retried.
     database.execute("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = ''60s''', current_database()); END $$").await;
     let (store, other) = (database.open().await, database.open().await);
     publish(&store, (0..GROUPS).map(of).collect()).await;
@@ -72,7 +72,7 @@ async fn heads_end_while_their_followers_are_sorted_in_without_a_deadlock() {
     }
 }
 
-/// Whoever cancels, replaces or reports about parked entries beside the end of their heads.
+/// Parked entries are replaced and cancelled while their heads end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nobody_waits_in_a_circle_for_the_rows_of_groups() {
     const GROUPS: usize = 40;
@@ -86,7 +86,7 @@ async fn nobody_waits_in_a_circle_for_the_rows_of_groups() {
         let last = publish(&store, (0..GROUPS).map(of).collect()).await;
         let heads = claim(&store, GROUPS).await;
         assert_eq!(heads.len(), GROUPS, "round {round}");
-        // In the other direction than the heads end.
+        // In the opposite order to the ends of the heads.
         let replacing: Vec<NewEvent> = (0..GROUPS / 2).rev().map(keyed).collect();
         let cancelled: Vec<EntryId> = followers[GROUPS / 2..].iter().rev().copied().collect();
         let (ended, replaced, gone) = tokio::join!(
@@ -100,7 +100,7 @@ async fn nobody_waits_in_a_circle_for_the_rows_of_groups() {
         let replaced: Vec<EntryId> = replaced.unwrap().into_iter().map(|answer| answer.unwrap().id).collect();
         gone.unwrap().into_iter().for_each(|answer| answer.unwrap());
         let mut left: BTreeSet<EntryId> = replaced.into_iter().chain(last).collect();
-        eventually("every group goes on to its end", async || {
+        eventually("every group is worked off", async || {
             let claimed = claim(&store, GROUPS).await;
             left.retain(|id| claimed.iter().all(|claimed| claimed.id != *id));
             complete(&store, &claimed).await;
@@ -110,7 +110,7 @@ async fn nobody_waits_in_a_circle_for_the_rows_of_groups() {
     }
 }
 
-/// A parked entry that an application's open transaction has changed holds up neither the end of its head nor others.
+/// A parked entry that an open transaction of the application has changed does not block the end of its head.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_open_transaction_on_a_follower_does_not_hold_up_the_end_of_its_head() {
     let database = Database::new().await;
@@ -121,7 +121,7 @@ async fn an_open_transaction_on_a_follower_does_not_hold_up_the_end_of_its_head(
     let mut caller = database.connect().await;
     let tx = caller.transaction().await.unwrap();
     store.publish_in(&tx, vec![follower]).await.unwrap();
-    // Were it to wait, it would wait for this very task.
+    // If this waited for the row, it would wait forever: this task holds the open transaction.
     complete(&store, &head).await;
     assert_eq!(claim(&store, 9).await, []);
     tx.commit().await.unwrap();
@@ -137,16 +137,16 @@ async fn groups_that_lost_their_head_are_mended_and_counted() {
     assert_eq!(heads.len(), 3);
     database.execute("DELETE FROM tidegate.event_queue WHERE group_key IN ('g0', 'g2') AND place < 2").await;
     assert_eq!(claim(&store, 9).await, []);
-    // Another process, which looks for the first time.
+    // A new process: its first upkeep looks for groups without a head.
     let other = database.open().await;
     let upkeep = other.maintain().await.unwrap();
     assert_eq!((upkeep.groups_mended, upkeep.promoted), (2, 2));
     assert_eq!(ids(&claim(&store, 9).await), [published[1], published[5]]);
     let third = database.open().await;
-    assert_eq!(third.maintain().await.unwrap().groups_mended, 0, "a group whose head is held has one");
+    assert_eq!(third.maintain().await.unwrap().groups_mended, 0, "a group with a leased head has one");
 }
 
-/// What is merely on its way is not counted as a group that lost its head.
+/// A group whose promotion is still pending is not counted as one that lost its head.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_head_that_a_callers_transaction_ended_is_no_lost_head() {
     let database = Database::new().await;

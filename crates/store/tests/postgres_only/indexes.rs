@@ -1,21 +1,22 @@
-//! Indexes that a migration builds while others write.
+//! Indexes that a migration builds while other processes write.
 
 use std::time::Duration;
 
+use tidegate_store::api::*;
 use tidegate_store::postgres::{PostgresOptions, PostgresStore};
-use tidegate_store::{Claim, ErrorKind, Store};
+use tidegate_store::{Claim, ErrorKind};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::Client;
 
-use crate::migrations::of_before;
+use crate::migrations::schema_5_database;
 use crate::scene::*;
 
-/// Longer than a migration may hold up a writer, also on a slow machine.
-const A_MOMENT: Duration = Duration::from_secs(3);
+/// Longer than a migration may block a writer, also on a slow machine.
+const MAX_WAIT: Duration = Duration::from_secs(3);
 
-/// While it is closed, whoever has made an index of such a name stands before it, with every lock that it holds, as if the
-/// build took that long.
+/// While closed, it blocks a session that has created an index with a matching name, with all locks that the session
+/// holds, as if the build took that long.
 struct Gate(Client);
 
 impl Gate {
@@ -43,7 +44,7 @@ impl Gate {
         self.0.batch_execute("SELECT pg_advisory_unlock(4242)").await.unwrap();
     }
 
-    /// Who stands before it, for longer than that.
+    /// The process id of a backend that has waited at the gate for longer than this.
     async fn waiting(&self, longer_than: Duration) -> Option<i32> {
         let query = format!(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'
@@ -69,17 +70,17 @@ fn opening(database: &Database) -> JoinHandle<tidegate_store::Result<PostgresSto
     tokio::spawn(async move { PostgresStore::open(&url, PostgresOptions::default()).await })
 }
 
-/// A write to each table that gets indexes, as programs of before the migration make them.
+/// A write to each table that gets indexes, as a program of the old version makes it.
 const WRITES: &str = "SELECT tidegate.publish('t.meanwhile', '{}'::bytea);
     UPDATE tidegate.event_log SET superseded = superseded WHERE id = 1;
     UPDATE tidegate.event_tags SET rank = rank;
     UPDATE tidegate.log_tags SET status = status";
 
-/// Writes again and again; answers how many events it published.
+/// Writes 25 times, each time without being blocked. Returns the number of events published.
 async fn write_on(database: &Database) -> usize {
     let writer = database.connect().await;
     for _ in 0..25 {
-        let written = timeout(A_MOMENT, writer.batch_execute(WRITES)).await;
+        let written = timeout(MAX_WAIT, writer.batch_execute(WRITES)).await;
         written.expect("a writer waited for the migration").unwrap();
     }
     25
@@ -87,7 +88,7 @@ async fn write_on(database: &Database) -> usize {
 
 async fn claims_all(store: &PostgresStore, published: usize) {
     let mut claimed = 0;
-    eventually("what was published meanwhile is there", async || {
+    eventually("everything published meanwhile is claimed", async || {
         let types = Some(vec!["t.meanwhile".to_owned()]);
         claimed += store.claim(Claim { types, ..want(100) }).await.unwrap().len();
         claimed == published
@@ -97,12 +98,12 @@ async fn claims_all(store: &PostgresStore, published: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writers_go_on_while_a_migration_builds_indexes() {
-    let database = of_before().await;
+    let database = schema_5_database().await;
     let gate = Gate::closed(&database, "event_tags_.*|event_log_.*").await;
     let opening = opening(&database);
     gate.reached().await;
     let published = write_on(&database).await;
-    assert!(!opening.is_finished(), "it opens with all of its indexes");
+    assert!(!opening.is_finished(), "it opens once all indexes are built");
     gate.open().await;
     let store = opening.await.unwrap().unwrap();
     claims_all(&store, published).await;
@@ -111,14 +112,14 @@ async fn writers_go_on_while_a_migration_builds_indexes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_build_waits_for_an_open_transaction_and_nobody_for_the_build() {
-    let database = of_before().await;
+    let database = schema_5_database().await;
     let gate = Gate::closed(&database, "event_tags_.*").await;
     let opening = opening(&database);
     gate.reached().await;
     let holder = database.connect().await;
     let held = "BEGIN; INSERT INTO tidegate.log_tags (entry_id, status, tag) VALUES (1, 0, 'held');
         UPDATE tidegate.event_log SET superseded = superseded WHERE id = 2";
-    timeout(A_MOMENT, holder.batch_execute(held)).await.expect("a writer waited for the migration").unwrap();
+    timeout(MAX_WAIT, holder.batch_execute(held)).await.expect("a writer waited for the migration").unwrap();
     gate.open().await;
     let waits = "SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
         WHERE a.datname = current_database() AND l.locktype = 'virtualxid' AND NOT l.granted)";
@@ -131,10 +132,10 @@ async fn a_build_waits_for_an_open_transaction_and_nobody_for_the_build() {
     store.close().await;
 }
 
-/// Keys are exchanged by the transaction of the steps, and built before it.
+/// Keys are exchanged in the transaction of the migration steps; their indexes are built before it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_that_change_are_built_before_the_schema_does() {
-    let database = of_before().await;
+    let database = schema_5_database().await;
     let gate = Gate::closed(&database, "(deduplication|event_handler_states|projection_documents)_by_bytes").await;
     let client = database.connect().await;
     let opening = opening(&database);
@@ -150,12 +151,12 @@ async fn keys_that_change_are_built_before_the_schema_does() {
     opening.await.unwrap().unwrap().close().await;
     let key = "SELECT pg_relation_filenode('tidegate.deduplication_pkey'), to_regclass('tidegate.deduplication_by_bytes') IS NULL";
     let row = client.query_one(key, &[]).await.unwrap();
-    assert_eq!((row.get::<_, u32>(0), row.get::<_, bool>(1)), (built, true), "it took the old one's place, as it was");
+    assert_eq!((row.get::<_, u32>(0), row.get::<_, bool>(1)), (built, true), "the key uses the index built before");
     assert_eq!(client.query_one(publish, &[]).await.unwrap().get::<_, i64>(0), first);
 }
 
-/// Indexes by table, without the names that the database gave them, with what they are parts of and whether they are whole.
-/// Months come and go.
+/// The indexes of matching tables: table, name (not of partitions: the database chooses those), parent index, validity
+/// and definition. The monthly partitions of `events` are left out, since they depend on the date.
 async fn indexes(client: &Client, table: &str) -> Vec<String> {
     let query = format!(
         "SELECT concat_ws(' ', t.relname, CASE WHEN t.relispartition THEN '' ELSE c.relname END, u.relname, x.indisvalid,
@@ -168,14 +169,14 @@ async fn indexes(client: &Client, table: &str) -> Vec<String> {
     client.query(&query, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
 }
 
-/// What a database has that never was of an older version.
+/// The indexes of a database that was created with the current schema.
 async fn fresh_indexes() -> Vec<String> {
     let database = Database::new().await;
     database.open().await.close().await;
     indexes(&database.connect().await, ".*").await
 }
 
-/// Tags in queues of clients, live and ended, that do not know their client; and how many do.
+/// Tag rows of live and ended entries: the number with a wrong client, and the number with a client.
 async fn tags(client: &Client) -> (i64, i64) {
     let query = "WITH tags AS (
             SELECT t.client_id, n.client_id AS wanted FROM tidegate.event_tags t JOIN tidegate.queues n ON n.id = t.queue_id
@@ -190,12 +191,12 @@ async fn tags(client: &Client) -> (i64, i64) {
 async fn migrated_and_fresh_schemas_have_the_same_indexes() {
     let fresh = fresh_indexes().await;
     assert!(fresh.iter().any(|index| index.contains("event_log_redriven")), "{fresh:#?}");
-    let database = of_before().await;
+    let database = schema_5_database().await;
     database.open().await.close().await;
     let client = database.connect().await;
     assert_eq!(indexes(&client, ".*").await, fresh);
-    assert_eq!(tags(&client).await, (0, 8), "what the indexes know was filled in before");
-    // Also partitions that are made from then on.
+    assert_eq!(tags(&client).await, (0, 8), "clients of tags were filled in");
+    // Partitions that are created later have them too.
     client.batch_execute("SELECT setval('tidegate.entry_id', 100000001)").await.unwrap();
     database.open().await.close().await;
     let (old, new) = (indexes(&client, "event_log_0").await, indexes(&client, "event_log_5").await);
@@ -207,7 +208,7 @@ async fn migrated_and_fresh_schemas_have_the_same_indexes() {
 async fn a_migration_that_was_killed_goes_on_where_it_stopped() {
     let fresh = fresh_indexes().await;
     for stop in ["deduplication_by_bytes", "event_tags_client", "event_log_0_unsorted", "event_log_redriven"] {
-        let database = of_before().await;
+        let database = schema_5_database().await;
         let gate = Gate::closed(&database, stop).await;
         let opening = opening(&database);
         let pid = gate.reached().await;
@@ -219,7 +220,7 @@ async fn a_migration_that_was_killed_goes_on_where_it_stopped() {
     }
 }
 
-/// Builds an index and stops before it is done, as it waits for somebody else's transaction.
+/// Starts to build an index and cancels it while it waits for another transaction, which leaves an invalid index.
 async fn break_off(database: &Database, index: &str) {
     let (builder, watcher) = (database.connect().await, database.connect().await);
     let pid: i32 = builder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
@@ -228,12 +229,12 @@ async fn break_off(database: &Database, index: &str) {
     let waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)";
     eventually("the build waits", async || watcher.query_one(waits, &[&pid]).await.unwrap().get(0)).await;
     watcher.execute("SELECT pg_cancel_backend($1)", &[&pid]).await.unwrap();
-    building.await.unwrap().expect_err("it was broken off");
+    building.await.unwrap().expect_err("the build was cancelled");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_index_that_a_broken_build_left_is_built_again() {
-    let database = of_before().await;
+    let database = schema_5_database().await;
     database.open().await.close().await;
     let (client, holder) = (database.connect().await, database.connect().await);
     let whole = indexes(&client, ".*").await;
@@ -253,7 +254,7 @@ async fn an_index_that_a_broken_build_left_is_built_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_processes_one_builds_and_the_other_waits_without_a_transaction() {
-    let database = of_before().await;
+    let database = schema_5_database().await;
     let gate = Gate::closed(&database, "event_log_0_unsorted").await;
     let (one, other) = (opening(&database), opening(&database));
     gate.reached().await;
@@ -261,7 +262,7 @@ async fn of_two_processes_one_builds_and_the_other_waits_without_a_transaction()
         WHERE datname = current_database() AND state = 'idle' AND query LIKE '%pg_try_advisory_lock(%'";
     eventually("the other waits", async || gate.0.query_opt(waiter, &[]).await.unwrap().is_some_and(|row| row.get(0)))
         .await;
-    // A third one comes when the schema is new already, but not all of its indexes are there.
+    // A third process opens when the schema is new but not all of its indexes are built.
     let third = opening(&database);
     write_on(&database).await;
     assert!(![&one, &other, &third].iter().any(|opening| opening.is_finished()));
@@ -276,7 +277,7 @@ async fn of_two_processes_one_builds_and_the_other_waits_without_a_transaction()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_not_migrate_is_told_that_indexes_are_still_built() {
-    let database = of_before().await;
+    let database = schema_5_database().await;
     let gate = Gate::closed(&database, "event_log_0_unsorted").await;
     let opening = opening(&database);
     gate.reached().await;
@@ -293,7 +294,7 @@ async fn who_may_not_migrate_is_told_that_indexes_are_still_built() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_build_may_take_longer_than_a_statement_of_the_role() {
-    let database = of_before().await;
+    let database = schema_5_database().await;
     let gate = Gate::closed(&database, "event_log_0_unsorted").await;
     let url = format!("{}?options=-c%20statement_timeout%3D1000", database.0);
     let opening = tokio::spawn(async move { PostgresStore::open(&url, PostgresOptions::default()).await });

@@ -1,7 +1,8 @@
-//! Isolation levels: ours is pinned, the caller's may be any.
+//! Isolation levels: the store's transactions are READ COMMITTED, a caller's transaction may use any level.
 
 use tidegate_core::NewEvent;
-use tidegate_store::{ErrorKind, PublishOutcome, Store};
+use tidegate_store::api::*;
+use tidegate_store::{ErrorKind, PublishOutcome};
 use tokio_postgres::{IsolationLevel, Transaction};
 
 use crate::scene::*;
@@ -28,7 +29,7 @@ async fn our_transactions_are_read_committed_whatever_the_default_is() {
     let claimed = claim(&store, 9).await;
     assert_eq!(claimed.len(), 3);
     let types = None;
-    let consumer = tidegate_store::Consumer {
+    let consumer = tidegate_store::LiveConsumer {
         queue: tidegate_core::QueueName::default(),
         worker: "w".into(),
         types,
@@ -81,7 +82,7 @@ async fn an_old_snapshot_is_told_what_to_do() {
     let error = store.finalize_in(&tx, vec![end(&claimed[0])]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     assert!(error.to_string().contains("READ COMMITTED"), "{error}");
-    assert!(tx.execute("SELECT 1", &[]).await.is_err(), "it cannot commit");
+    assert!(tx.execute("SELECT 1", &[]).await.is_err(), "the transaction is aborted");
     tx.rollback().await.unwrap();
     let tx = repeatable(&mut own).await;
     store.finalize_in(&tx, vec![end(&claimed[0])]).await.unwrap();
@@ -99,8 +100,8 @@ async fn an_old_snapshot_is_told_what_to_do() {
     tx.commit().await.unwrap();
 }
 
-/// The claim's statement waits for the table while it is prepared; the one beside it then hears only that the transaction
-/// is broken.
+/// The claim's statement waits for the table while it is prepared, and times out. The statement sent beside it then
+/// fails only because the transaction is aborted; the caller must get the first error.
 #[tokio::test]
 async fn a_claim_whose_statement_is_cut_off_is_busy() {
     let database = Database::new().await;
@@ -117,7 +118,8 @@ async fn a_claim_whose_statement_is_cut_off_is_busy() {
     store.close().await;
 }
 
-/// It saw the entry waiting; until it has the key, somebody claims it. What a worker holds stays as it is.
+/// The publisher has seen the entry waiting, but a worker claims it before the publisher gets the key. A held entry is
+/// not replaced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_entry_that_is_claimed_while_its_replacement_waits_for_the_key_is_not_replaced() {
     let database = Database::new().await;

@@ -1,16 +1,17 @@
-//! Lists that the database does not answer: they end, leave nothing running, and hold up nobody else.
+//! Lists that block in the database: they end, leave no statement running and do not delay other calls.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::End;
+use tidegate_store::api::*;
 use tidegate_store::postgres::PostgresStore;
-use tidegate_store::{ErrorKind, Finalize, ListQuery, Page, Result, Retention, Store};
+use tidegate_store::{ErrorKind, Finalize, ListQuery, Page, Result, Retention};
 use tokio_postgres::Client;
 
 use crate::scene::*;
 
-/// Statements of lists that run now.
+/// The number of list statements that run now.
 async fn running(client: &Client) -> i64 {
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' \
                AND pid <> pg_backend_pid() AND query LIKE '%event_log%'";
@@ -20,12 +21,12 @@ async fn running(client: &Client) -> i64 {
 fn ask(store: &Arc<PostgresStore>) -> tokio::task::JoinHandle<Result<Page>> {
     let store = Arc::clone(store);
     tokio::spawn(async move {
-        let lists = store.work().unwrap();
+        let lists = store;
         lists.list(ListQuery { limit: 10, ..ListQuery::default() }).await
     })
 }
 
-/// A store whose log nobody can read until the client ends its transaction.
+/// A store whose log is locked until the first client ends its transaction; the second client is for watching.
 async fn stuck(database: &Database) -> (Arc<PostgresStore>, Client, Client) {
     let store = Arc::new(database.open().await);
     publish(&store, vec![event("t")]).await;
@@ -55,7 +56,7 @@ async fn lists_that_are_stuck_end_and_hold_up_nobody() {
     let (store, holder, watcher) = stuck(&database).await;
     let asked: Vec<_> = (0..200).map(|_| ask(&store)).collect();
     eventually("lists run", async || running(&watcher).await > 0).await;
-    assert!(running(&watcher).await <= 5, "few at once");
+    assert!(running(&watcher).await <= 5, "at most five run at once");
     for _ in 0..20 {
         tokio::time::timeout(Duration::from_secs(1), publish(&store, vec![event("t")]))
             .await
@@ -71,7 +72,7 @@ async fn lists_that_are_stuck_end_and_hold_up_nobody() {
     store.close().await;
 }
 
-/// Where entries of a lane or a worker are is forgotten with the entries, though older ones stay.
+/// The stretches of a lane or a worker are removed together with their entries, also above older entries that stay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retention_forgets_where_entries_were() {
     let database = Database::new().await;
@@ -87,13 +88,13 @@ async fn retention_forgets_where_entries_were() {
     let failed = Finalize { end: End::Failed, ..end(&claimed[0]) };
     store.finalize(vec![failed]).await.unwrap().remove(0).unwrap();
     complete(&store, &claimed[1..]).await;
-    eventually("they are counted", async || {
+    eventually("the entries are counted", async || {
         store.maintain().await.unwrap();
         stretches().await == (12, 12)
     })
     .await;
     let old = Retention { audit: None, log: Some(Duration::ZERO), dead_letters: None, batch: 100, from: None };
-    eventually("they are forgotten", async || store.work().unwrap().retain(old).await.unwrap().entries == 0).await;
+    eventually("the entries are removed", async || store.retain(old).await.unwrap().entries == 0).await;
     assert_eq!(client.query_one("SELECT count(*) FROM tidegate.event_log", &[]).await.unwrap().get::<_, i64>(0), 1);
     assert_eq!(stretches().await, (1, 1));
     store.close().await;

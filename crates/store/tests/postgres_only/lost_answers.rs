@@ -1,21 +1,21 @@
-//! Answers that are lost on the way: a proxy between a store and the server drops a connection at its COMMIT.
+//! Lost answers: a proxy between a store and the server drops a connection at its COMMIT.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidegate_store::Store;
+use tidegate_store::api::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 
 use crate::scene::*;
 
-/// What a message that asks to stop a statement has after its length.
+/// The code of a cancel request, which follows the message's length.
 const CANCEL_REQUEST: [u8; 4] = 80_877_102_u32.to_be_bytes();
 
-/// Passes bytes on both ways. Once armed, the next COMMIT is not passed on: the server loses its client at once, while the
-/// client hears of it only when told. Told to hang up, it does so on its clients; the server does not hear of that, nor of
-/// their wish to stop what it does for them.
+/// Forwards bytes both ways, except cancel requests. When `armed`, the next COMMIT is not forwarded: the server loses
+/// its client at once, the client notices only after `let_go`. A change of `hung_up` closes all client connections; the
+/// server notices only after `let_go`.
 #[derive(Default)]
 struct Proxy {
     armed: AtomicBool,
@@ -55,7 +55,7 @@ impl Proxy {
                 _ = hung_up.changed() => {
                     answers.abort();
                     drop(from_client);
-                    // The server's side stays open until then.
+                    // Keeps the server's side open.
                     return self.let_go.notified().await;
                 }
             };
@@ -66,7 +66,7 @@ impl Proxy {
             }
             if commits && self.armed.swap(false, Ordering::SeqCst) {
                 drop(to_server);
-                // The client's side stays open until then.
+                // Keeps the client's side open.
                 let _to_client = answers.await;
                 self.caught.notify_one();
                 self.let_go.notified().await;
@@ -81,7 +81,8 @@ impl Proxy {
     }
 }
 
-/// The claim did not happen, and a later one of the same worker got the same token: that one is not taken for the first.
+/// The first claim was rolled back, and a later one of the same worker got the same token. The store must not take the
+/// later claim for the first one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_claim_that_was_lost_is_not_mistaken_for_a_later_one_of_the_same_worker() {
     let database = Database::new().await;
@@ -94,11 +95,11 @@ async fn a_claim_that_was_lost_is_not_mistaken_for_a_later_one_of_the_same_worke
         let far = far.clone();
         async move { claim(&far, 1).await }
     });
-    tokio::time::timeout(PATIENCE, proxy.caught.notified()).await.expect("the claim is to be committed");
+    tokio::time::timeout(PATIENCE, proxy.caught.notified()).await.expect("the claim reaches its COMMIT");
     let mut second = Vec::new();
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while second.is_empty() {
-        assert!(tokio::time::Instant::now() < deadline, "the server has rolled the first claim back");
+        assert!(tokio::time::Instant::now() < deadline, "the server did not roll the first claim back");
         second = claim(&near, 1).await;
     }
     assert_eq!((ids(&second), second[0].token.0), (published, 1), "the same token as the lost claim's");
@@ -108,8 +109,8 @@ async fn a_claim_that_was_lost_is_not_mistaken_for_a_later_one_of_the_same_worke
     far.close().await;
 }
 
-/// The server still works on the COMMIT, and no transaction that began later is over: it is not taken for one that never
-/// was, and not run again.
+/// The connection is lost while the server still works on the COMMIT. No later transaction has ended, so a snapshot
+/// ends below the transaction's id; it must not be taken for one that never existed and run again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_commit_that_still_runs_is_waited_for() {
     let database = Database::new().await;
@@ -129,13 +130,13 @@ async fn a_commit_that_still_runs_is_waited_for() {
     });
     let waits = "SELECT count(*) FROM pg_stat_activity
                  WHERE datname = current_database() AND query = 'COMMIT' AND wait_event_type = 'Lock'";
-    eventually("it is committed", async || gate.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) == 1).await;
+    eventually("the COMMIT runs", async || gate.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) == 1).await;
     proxy.hung_up.send_modify(|times| *times += 1);
-    // Looked up, or run again as it must not be.
+    // The commit was looked up; or the publish was run again, which the last assertion refuses.
     let asked = "SELECT count(*) FILTER (WHERE query LIKE '%pg_xact_status%' AND state = 'idle') > 0
                      OR count(*) FILTER (WHERE query = 'COMMIT' AND wait_event_type = 'Lock') > 1
                  FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
-    eventually("it is looked up", async || gate.query_one(asked, &[]).await.unwrap().get(0)).await;
+    eventually("the commit is looked up", async || gate.query_one(asked, &[]).await.unwrap().get(0)).await;
     gate.execute("SELECT pg_advisory_unlock(4711)", &[]).await.unwrap();
     let published = published.await.unwrap();
     let there = gate.query("SELECT id FROM tidegate.event_queue", &[]).await.unwrap();

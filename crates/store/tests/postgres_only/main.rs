@@ -1,6 +1,6 @@
-//! What only PostgreSQL has: a clock of its own, failover, locks of groups, isolation levels, lists that are stuck, answers that are lost on the way,
-//! migrations under locks and the indexes they build. Through the store's public calls and plain SQL; what both databases do
-//! belongs into `tidegate_store::conformance`.
+//! What only PostgreSQL has: the server's clock, failover, group locks, isolation levels, blocked lists, lost answers,
+//! partitions, migrations under locks and the indexes they build. Tests use the store's public calls and plain SQL.
+//! What both databases do belongs in `tidegate_store::conformance`.
 
 mod clock;
 mod failover;

@@ -1,9 +1,9 @@
-//! Migrations under traffic, and what they leave.
+//! Migrations under traffic, and the schema that they leave.
 
 use std::time::{Duration, Instant};
 
 use tidegate_core::QueueName;
-use tidegate_store::Store;
+use tidegate_store::api::*;
 use tidegate_store::postgres::{PostgresOptions, PostgresStore};
 use tokio_postgres::Client;
 
@@ -11,8 +11,8 @@ use crate::scene::*;
 
 const SCHEMA_5: &str = include_str!("../fixtures/schema-5.sql");
 
-/// A database whose schema is of version 5.
-pub(crate) async fn of_before() -> Database {
+/// A database with schema version 5.
+pub(crate) async fn schema_5_database() -> Database {
     let database = Database::new().await;
     database.execute(SCHEMA_5).await;
     database
@@ -20,7 +20,7 @@ pub(crate) async fn of_before() -> Database {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_migration_that_waits_for_a_lock_holds_up_publishers_only_for_a_moment() {
-    let database = of_before().await;
+    let database = schema_5_database().await;
     let reader = database.connect().await;
     reader.batch_execute("BEGIN; SELECT FROM tidegate.event_queue LIMIT 1").await.unwrap();
     let url = database.0.clone();
@@ -31,7 +31,7 @@ async fn a_migration_that_waits_for_a_lock_holds_up_publishers_only_for_a_moment
     eventually("the migration waits", async || watcher.query_one(waits, &[]).await.unwrap().get(0)).await;
     let publisher = database.connect().await;
     let (began, mut worst, mut published) = (Instant::now(), Duration::ZERO, 0);
-    // Long enough that it gives up and tries again more than once.
+    // Long enough for the migration to give up on the lock and try again more than once.
     while began.elapsed() < Duration::from_secs(3) {
         let start = Instant::now();
         publisher.execute("SELECT tidegate.publish('t.migrated', '{}'::bytea)", &[]).await.unwrap();
@@ -43,7 +43,7 @@ async fn a_migration_that_waits_for_a_lock_holds_up_publishers_only_for_a_moment
     reader.batch_execute("COMMIT").await.unwrap();
     let store = opening.await.unwrap();
     let mut claimed = 0;
-    eventually("what was published meanwhile is there", async || {
+    eventually("everything published meanwhile is claimed", async || {
         let types = Some(vec!["t.migrated".to_owned()]);
         claimed += store.claim(tidegate_store::Claim { types, ..want(100) }).await.unwrap().len();
         claimed == published
@@ -52,7 +52,7 @@ async fn a_migration_that_waits_for_a_lock_holds_up_publishers_only_for_a_moment
     store.close().await;
 }
 
-/// A backend keeps what it once knew of names until it next locks a table, also that a name was free.
+/// A backend caches name lookups, also that a name does not exist, until it next locks a table.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_waits_while_another_makes_the_schema_finds_it_made() {
     let database = Database::new().await;
@@ -77,10 +77,10 @@ async fn a_start_that_waits_while_another_makes_the_schema_finds_it_made() {
     store.close().await;
 }
 
-/// A machine that vanished says nothing any more, and the network tells only after hours.
+/// A machine that vanished does not close its connections, and TCP notices only after hours.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_migration_whose_machine_is_gone_gives_its_turn_to_the_next() {
-    let database = of_before().await;
+    let database = schema_5_database().await;
     let port = database.0.parse::<tokio_postgres::Config>().unwrap().get_ports()[0];
     let line = tidegate_testing::Proxy::start(port).unwrap();
     let reader = database.connect().await;
@@ -90,16 +90,16 @@ async fn a_migration_whose_machine_is_gone_gives_its_turn_to_the_next() {
     let turn = "SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
         WHERE l.granted AND l.locktype = 'advisory' AND d.datname = current_database())";
     let watcher = database.connect().await;
-    eventually("it has the turn", async || watcher.query_one(turn, &[]).await.unwrap().get(0)).await;
+    eventually("the migration lock is held", async || watcher.query_one(turn, &[]).await.unwrap().get(0)).await;
     line.go_silent();
     reader.batch_execute("COMMIT").await.unwrap();
-    let store = tokio::time::timeout(Duration::from_secs(100), database.open()).await.expect("its turn comes");
+    let store = tokio::time::timeout(Duration::from_secs(100), database.open()).await.expect("the next one migrates");
     publish(&store, vec![event("t")]).await;
     gone.abort();
     store.close().await;
 }
 
-/// Indexes over text that is not ordered by its bytes.
+/// Indexes over text with another collation than "C".
 async fn by_other_collations(client: &Client) -> Vec<String> {
     let query = "SELECT c.relname::text FROM pg_index x JOIN pg_class c ON c.oid = x.indexrelid
         CROSS JOIN LATERAL unnest(x.indcollation::oid[]) AS u(collation_id)
@@ -113,18 +113,18 @@ async fn every_index_over_text_is_ordered_by_bytes() {
     let fresh = Database::new().await;
     fresh.open().await.close().await;
     assert_eq!(by_other_collations(&fresh.connect().await).await, Vec::<String>::new());
-    let migrated = of_before().await;
+    let migrated = schema_5_database().await;
     migrated.execute("GRANT SELECT ON tidegate.entries TO PUBLIC").await;
     migrated.open().await.close().await;
     let client = migrated.connect().await;
     assert_eq!(by_other_collations(&client).await, Vec::<String>::new());
     let kept = "SELECT has_table_privilege('public', 'tidegate.entries', 'SELECT')";
-    assert!(client.query_one(kept, &[]).await.unwrap().get::<_, bool>(0), "rights to the view stay");
+    assert!(client.query_one(kept, &[]).await.unwrap().get::<_, bool>(0), "privileges on the view are kept");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_view_of_the_callers_on_ours_does_not_stop_a_migration() {
-    let database = of_before().await;
+    let database = schema_5_database().await;
     database.execute("CREATE VIEW public.mine AS SELECT id, queue FROM tidegate.entries").await;
     let store = database.open().await;
     let id = publish(&store, vec![event("t.new").group("g")]).await[0];
@@ -133,7 +133,7 @@ async fn a_view_of_the_callers_on_ours_does_not_stop_a_migration() {
     store.close().await;
 }
 
-/// What a connection has prepared may answer other types after a migration.
+/// A statement that a connection has prepared may return other types after a migration.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn statements_that_were_prepared_before_a_change_of_the_schema_go_on() {
     let database = Database::new().await;
@@ -141,7 +141,7 @@ async fn statements_that_were_prepared_before_a_change_of_the_schema_go_on() {
     let grouped = || vec![event("t").group("g")];
     publish(&store, grouped()).await;
     complete(&store, &claim(&store, 1).await).await;
-    // An unknown queue is looked for in the catalogue.
+    // A publish to an unknown queue reads the catalogue, so that its statements are prepared too.
     let nowhere = event("t").queue(QueueName::new("nowhere").unwrap());
     assert!(store.publish(vec![nowhere]).await.unwrap()[0].is_err());
     let change = "DROP VIEW tidegate.entries;

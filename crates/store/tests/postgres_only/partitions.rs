@@ -1,10 +1,10 @@
-//! Partitions that are made while others write.
+//! Partitions that are created or attached while other transactions write.
 
-use tidegate_store::Store;
+use tidegate_store::api::*;
 
 use crate::scene::*;
 
-/// Takes a partition out and answers the statement that puts it back.
+/// Detaches a partition and returns the statement that attaches it again.
 async fn detach(database: &Database, parent: &str, name: &str) -> String {
     let bound = format!("SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = 'tidegate.{name}'::regclass");
     let bound: String = database.connect().await.query_one(&bound, &[]).await.unwrap().get(0);
@@ -12,7 +12,8 @@ async fn detach(database: &Database, parent: &str, name: &str) -> String {
     format!("ALTER TABLE tidegate.{parent} ATTACH PARTITION tidegate.{name} {bound}")
 }
 
-async fn is_waited_for(database: &Database, table: &str) {
+/// Waits until a writer waits for a lock on the table.
+async fn until_blocked(database: &Database, table: &str) {
     let waits =
         format!("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'tidegate.{table}'::regclass)");
     let watcher = database.connect().await;
@@ -33,7 +34,7 @@ async fn what_is_written_while_its_partition_is_attached_goes_there() {
         let store = std::sync::Arc::clone(&store);
         tokio::spawn(async move { store.publish(vec![event("t")]).await })
     };
-    is_waited_for(&database, "events_default").await;
+    until_blocked(&database, "events_default").await;
     other.batch_execute("COMMIT").await.unwrap();
     let id = publishing.await.unwrap().unwrap().remove(0).unwrap().id;
 
@@ -45,7 +46,7 @@ async fn what_is_written_while_its_partition_is_attached_goes_there() {
         let (store, ends) = (std::sync::Arc::clone(&store), claimed.iter().map(end).collect());
         tokio::spawn(async move { store.finalize(ends).await })
     };
-    is_waited_for(&database, "event_log_default").await;
+    until_blocked(&database, "event_log_default").await;
     other.batch_execute("COMMIT").await.unwrap();
     ending.await.unwrap().unwrap().remove(0).unwrap();
 
@@ -65,7 +66,7 @@ async fn a_range_with_rows_in_the_default_partition_gets_none_and_works_on() {
     complete(&store, &claim(&store, 1).await).await;
     store.close().await;
     let client = database.connect().await;
-    // Looks after partitions as it opens.
+    // Opening the store runs the upkeep of partitions.
     let store = database.open().await;
     complete(&store, &claim(&store, 1).await).await;
     let made = "SELECT to_regclass('tidegate.event_log_0') IS NOT NULL, (SELECT count(*) FROM ONLY tidegate.event_log_default)";

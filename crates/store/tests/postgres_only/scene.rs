@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use tidegate_core::{End, EntryId, NewEvent, QueueName};
+use tidegate_store::api::*;
 use tidegate_store::postgres::{PostgresOptions, PostgresStore};
-use tidegate_store::{Claim, Claimed, Finalize, Store};
+use tidegate_store::{Claim, Claimed, Finalize};
 use tokio_postgres::{Client, NoTls};
 
 /// Long enough for a slow machine; reached only when something is broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A fresh database, removed at the end.
+/// The URL of a fresh database; dropping this value removes the database.
 pub(crate) struct Database(pub(crate) String);
 
 impl Database {
@@ -36,7 +37,7 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         let url = self.0.clone();
-        // A runtime runs here, and dropping a database blocks.
+        // Removing a database blocks, which is not allowed on a thread of the runtime.
         let dropped = std::thread::spawn(move || tidegate_testing::drop_database(&url)).join();
         if !std::thread::panicking() {
             dropped.unwrap().unwrap();
@@ -76,7 +77,7 @@ pub(crate) fn end(claimed: &Claimed) -> Finalize {
     Finalize { id: claimed.id, token: Some(claimed.token), end: End::Completed, errors: None, results: None }
 }
 
-/// Ends entries; each must be held.
+/// Completes entries; each must be held.
 pub(crate) async fn complete(store: &PostgresStore, claimed: &[Claimed]) {
     for answer in store.finalize(claimed.iter().map(end).collect()).await.unwrap() {
         answer.unwrap();
@@ -91,7 +92,7 @@ pub(crate) fn ids(claimed: &[Claimed]) -> Vec<EntryId> {
 pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while !holds().await {
-        assert!(tokio::time::Instant::now() < deadline, "never came true: {what}");
+        assert!(tokio::time::Instant::now() < deadline, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! From event type to handler. Knows no queue: it is given an event's data and answers what the handler said.
+//! [`Router`]: handlers by event type. Knows no queue: it gets a claimed event and returns the result of its handler.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -58,9 +58,9 @@ impl fmt::Debug for Router {
 pub enum RouteError {
     /// No handler is registered for its type.
     NoRoute(String),
-    /// The payload is not what the handler takes.
+    /// The payload cannot be deserialized into the handler's type.
     Undecodable(String),
-    /// The handler answered an error.
+    /// The handler returned an error.
     Failed(String),
     /// The handler panicked.
     Panicked(String),
@@ -86,7 +86,7 @@ impl Router {
         Self::default()
     }
 
-    /// Sends events of a type to a handler of their payload, which is read from JSON.
+    /// Routes events of a type to a handler that takes their payload, deserialized from JSON.
     #[must_use]
     pub fn on<T, F, Fut, E>(self, event_type: impl Into<String>, handler: F) -> Self
     where
@@ -102,7 +102,7 @@ impl Router {
         })
     }
 
-    /// Sends events of a type to a handler of the whole event: its payload's bytes, its attempts, where it came from.
+    /// Routes events of a type to a handler that takes the whole claimed event.
     #[must_use]
     pub fn on_event<F, Fut, E>(self, event_type: impl Into<String>, handler: F) -> Self
     where
@@ -137,15 +137,15 @@ impl Router {
         self.routes.keys().map(String::as_str)
     }
 
-    /// Has an event handled. A panic of the handler is an answer like any other.
+    /// Runs the handler of an event. A panic becomes [`RouteError::Panicked`].
     ///
     /// # Errors
-    /// That nobody handles its type, or what went wrong.
+    /// When there is no route for its type, the payload cannot be read, or the handler fails or panics.
     pub async fn route(&self, event: &Claimed) -> std::result::Result<(), RouteError> {
         let event_type = &event.fact.event_type;
         let Some(route) = self.routes.get(event_type) else { return Err(RouteError::NoRoute(event_type.clone())) };
         let (route, event) = (Arc::clone(route), event.clone());
-        // The handler's own first steps may panic too, so it is called inside.
+        // Called inside, for the handler may panic before it returns its future.
         let handled = AssertUnwindSafe(async move { route(event).await }).catch_unwind().await;
         handled.unwrap_or_else(|panic| Err(RouteError::Panicked(panic_text(&*panic))))
     }

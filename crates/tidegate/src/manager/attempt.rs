@@ -1,5 +1,5 @@
-//! One attempt at one event: every handler that has not succeeded yet runs, and their answers make an outcome. Knows
-//! nothing of batches and of the loop.
+//! One attempt at one event: runs every handler that has not succeeded yet and decides from their results what follows
+//! for the entry. Knows nothing of batches or of the loop.
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
@@ -11,26 +11,27 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use tidegate_core::handled::{decide, results_json};
-use tidegate_core::{End, Handled, HandlerRecord, Verdict};
+use tidegate_core::handlers::{decide, results_json};
+use tidegate_core::{End, Handled, HandlerDecision, HandlerRecord};
 use tidegate_store::{Claimed, Finalize, HandlerHistory, HandlerState};
 use tracing::Instrument;
 
 use super::handler::{Call, Invocation, Middleware, Payload, Registered};
 use super::meters::HandlerMeters;
-use crate::coalescer::Coalescer;
-use crate::db_tx::DbTx;
+use crate::batch::batcher::Batcher;
 use crate::error::{Error, ErrorKind, is_transient};
 use crate::queue::EventQueue;
+use crate::queue::transactions::db_tx::DbTx;
+use crate::trace;
 
-/// How long an event waits when the database was not to be had for its transaction.
+/// How long an event is snoozed when the database could not run the transaction of its handlers.
 const DATABASE_TROUBLE: Duration = Duration::from_secs(1);
 
 /// The handlers of one event type.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct HandlerSet {
     pub(crate) handlers: Vec<Planned>,
-    /// The record when all of them succeed at once, which is the usual case.
+    /// The results JSON for the usual case that all of them succeed in one attempt.
     pub(crate) all_succeeded: String,
 }
 
@@ -42,34 +43,34 @@ pub(crate) struct Planned {
     pub(crate) meters: HandlerMeters,
 }
 
-/// What attempts share.
-pub(crate) struct Surroundings {
+/// What all attempts of a manager share.
+pub(crate) struct AttemptContext {
     pub(crate) queue: EventQueue,
     pub(crate) middleware: Vec<Arc<dyn Middleware>>,
-    /// Where successes are made durable while siblings still run.
-    pub(crate) recorder: Coalescer<HandlerState, ()>,
+    /// Makes successes durable while other handlers of the event still run.
+    pub(crate) recorder: Batcher<HandlerState, ()>,
 }
 
-/// What an attempt led to.
+/// How an attempt ended.
 #[derive(Debug)]
-pub(crate) enum Outcome {
-    /// This is to be done about the entry.
+pub(crate) enum Attempted {
+    /// The decision is still to be written.
     Decided {
-        verdict: Verdict,
-        /// What all handlers answered, JSON text.
+        decision: HandlerDecision,
+        /// The results of all handlers as JSON text.
         results: String,
-        /// Successes to be kept should the entry not end.
+        /// Ids of handlers whose success must be recorded, unless the entry ends.
         successes: Vec<Arc<str>>,
     },
-    /// The entry ended in a handler's own transaction.
+    /// The entry was ended in the transaction of its handlers.
     Ended,
-    /// Nothing more can be said about it: the lease was lost, or the answer to the commit.
+    /// The lease was lost, or the answer to the commit: this process cannot say what follows for the entry.
     Lost(Error),
-    /// Its lease ran out before it could be begun.
+    /// The lease ran out before the attempt could start.
     NotBegun,
 }
 
-impl Plan {
+impl HandlerSet {
     pub(crate) fn new(handlers: Vec<Planned>) -> Self {
         let success = || HandlerRecord::from(&Handled::Success);
         let all_succeeded = results_json(handlers.iter().map(|planned| (&*planned.handler.id, success())));
@@ -77,7 +78,7 @@ impl Plan {
     }
 }
 
-/// Which handlers succeeded before.
+/// The handlers that succeeded in earlier attempts, with their records.
 fn succeeded_before(history: &HandlerHistory) -> BTreeMap<String, HandlerRecord> {
     let previous = history.previous.as_deref().and_then(|json| serde_json::from_str(json).ok());
     let mut known: BTreeMap<String, HandlerRecord> = previous.unwrap_or_default();
@@ -90,24 +91,24 @@ fn succeeded_before(history: &HandlerHistory) -> BTreeMap<String, HandlerRecord>
     known
 }
 
-/// One attempt, from the payload to the outcome.
+/// Runs one attempt, from decoding the payload to the decision.
 pub(crate) async fn attempt(
-    around: Arc<Surroundings>,
-    plan: Arc<Plan>,
+    context: Arc<AttemptContext>,
+    set: Arc<HandlerSet>,
     entry: Arc<Claimed>,
     history: Option<HandlerHistory>,
-) -> Outcome {
+) -> Attempted {
     let before = history.as_ref().map(succeeded_before).unwrap_or_default();
-    let mut attempt = Attempt { around: &around, entry: &entry, plan: &plan, before, answers: Vec::new() };
+    let mut attempt = Attempt { context: &context, entry: &entry, set: &set, before, answers: Vec::new() };
     let open: Vec<&Planned> =
-        plan.handlers.iter().filter(|planned| !attempt.before.contains_key(&*planned.handler.id)).collect();
+        set.handlers.iter().filter(|planned| !attempt.before.contains_key(&*planned.handler.id)).collect();
     let payloads = decode(&open, &entry);
     let calls = open.iter().zip(payloads);
     let (in_tx, plain): (Vec<_>, Vec<_>) =
         calls.partition(|(planned, _)| matches!(planned.handler.call, Call::InTx(_)));
     attempt.run_plain(plain).await;
     if !in_tx.is_empty() && attempt.has_completed() {
-        // What succeeded does not run again, however long the transaction has to wait.
+        // Record the successes now, for the transaction may have to wait and may fail: they must not run again.
         for (planned, _) in &attempt.answers {
             attempt.record_meanwhile(planned);
         }
@@ -117,8 +118,8 @@ pub(crate) async fn attempt(
     attempt.outcome()
 }
 
-/// Reads the payload once per kind. One that cannot be read never will be; one that makes its reader panic counts as an
-/// attempt, like any other panic.
+/// Decodes the payload once per event kind. A payload that cannot be read is an unrecoverable error; a panic of the
+/// decoder is a transient error, like any other panic.
 fn decode(open: &[&Planned], entry: &Claimed) -> Vec<Result<Payload, Handled>> {
     let mut known: Vec<(TypeId, Result<Payload, Handled>)> = Vec::with_capacity(1);
     open.iter()
@@ -131,7 +132,7 @@ fn decode(open: &[&Planned], entry: &Claimed) -> Vec<Result<Payload, Handled>> {
             let payload = match read {
                 Ok(payload) => payload.map_err(|error| Handled::UnrecoverableError { error }),
                 Err(panic) => {
-                    Err(Handled::transient(format!("its payload's reader panicked: {}", panic_message(&*panic))))
+                    Err(Handled::transient(format!("decoding the payload panicked: {}", panic_message(&*panic))))
                 }
             };
             known.push((kind, payload.clone()));
@@ -141,15 +142,15 @@ fn decode(open: &[&Planned], entry: &Claimed) -> Vec<Result<Payload, Handled>> {
 }
 
 struct Attempt<'a> {
-    around: &'a Arc<Surroundings>,
+    context: &'a Arc<AttemptContext>,
     entry: &'a Arc<Claimed>,
-    plan: &'a Arc<Plan>,
+    set: &'a Arc<HandlerSet>,
     before: BTreeMap<String, HandlerRecord>,
     answers: Vec<(&'a Planned, Handled)>,
 }
 
 impl<'a> Attempt<'a> {
-    /// Runs plain handlers at once. A success that comes while others still run is recorded right away.
+    /// Runs plain handlers concurrently. A success is recorded right away while others still run.
     async fn run_plain(&mut self, calls: Vec<(&&'a Planned, Result<Payload, Handled>)>) {
         if calls.len() == 1 {
             for (planned, payload) in calls {
@@ -187,27 +188,27 @@ impl<'a> Attempt<'a> {
     }
 
     fn call_plain(&self, planned: &'a Planned, payload: Result<Payload, Handled>) -> BoxFuture<'a, Handled> {
-        let (around, entry) = (self.around, Arc::clone(self.entry));
+        let (context, entry) = (self.context, Arc::clone(self.entry));
         match (payload, &planned.handler.call) {
             (Ok(payload), Call::Plain(call)) => {
                 let call = Arc::clone(call);
                 let data = Arc::clone(&entry);
-                // The closure itself may panic before there is a future.
+                // Called inside, for the closure may panic before it returns its future.
                 let inner = Box::pin(async move { call(payload, data).await });
-                Box::pin(guarded(planned, around, entry, inner))
+                Box::pin(guarded(planned, context, entry, inner))
             }
             (Err(answer), _) => Box::pin(async move { unreadable(planned, answer) }),
             (Ok(_), Call::InTx(_)) => Box::pin(async { Handled::unrecoverable("it needs a transaction") }),
         }
     }
 
-    /// Nobody waits for it: should it be lost, the handler may run again, as after any crash.
+    /// Records a success in the background. If that is lost, the handler may run again, as after any crash.
     fn record_meanwhile(&self, planned: &Planned) {
         let state = self.state(&planned.handler.id);
-        let recorder = self.around.recorder.clone();
+        let recorder = self.context.recorder.clone();
         tokio::spawn(async move {
             if let Err(error) = recorder.call(state).await {
-                tracing::debug!(%error, "a handler's success was not recorded");
+                tracing::debug!(%error, "recording a handler's success failed: it may run again");
             }
         });
     }
@@ -217,40 +218,41 @@ impl<'a> Attempt<'a> {
     }
 
     fn has_completed(&self) -> bool {
-        matches!(self.verdict(), Verdict::End { end: End::Completed, .. })
+        matches!(self.decision(), HandlerDecision::End { end: End::Completed, .. })
     }
 
-    fn verdict(&self) -> Verdict {
+    fn decision(&self) -> HandlerDecision {
         let answers = self.answers.iter().map(|(planned, answer)| (&*planned.handler.id, answer));
         decide(answers, self.entry.attempts >= self.entry.max_attempts, self.entry.exhausted_as)
     }
 
     fn results(&self) -> String {
-        let succeeded = self.answers.len() == self.plan.handlers.len();
+        let succeeded = self.answers.len() == self.set.handlers.len();
         if succeeded && self.answers.iter().all(|(_, answer)| *answer == Handled::Success) {
-            return self.plan.all_succeeded.clone();
+            return self.set.all_succeeded.clone();
         }
         let before = self.before.iter().map(|(handler, record)| (handler.as_str(), record.clone()));
         let now = self.answers.iter().map(|(planned, answer)| (&*planned.handler.id, HandlerRecord::from(answer)));
         results_json(before.chain(now))
     }
 
-    fn outcome(self) -> Outcome {
-        let (verdict, results) = (self.verdict(), self.results());
+    fn outcome(self) -> Attempted {
+        let (decision, results) = (self.decision(), self.results());
         let succeeded = self.answers.iter().filter(|(_, answer)| *answer == Handled::Success);
-        let successes = match verdict {
-            Verdict::End { .. } => Vec::new(),
+        let successes = match decision {
+            HandlerDecision::End { .. } => Vec::new(),
             _ => succeeded.map(|(planned, _)| Arc::clone(&planned.handler.id)).collect(),
         };
-        Outcome::Decided { verdict, results, successes }
+        Attempted::Decided { decision, results, successes }
     }
 
-    /// Runs the handlers that write in the transaction that ends the event, one after the other, and ends it there.
-    async fn run_in_tx(mut self, calls: Vec<(&'a Planned, Result<Payload, Handled>)>) -> Outcome {
+    /// Runs the handlers that write in the transaction that ends the event, one after the other, and ends the event in
+    /// it.
+    async fn run_in_tx(mut self, calls: Vec<(&'a Planned, Result<Payload, Handled>)>) -> Attempted {
         let mut readable = Vec::new();
         for (planned, payload) in calls {
             match payload {
-                Ok(payload) => readable.push((Arc::clone(self.plan), position(self.plan, planned), payload)),
+                Ok(payload) => readable.push((Arc::clone(self.set), position(self.set, planned), payload)),
                 Err(answer) => self.answers.push((planned, unreadable(planned, answer))),
             }
         }
@@ -258,8 +260,8 @@ impl<'a> Attempt<'a> {
             return self.outcome();
         }
         let answers: Arc<Mutex<Vec<(usize, Handled)>>> = Arc::default();
-        let all = self.plan.handlers.len() == self.answers.len() + readable.len();
-        let results = if all { self.plan.all_succeeded.clone() } else { self.results_with(&readable) };
+        let all = self.set.handlers.len() == self.answers.len() + readable.len();
+        let results = if all { self.set.all_succeeded.clone() } else { self.results_with(&readable) };
         let item = Finalize {
             id: self.entry.id,
             token: Some(self.entry.token),
@@ -267,85 +269,88 @@ impl<'a> Attempt<'a> {
             errors: None,
             results: Some(results),
         };
-        let (around, entry, heard) = (Arc::clone(self.around), Arc::clone(self.entry), Arc::clone(&answers));
-        let queue = &self.around.queue;
-        let ended = queue.in_transaction(move |tx| run_each(tx, around, entry, readable, heard, item)).await;
+        let (context, entry, collected) = (Arc::clone(self.context), Arc::clone(self.entry), Arc::clone(&answers));
+        let queue = &self.context.queue;
+        let ended = queue.in_transaction(move |tx| run_each(tx, context, entry, readable, collected, item)).await;
         for (index, answer) in answers.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            self.answers.push((&self.plan.handlers[index], answer));
+            self.answers.push((&self.set.handlers[index], answer));
         }
         match ended {
             Ok(()) => {
                 queue.shared().meters.ended(queue.name(), End::Completed, 1);
-                Outcome::Ended
+                Attempted::Ended
             }
-            Err(error) if matches!(error.kind(), ErrorKind::Fenced | ErrorKind::Indeterminate) => Outcome::Lost(error),
+            Err(error) if matches!(error.kind(), ErrorKind::Fenced | ErrorKind::Indeterminate) => {
+                Attempted::Lost(error)
+            }
             Err(_) if !self.has_completed() => self.outcome(),
-            // All handlers were content, but the transaction was not: what they wrote is gone.
+            // No handler failed, but the transaction did not commit, and what they wrote is gone: the first handler of
+            // the transaction gets the error.
             Err(error) => {
                 self.answers.retain(|(planned, _)| matches!(planned.handler.call, Call::Plain(_)));
-                let unfinished =
-                    self.plan.handlers.iter().find(|planned| matches!(planned.handler.call, Call::InTx(_)));
+                let first = self.set.handlers.iter().find(|planned| matches!(planned.handler.call, Call::InTx(_)));
                 tracing::warn!(
                     entry = %self.entry.id,
                     %error,
-                    "the transaction of an event's handlers failed after they had succeeded: nothing of it is kept"
+                    "transaction of handlers was rolled back although no handler failed"
                 );
                 let answer = match is_transient(&error) {
-                    // The database's trouble is none of the event's: no attempt is used up.
+                    // The database failed, not the event: the attempt does not count.
                     true => Handled::Snooze(DATABASE_TROUBLE),
                     false => Handled::transient(error.to_string()),
                 };
-                self.answers.extend(unfinished.map(|planned| (planned, answer)));
+                self.answers.extend(first.map(|planned| (planned, answer)));
                 self.outcome()
             }
         }
     }
 
-    fn results_with(&self, soon: &[(Arc<Plan>, usize, Payload)]) -> String {
+    /// The results JSON, given that the handlers in `soon` will succeed.
+    fn results_with(&self, soon: &[(Arc<HandlerSet>, usize, Payload)]) -> String {
         let before = self.before.iter().map(|(handler, record)| (handler.as_str(), record.clone()));
         let now = self.answers.iter().map(|(planned, answer)| (&*planned.handler.id, HandlerRecord::from(answer)));
         let success = HandlerRecord::from(&Handled::Success);
-        let soon = soon.iter().map(|(plan, index, _)| (&*plan.handlers[*index].handler.id, success.clone()));
+        let soon = soon.iter().map(|(set, index, _)| (&*set.handlers[*index].handler.id, success.clone()));
         results_json(before.chain(now).chain(soon))
     }
 }
 
-/// A success under the lease that it came about.
+/// The record of a success, under the lease of its attempt.
 pub(crate) fn success_state(entry: &Claimed, handler: &str) -> HandlerState {
     let record = HandlerRecord::from(&Handled::Success);
     let result = serde_json::to_string(&record).unwrap_or_default();
     HandlerState { id: entry.id, token: entry.token, handler: handler.to_owned(), result }
 }
 
-fn position(plan: &Plan, planned: &Planned) -> usize {
-    plan.handlers.iter().position(|known| std::ptr::eq(known, planned)).unwrap_or_default()
+fn position(set: &HandlerSet, planned: &Planned) -> usize {
+    set.handlers.iter().position(|known| std::ptr::eq(known, planned)).unwrap_or_default()
 }
 
-/// Handlers one after the other; the first that is not content rolls all of it back.
+/// Runs handlers one after the other in the transaction; the first that does not succeed rolls it back.
 fn run_each<'a>(
     tx: &'a DbTx<'a>,
-    around: Arc<Surroundings>,
+    context: Arc<AttemptContext>,
     entry: Arc<Claimed>,
-    calls: Vec<(Arc<Plan>, usize, Payload)>,
+    calls: Vec<(Arc<HandlerSet>, usize, Payload)>,
     answers: Arc<Mutex<Vec<(usize, Handled)>>>,
     item: Finalize,
-) -> BoxFuture<'a, crate::Result<()>> {
+) -> BoxFuture<'a, crate::error::Result<()>> {
     Box::pin(async move {
-        for (plan, index, payload) in calls {
-            let planned = &plan.handlers[index];
+        for (set, index, payload) in calls {
+            let planned = &set.handlers[index];
             let Call::InTx(call) = &planned.handler.call else { continue };
             let (call, data) = (Arc::clone(call), Arc::clone(&entry));
             let inner = Box::pin(async move { call(payload, data, tx).await });
-            let answer = guarded(planned, &around, Arc::clone(&entry), inner).await;
-            // A transaction that ended meanwhile keeps nothing of what the handler believes to have done.
+            let answer = guarded(planned, &context, Arc::clone(&entry), inner).await;
+            // When the database has rolled the transaction back meanwhile, the handler's writes are gone.
             let answer = match tx.check() {
                 Err(error) if answer == Handled::Success => Handled::transient(error.to_string()),
                 _ => answer,
             };
-            let content = answer == Handled::Success;
+            let succeeded = answer == Handled::Success;
             answers.lock().unwrap_or_else(PoisonError::into_inner).push((index, answer));
-            if !content {
-                return Err(Error::new(ErrorKind::Conflict, "a handler did not succeed: nothing of it is kept"));
+            if !succeeded {
+                return Err(Error::new(ErrorKind::Conflict, "a handler did not succeed: transaction rolled back"));
             }
         }
         tx.finalize(vec![item]).await.map(drop)
@@ -357,22 +362,22 @@ fn unreadable(planned: &Planned, answer: Handled) -> Handled {
     answer
 }
 
-/// A call under its timeout and middleware; a panic is an error like any other.
+/// Runs a call under its timeout and middleware; a panic becomes a transient error.
 async fn guarded<'a>(
     planned: &'a Planned,
-    around: &'a Surroundings,
+    context: &'a AttemptContext,
     entry: Arc<Claimed>,
     inner: BoxFuture<'a, Handled>,
 ) -> Handled {
     let started = Instant::now();
-    let span = crate::trace::handler(&entry, &planned.handler.id);
-    let answer = if around.middleware.is_empty() {
+    let span = trace::handler(&entry, &planned.handler.id);
+    let answer = if context.middleware.is_empty() {
         limited(planned, inner).instrument(span).await
     } else {
         let call = Invocation { handler: Arc::clone(&planned.handler.id), entry };
-        // A layer's own first steps may panic too, so it is called inside.
+        // Called inside, for a layer may panic before it returns its future.
         let wrapped = async {
-            let layers = around.middleware.iter().rev();
+            let layers = context.middleware.iter().rev();
             layers.fold(inner, |next: BoxFuture<'_, Handled>, layer| layer.around(&call, next)).await
         };
         limited(planned, Box::pin(wrapped)).instrument(span).await

@@ -1,4 +1,4 @@
-//! How a manager is put together: handlers, middleware, settings.
+//! The builder of a manager: handlers, middleware, settings, and their checks.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
@@ -12,52 +12,17 @@ use tidegate_core::{Handled, RetryPolicy};
 use tidegate_store::{Claimed, HandlerState, Store};
 use tokio::sync::watch;
 
-use super::attempt::{Plan, Planned, Surroundings};
+use super::attempt::{AttemptContext, HandlerSet, Planned};
+use super::handle::EventManager;
 use super::handler::{Delivered, Event, EventHandler, Middleware, Registered};
+use super::inner::Inner;
 use super::meters::HandlerMeters;
-use super::{EventManager, Inner};
-use crate::coalescer::Coalescer;
-use crate::db_tx::DbTx;
+use super::options::ManagerOptions;
+use crate::batch::batcher::Batcher;
+use crate::batch::limits::BatcherLimits;
 use crate::error::{Error, Result};
 use crate::queue::EventQueue;
-
-/// Settings of an [`EventManager`].
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct ManagerOptions {
-    /// How often it looks for events by itself, should a wake-up be lost; 100 ms by default.
-    pub poll_interval: Duration,
-    /// How many events it has in hand at once at most; 100 by default.
-    pub concurrency: usize,
-    /// How long a claim holds before its heartbeat; the queue's (60 s) by default.
-    pub lease: Option<Duration>,
-    /// How long a handler may take; 5 min by default.
-    pub timeout: Duration,
-    /// When an event is tried again; the queue's policy by default.
-    pub retry: Option<RetryPolicy>,
-    /// How long a shutdown waits for running handlers; 30 s by default.
-    pub grace: Duration,
-    /// How often handler states of ended events are removed; 60 s by default.
-    pub cleanup_interval: Duration,
-    /// Whether events that no handler here wants are claimed and completed; off by default, for other services may own
-    /// them.
-    pub complete_unhandled: bool,
-}
-
-impl Default for ManagerOptions {
-    fn default() -> Self {
-        Self {
-            poll_interval: Duration::from_millis(100),
-            concurrency: 100,
-            lease: None,
-            timeout: Duration::from_secs(300),
-            retry: None,
-            grace: Duration::from_secs(30),
-            cleanup_interval: Duration::from_secs(60),
-            complete_unhandled: false,
-        }
-    }
-}
+use crate::queue::transactions::db_tx::DbTx;
 
 /// Builds an [`EventManager`].
 pub struct ManagerBuilder {
@@ -76,19 +41,24 @@ impl std::fmt::Debug for ManagerBuilder {
     }
 }
 
-impl ManagerBuilder {
-    pub(crate) fn new(queue: EventQueue) -> Self {
-        Self { queue, options: ManagerOptions::default(), handlers: Vec::new(), middleware: Vec::new() }
+impl EventManager {
+    /// A builder with default settings for this queue.
+    #[must_use]
+    pub fn builder(queue: &EventQueue) -> ManagerBuilder {
+        let (queue, options) = (queue.clone(), ManagerOptions::default());
+        ManagerBuilder { queue, options, handlers: Vec::new(), middleware: Vec::new() }
     }
+}
 
-    /// Adds a handler that is a type of its own. This is the recommended way.
+impl ManagerBuilder {
+    /// Adds a handler that is a type of its own, which is recommended.
     #[must_use]
     pub fn register<H: EventHandler>(mut self, handler: H) -> Self {
         self.handlers.push(Registered::of_type(handler));
         self
     }
 
-    /// Adds a closure under an id. It answers a [`Handled`], or a `Result` whose error is transient.
+    /// Adds a closure under an id. It returns a [`Handled`], or a `Result` whose error is transient.
     #[must_use]
     pub fn on<E, F, Fut, R>(mut self, id: impl Into<String>, handle: F) -> Self
     where
@@ -101,7 +71,7 @@ impl ManagerBuilder {
         self
     }
 
-    /// Adds a closure that gets events of one type as they are, whatever their payload.
+    /// Adds a closure that gets claimed events of one type without decoding their payload.
     #[must_use]
     pub fn on_raw<F, Fut, R>(mut self, id: impl Into<String>, event_type: impl Into<String>, handle: F) -> Self
     where
@@ -113,7 +83,8 @@ impl ManagerBuilder {
         self
     }
 
-    /// Adds a closure that gets events of every type as they are. The manager then claims every type.
+    /// Adds a closure that gets claimed events of every type without decoding their payload. The manager then claims
+    /// every type.
     #[must_use]
     pub fn on_any<F, Fut, R>(mut self, id: impl Into<String>, handle: F) -> Self
     where
@@ -127,7 +98,7 @@ impl ManagerBuilder {
 
     /// Adds a closure that writes in the transaction that ends the event: what it writes and publishes commits with
     /// that end, exactly once, or not at all. It runs after all other handlers of the event have succeeded, and should
-    /// be short, for on SQLite all other writers wait.
+    /// be short: on SQLite all other writers wait.
     ///
     /// ```
     /// # use tidegate::{Delivered, Event, EventManager, EventQueue, NewEvent, Result};
@@ -166,71 +137,71 @@ impl ManagerBuilder {
         self
     }
 
-    /// Runs around every handler; the first added is the outermost.
+    /// Adds middleware around every handler; the first added is the outermost.
     #[must_use]
     pub fn middleware(mut self, middleware: impl Middleware) -> Self {
         self.middleware.push(Arc::new(middleware));
         self
     }
 
-    /// Changes settings.
+    /// Changes any setting.
     #[must_use]
     pub fn options(mut self, change: impl FnOnce(&mut ManagerOptions)) -> Self {
         change(&mut self.options);
         self
     }
 
-    /// How often it looks for events by itself.
+    /// Sets how often it polls without a wake-up.
     #[must_use]
     pub fn poll_interval(self, interval: Duration) -> Self {
         self.options(|options| options.poll_interval = interval)
     }
 
-    /// How many events it has in hand at once at most.
+    /// Sets the most events that are claimed and not ended or given back yet.
     #[must_use]
     pub fn concurrency(self, events: usize) -> Self {
         self.options(|options| options.concurrency = events)
     }
 
-    /// How long a claim holds before its heartbeat.
+    /// Sets the length of a lease, which heartbeats extend.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         self.options(|options| options.lease = Some(lease))
     }
 
-    /// How long a handler may take.
+    /// Sets how long a handler may take.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         self.options(|options| options.timeout = timeout)
     }
 
-    /// When an event is tried again.
+    /// Sets the delays between attempts, for events and queues without a retry policy of their own.
     #[must_use]
     pub fn retry(self, retry: RetryPolicy) -> Self {
         self.options(|options| options.retry = Some(retry))
     }
 
-    /// How long a shutdown waits for running handlers.
+    /// Sets how long a shutdown waits for running handlers.
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
         self.options(|options| options.grace = grace)
     }
 
-    /// Whether events that no handler here wants are claimed and completed.
+    /// Sets whether events without a handler are claimed and completed.
     #[must_use]
     pub fn complete_unhandled(self, complete: bool) -> Self {
         self.options(|options| options.complete_unhandled = complete)
     }
 
-    /// Puts it together.
+    /// Builds the manager.
     ///
     /// # Errors
-    /// `Invalid` when an id is missing, too long or used twice, when there is nothing to do, or when a setting does not
-    /// fit.
+    /// `Invalid` when an id is missing, too long or used twice, when there is no handler, or when a setting is not
+    /// valid.
     pub fn build(self) -> Result<EventManager> {
         self.check()?;
         let shared = self.queue.shared();
-        let recorder = recorder(self.queue.store(), shared.lane_limits(1));
+        let recorder = recorder(self.queue.store(), shared.batcher_limits(1));
         let any: Vec<&Registered> = self.handlers.iter().filter(|handler| handler.event_type.is_none()).collect();
         let mut by_type: BTreeMap<&str, Vec<&Registered>> = BTreeMap::new();
         for handler in &self.handlers {
@@ -238,30 +209,31 @@ impl ManagerBuilder {
                 by_type.entry(event_type).or_insert_with(|| any.clone()).push(handler);
             }
         }
-        let plan = |handlers: &[&Registered]| Arc::new(Plan::new(handlers.iter().map(|h| self.planned(h)).collect()));
-        let plans: HashMap<String, Arc<Plan>> =
-            by_type.iter().map(|(event_type, handlers)| ((*event_type).to_owned(), plan(handlers))).collect();
-        let any = (!any.is_empty()).then(|| plan(&any));
+        let set =
+            |handlers: &[&Registered]| Arc::new(HandlerSet::new(handlers.iter().map(|h| self.planned(h)).collect()));
+        let by_type: HashMap<String, Arc<HandlerSet>> =
+            by_type.iter().map(|(event_type, handlers)| ((*event_type).to_owned(), set(handlers))).collect();
+        let any = (!any.is_empty()).then(|| set(&any));
         let mut consumer = self.queue.consumer();
         if any.is_none() && !self.options.complete_unhandled {
-            consumer = consumer.types(plans.keys().cloned())?;
+            consumer = consumer.types(by_type.keys().cloned())?;
         }
         if let Some(lease) = self.options.lease {
             consumer = consumer.lease(lease)?;
         }
-        let around = Arc::new(Surroundings { queue: self.queue, middleware: self.middleware, recorder });
+        let context = Arc::new(AttemptContext { queue: self.queue, middleware: self.middleware, recorder });
         let inner = Inner {
             options: self.options,
-            around,
+            context,
             consumer,
-            plans,
+            by_type,
             any,
             stop: watch::channel(false).0,
             running: AtomicUsize::new(0),
             loops: AtomicUsize::new(0),
             trouble: Mutex::default(),
         };
-        Ok(EventManager { inner: Arc::new(inner) })
+        Ok(EventManager::new(inner))
     }
 
     fn planned(&self, handler: &Registered) -> Planned {
@@ -300,17 +272,12 @@ impl ManagerBuilder {
     }
 }
 
-/// The lane that makes successes durable.
-fn recorder(store: &Arc<dyn Store>, limits: crate::coalescer::LaneLimits) -> Coalescer<HandlerState, ()> {
+/// The batcher that records successes of handlers.
+fn recorder(store: &Arc<dyn Store>, limits: BatcherLimits) -> Batcher<HandlerState, ()> {
     let store = Arc::clone(store);
     let weigh = |state: &HandlerState| 64 + state.handler.len() + state.result.len();
-    Coalescer::new("record", limits, weigh, move |states| {
+    Batcher::new("record", limits, weigh, move |states| {
         let store = Arc::clone(&store);
-        async move {
-            match store.handler_states() {
-                Some(kept) => kept.record_handled(states).await,
-                None => Ok(states.iter().map(|_| Ok(())).collect()),
-            }
-        }
+        async move { store.record_handled(states).await }
     })
 }

@@ -1,7 +1,7 @@
-//! Events that are begun together: each attempt is polled once, and those that answer at once go on together.
+//! Attempts that are started together: each is polled once, and those that are ready at once are ended together.
 //!
-//! What is done and what has not begun can be taken out of a chunk at any moment, so that an attempt which blocks its
-//! thread holds up nobody but itself.
+//! Finished attempts and events not started yet can be taken out of a chunk at any moment, so that an attempt that
+//! blocks its thread delays only itself.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -13,23 +13,23 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidegate_core::handled::decide;
-use tidegate_core::{End, Handled, Verdict};
+use tidegate_core::handlers::decide;
+use tidegate_core::{End, Handled, HandlerDecision};
 use tidegate_store::{Claimed, HandlerHistory};
 
-use super::Inner;
-use super::attempt::{Outcome, attempt, panic_message};
-use crate::delivery::QueuedEvent;
+use super::attempt::{Attempted, attempt, panic_message};
+use super::inner::Inner;
+use crate::queue::delivery::QueuedEvent;
 
-/// How long one chunk may poll before the rest of its events become tasks of their own.
+/// How long one chunk polls; the remaining attempts become tasks of their own without being polled.
 const BUDGET: Duration = Duration::from_millis(2);
-/// How many events one chunk polls.
+/// Most events of one chunk.
 pub(super) const CHUNK: usize = 500;
 
-/// An event to be begun, with what its handlers answered before.
+/// An event to be started, with the results of its handlers in earlier attempts.
 pub(super) type Start = (QueuedEvent, Option<HandlerHistory>);
-/// An attempt that has to wait.
-pub(super) type Waiting = (QueuedEvent, BoxFuture<'static, Outcome>);
+/// An attempt that is pending.
+pub(super) type Waiting = (QueuedEvent, BoxFuture<'static, Attempted>);
 
 #[derive(Default)]
 pub(super) struct Chunk {
@@ -41,7 +41,7 @@ pub(super) struct Chunk {
 #[derive(Default)]
 pub(super) struct Parts {
     pub(super) rest: VecDeque<Start>,
-    pub(super) decided: Vec<(QueuedEvent, Outcome)>,
+    pub(super) decided: Vec<(QueuedEvent, Attempted)>,
     pub(super) waiting: Vec<Waiting>,
 }
 
@@ -52,7 +52,7 @@ impl Parts {
 }
 
 enum Polled {
-    Decided(QueuedEvent, Outcome),
+    Decided(QueuedEvent, Attempted),
     Waiting(Waiting),
 }
 
@@ -65,17 +65,17 @@ impl Chunk {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When its first event was begun.
+    /// When its first event was started; `None` before that.
     pub(super) fn began(&self) -> Option<Instant> {
         self.began.get().copied()
     }
 
-    /// Takes out all but the event that is being begun right now.
+    /// Takes out everything but the event that is being polled right now.
     pub(super) fn take(&self) -> Parts {
         std::mem::take(&mut *self.lock())
     }
 
-    /// Begins one event after the other until none is left.
+    /// Starts one event after the other until none is left.
     pub(super) fn work(&self, inner: &Arc<Inner>) {
         let began = *self.began.get_or_init(Instant::now);
         let mut polled = None;
@@ -85,7 +85,7 @@ impl Chunk {
         }
     }
 
-    /// Puts in what was polled, takes out what is next.
+    /// Stores the result of the last poll and returns the next event to start.
     fn exchange(&self, polled: Option<Polled>) -> Option<Start> {
         let mut parts = self.lock();
         match polled {
@@ -99,17 +99,17 @@ impl Chunk {
 
 fn begin(inner: &Arc<Inner>, event: QueuedEvent, history: Option<HandlerHistory>, now: Instant, poll: bool) -> Polled {
     if !event.lease().holds(now) {
-        return Polled::Decided(event, Outcome::NotBegun);
+        return Polled::Decided(event, Attempted::NotBegun);
     }
     let mut attempt = attempt_at(inner, event.data(), history);
-    // The waker is of no use: a pending attempt is polled again at once by its own task.
+    // No waker is needed: a pending attempt is polled again at once by its own task.
     let polled = match poll {
         true => Pin::new(&mut attempt).poll(&mut Context::from_waker(Waker::noop())),
         false => Poll::Pending,
     };
     match polled {
         Poll::Ready(outcome) => {
-            event.lease().settle();
+            event.lease().attempt_over();
             Polled::Decided(event, outcome)
         }
         Poll::Pending => Polled::Waiting((event, attempt)),
@@ -120,29 +120,30 @@ fn attempt_at(
     inner: &Arc<Inner>,
     entry: &Arc<Claimed>,
     history: Option<HandlerHistory>,
-) -> BoxFuture<'static, Outcome> {
-    match inner.plan(&entry.fact.event_type) {
-        Some(plan) => {
-            let tried = attempt(Arc::clone(&inner.around), Arc::clone(plan), Arc::clone(entry), history);
+) -> BoxFuture<'static, Attempted> {
+    match inner.handlers_of(&entry.fact.event_type) {
+        Some(set) => {
+            let tried = attempt(Arc::clone(&inner.context), Arc::clone(set), Arc::clone(entry), history);
             let entry = Arc::clone(entry);
-            // Handlers' panics are caught one by one; this is for what an application does in between, such as dropping.
+            // Panics of handlers are caught one by one; this catches panics in between, such as in an application's
+            // Drop.
             Box::pin(async move {
                 let tried = AssertUnwindSafe(tried).catch_unwind().await;
-                tried.unwrap_or_else(|panic| broken_off(&entry, panic_message(&*panic)))
+                tried.unwrap_or_else(|panic| attempt_panicked(&entry, panic_message(&*panic)))
             })
         }
-        // Claimed only where unhandled events are to be completed.
-        None => Box::pin(std::future::ready(Outcome::Decided {
-            verdict: Verdict::End { end: End::Completed, errors: Vec::new() },
+        // Events without a handler are claimed only with `complete_unhandled`.
+        None => Box::pin(std::future::ready(Attempted::Decided {
+            decision: HandlerDecision::End { end: End::Completed, errors: Vec::new() },
             results: "{}".to_owned(),
             successes: Vec::new(),
         })),
     }
 }
 
-/// An attempt that panicked outside of its handlers: a transient error.
-fn broken_off(entry: &Claimed, message: &str) -> Outcome {
+/// The outcome of an attempt that panicked outside of its handlers: a transient error.
+fn attempt_panicked(entry: &Claimed, message: &str) -> Attempted {
     let answer = Handled::transient(format!("it panicked: {message}"));
-    let verdict = decide([("attempt", &answer)], entry.attempts >= entry.max_attempts, entry.exhausted_as);
-    Outcome::Decided { verdict, results: "{}".to_owned(), successes: Vec::new() }
+    let decision = decide([("attempt", &answer)], entry.attempts >= entry.max_attempts, entry.exhausted_as);
+    Attempted::Decided { decision, results: "{}".to_owned(), successes: Vec::new() }
 }

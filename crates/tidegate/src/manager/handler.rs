@@ -1,4 +1,4 @@
-//! What applications write: events by type, handlers, middleware. Knows nothing of claims and leases.
+//! What applications implement: event types, handlers, middleware. Knows nothing of claims and leases.
 
 use std::any::{Any, TypeId};
 use std::fmt;
@@ -13,10 +13,10 @@ use serde::de::DeserializeOwned;
 use tidegate_core::{EntryId, Handled, NewEvent, TraceContext};
 use tidegate_store::Claimed;
 
-use crate::db_tx::DbTx;
 use crate::error::{Error, Result};
+use crate::queue::transactions::db_tx::DbTx;
 
-/// A kind of event: a payload that is read from JSON, and the name of its type.
+/// An event type: a payload that is deserialized from JSON, and the name of the type.
 ///
 /// ```
 /// #[derive(serde::Serialize, serde::Deserialize)]
@@ -32,13 +32,13 @@ use crate::error::{Error, Result};
 /// # Ok::<_, tidegate::Error>(())
 /// ```
 pub trait Event: DeserializeOwned + Send + Sync + 'static {
-    /// The event's type.
+    /// The name of the event type.
     const TYPE: &'static str;
 
-    /// The event, ready to be published; delay, group and the rest can still be set.
+    /// The event to publish; delay, group and the rest can still be set.
     ///
     /// # Errors
-    /// `Invalid` when it cannot be written as JSON.
+    /// `Invalid` when it cannot be serialized as JSON.
     fn to_new(&self) -> Result<NewEvent>
     where
         Self: Serialize,
@@ -50,7 +50,7 @@ pub trait Event: DeserializeOwned + Send + Sync + 'static {
     }
 }
 
-/// An event as a handler gets it: it reads like the payload, and knows its entry. Clones share one payload.
+/// An event as a handler gets it: the decoded payload (by dereference) and its entry. Clones share one payload.
 pub struct Delivered<E> {
     event: Arc<E>,
     entry: Arc<Claimed>,
@@ -89,7 +89,8 @@ impl<E> Delivered<E> {
         self.entry.attempts
     }
 
-    /// The trace that its publisher left in the attributes, to be handed on to whatever the handler calls.
+    /// The trace context that its publisher put into the attributes, to be passed on by the handler; `None` without
+    /// one.
     #[must_use]
     pub fn trace(&self) -> Option<TraceContext> {
         TraceContext::of_attributes(self.entry.fact.attributes.as_deref())
@@ -124,17 +125,18 @@ impl<E> Delivered<E> {
 /// }
 /// ```
 pub trait EventHandler: Send + Sync + 'static {
-    /// What it handles.
+    /// The event type that it handles.
     type Event: Event;
 
-    /// Its name, unique among the handlers of one manager, and the same after every restart: results are kept by it.
+    /// The id of the handler: unique in its manager and the same after every restart, since results are recorded under
+    /// it.
     fn id(&self) -> &str;
 
-    /// Handles one event. Dropped when it takes longer than its timeout, when the lease is lost, and at the end of a
-    /// shutdown's grace period.
+    /// Handles one event. The future is dropped when it takes longer than its timeout, when the lease is lost, and at
+    /// the end of a shutdown's grace period.
     fn handle(&self, event: Delivered<Self::Event>) -> impl Future<Output = Handled> + Send;
 
-    /// How long it may take; the manager's default when `None`.
+    /// How long it may take; `None`: the manager's default.
     fn timeout(&self) -> Option<Duration> {
         None
     }
@@ -149,7 +151,7 @@ pub struct Invocation {
     pub entry: Arc<Claimed>,
 }
 
-/// Runs around every handler: it awaits `next` when and if it wants to, and may change the answer.
+/// Wraps every handler call: it may await `next` or not, and may change the result.
 ///
 /// ```
 /// use futures_util::future::BoxFuture;
@@ -177,7 +179,7 @@ where
     }
 }
 
-/// A payload that was read once for all handlers of its kind.
+/// A payload that was decoded once for all handlers of its kind.
 pub(crate) type Payload = Arc<dyn Any + Send + Sync>;
 type Plain = dyn Fn(Payload, Arc<Claimed>) -> BoxFuture<'static, Handled> + Send + Sync;
 type InTx = dyn for<'a> Fn(Payload, Arc<Claimed>, &'a DbTx<'a>) -> BoxFuture<'a, Handled> + Send + Sync;
@@ -190,7 +192,7 @@ pub(crate) enum Call {
     InTx(Arc<InTx>),
 }
 
-/// A handler in the manager's list.
+/// A handler as the manager keeps it, without its types.
 #[derive(Clone)]
 pub(crate) struct Registered {
     pub(crate) id: Arc<str>,
@@ -257,7 +259,7 @@ impl Registered {
         Self::typed::<E>(id, Call::InTx(call))
     }
 
-    /// Of bare events, of one type or of all.
+    /// A handler of claimed events without decoding, of one type or of all.
     pub(crate) fn raw<F, Fut, R>(id: Arc<str>, event_type: Option<String>, handle: F) -> Self
     where
         F: Fn(Arc<Claimed>) -> Fut + Send + Sync + 'static,
@@ -285,7 +287,7 @@ fn decode<E: Event>(entry: &Claimed) -> Result<Payload, String> {
     }
 }
 
-/// The payload is always read by the handler's own `decode`.
+/// Cannot happen: the payload is always decoded by the handler's own `decode`.
 fn wrong_kind() -> BoxFuture<'static, Handled> {
     Box::pin(async { Handled::unrecoverable("the payload was read as another kind of event") })
 }

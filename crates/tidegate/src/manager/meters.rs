@@ -1,11 +1,11 @@
-//! What is counted about handlers.
+//! Metrics of handlers.
 
 use std::time::Duration;
 
 use metrics::{Counter, Histogram, counter, histogram};
 use tidegate_core::Handled;
 
-/// The meters of one handler.
+/// Metric handles of one handler.
 pub(crate) struct HandlerMeters {
     success: Counter,
     transient: Counter,

@@ -1,4 +1,4 @@
-//! How a projection is described.
+//! The builders of projections: name, version, settings, handlers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use tidegate_core::{End, RetryPolicy};
 use tidegate_store::{Fact, ProjectionId};
 use tokio::sync::watch;
 
-use super::core::{Core, Meters, Settings, projections};
+use super::core::{Core, Meters, Settings};
 use super::documents::Documents;
 use super::event::{BoxError, FoldAnswer, LoggedEvent, decode};
+use super::handle::{Projection, ProjectionForm};
 use super::kind::Form;
 use super::sql::Sql;
-use super::{Projection, ProjectionForm};
-use crate::db_tx::DbTx;
 use crate::error::{Error, Result};
 use crate::queue::EventQueue;
+use crate::queue::transactions::db_tx::DbTx;
 
 /// Describes a projection over the event log: its name and version, then one of two forms.
 ///
@@ -66,7 +66,8 @@ use crate::queue::EventQueue;
 /// let projection = EventLogProjectionBuilder::new("orders")
 ///     .sql()
 ///     .setup(|tx, version| Box::pin(async move {
-///         tx.execute(&format!("CREATE TABLE IF NOT EXISTS orders_{version} (customer TEXT, amount BIGINT)"), &[]).await?;
+///         let table = format!("CREATE TABLE IF NOT EXISTS orders_{version} (customer TEXT, amount BIGINT)");
+///         tx.execute(&table, &[]).await?;
 ///         Ok(())
 ///     }))
 ///     .on::<OrderPlaced>("order.placed", |tx, event| Box::pin(async move {
@@ -87,61 +88,63 @@ pub struct EventLogProjectionBuilder {
 }
 
 impl EventLogProjectionBuilder {
-    /// Begins with a name, version 1.
+    /// A projection of this name, in version 1.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), version: 1, settings: Settings::default() }
     }
 
-    /// The version, from 1. Raise it when handlers change what they make of events: the new version reads the log from
-    /// its oldest row beside the old one, and takes over once it has caught up.
+    /// Sets the version, 1 or more. Raise it when handlers change what they make of events: the new version reads the
+    /// log from its oldest row while the old one continues, and takes over once it has caught up.
     #[must_use]
     pub fn version(mut self, version: i32) -> Self {
         self.version = version;
         self
     }
 
-    /// How many events are taken in by one transaction at most; 100 by default.
+    /// Sets the most events of one transaction, from 1 to 10,000; 100 by default.
     #[must_use]
     pub fn batch_size(mut self, events: usize) -> Self {
         self.settings.batch = events.clamp(1, 10_000);
         self
     }
 
-    /// Which ends of entries it sees; only COMPLETED by default.
+    /// Sets which ends of entries it reads; only COMPLETED by default.
     #[must_use]
     pub fn sees(mut self, ends: impl IntoIterator<Item = End>) -> Self {
         self.settings.ends = ends.into_iter().collect();
         self
     }
 
-    /// When an event that fails is tried again; 1 s doubling to 60 s by default.
+    /// Sets the delays before a failed event is retried; 1 s doubling to 60 s by default.
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.settings.retry = policy;
         self
     }
 
-    /// How long a reader that gave no sign of life is waited for; 15 s by default.
+    /// Sets the length of the reader's lease, after which another process takes over from a reader that died; 15 s by
+    /// default.
     #[must_use]
     pub fn reader_lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease.max(Duration::from_millis(10));
         self
     }
 
-    /// How often it looks for new events by itself; 500 ms by default. What ends in this process wakes it at once.
+    /// Sets how often it reads the log without a wake-up; 500 ms by default. Entries that end in this process wake it
+    /// at once.
     #[must_use]
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.settings.poll = interval.max(Duration::from_millis(1));
         self
     }
 
-    /// Folds events into documents by key, kept as JSON of `S`.
+    /// Folds events into documents by key, stored as JSON of `S`.
     #[must_use]
     pub fn documents<S: Serialize + DeserializeOwned + Send + Sync + 'static>(self) -> FormBuilder<Documents<S>> {
         FormBuilder { base: self, form: Documents::new(), twice: None }
     }
 
-    /// Hands events to handlers that write with SQL.
+    /// Passes events to handlers that write with SQL.
     #[must_use]
     pub fn sql(self) -> FormBuilder<Sql> {
         FormBuilder { base: self, form: Sql::default(), twice: None }
@@ -152,7 +155,7 @@ impl EventLogProjectionBuilder {
 pub struct FormBuilder<F> {
     base: EventLogProjectionBuilder,
     form: F,
-    /// An event type that has two handlers.
+    /// An event type that was given two handlers, which `open` refuses.
     twice: Option<String>,
 }
 
@@ -163,8 +166,8 @@ impl<F> fmt::Debug for FormBuilder<F> {
 }
 
 impl<S: Serialize + DeserializeOwned + Send + Sync + 'static> FormBuilder<Documents<S>> {
-    /// Handles a type of event whose payload is JSON of `E`. `key` says which document it is about (`None`: none); `fold`
-    /// makes the new state of the old one, `None` meaning no document, or answers an error.
+    /// Handles an event type whose payload is JSON of `E`. `key` returns the key of the document that the event
+    /// changes, or `None`; `fold` returns the new state from the old one (`None`: no document), or an error.
     #[must_use]
     pub fn on<E, K, A>(
         self,
@@ -180,7 +183,7 @@ impl<S: Serialize + DeserializeOwned + Send + Sync + 'static> FormBuilder<Docume
         self.add(event_type.into(), decode::<E>, key, fold)
     }
 
-    /// Handles a type of event by the bytes of its payload.
+    /// Handles an event type by the bytes of its payload.
     #[must_use]
     pub fn on_bytes<K, A>(
         self,
@@ -219,9 +222,10 @@ fn bytes_of(fact: &Fact) -> Result<Bytes, String> {
 }
 
 impl FormBuilder<Sql> {
-    /// Handles a type of event whose payload is JSON of `E`. What the handler writes commits with the position, so each
-    /// event counts once; an error takes all of the event back and stops the projection. A batch that fails in its midst
-    /// is taken back and its first part written again, so handlers must do nothing but write in the transaction.
+    /// Handles an event type whose payload is JSON of `E`. What the handler writes commits with the position, so each
+    /// event counts once; an error rolls the event back and stops the projection. When an event of a batch fails, the
+    /// batch is rolled back and the events before it are handled again, so handlers must do nothing but write in the
+    /// transaction.
     #[must_use]
     pub fn on<E>(
         self,
@@ -237,7 +241,7 @@ impl FormBuilder<Sql> {
         self.add(event_type.into(), decode::<E>, handler)
     }
 
-    /// Handles a type of event by the bytes of its payload.
+    /// Handles an event type by the bytes of its payload.
     #[must_use]
     pub fn on_bytes(
         self,
@@ -265,7 +269,8 @@ impl FormBuilder<Sql> {
         self
     }
 
-    /// Runs before the version reads its first event, with its number: make its tables here. It may run more than once.
+    /// Sets a hook that runs before the version reads its first event, with its number: create its tables here. It may
+    /// run more than once.
     #[must_use]
     pub fn setup(
         mut self,
@@ -275,8 +280,8 @@ impl FormBuilder<Sql> {
         self
     }
 
-    /// Runs in the transaction in which the version takes over from an older one, with its number: point views at its
-    /// tables and drop the old ones here.
+    /// Sets a hook that runs in the transaction in which the version becomes active, with its number: point views at
+    /// its tables and drop the old ones here.
     #[must_use]
     pub fn switch(
         mut self,
@@ -292,8 +297,8 @@ impl<F: ProjectionForm> FormBuilder<F> {
     /// [`Projection::catch_up`].
     ///
     /// # Errors
-    /// `Invalid` when the name is not 1 to 255 bytes of text, the version is below 1, there is no handler, or two for one
-    /// type; else the store's.
+    /// `Invalid` when the name is not 1 to 255 bytes of text, the version is below 1, there is no handler, or two for
+    /// one type; or any error of the store.
     pub async fn open(self, queue: &EventQueue) -> Result<Projection<F>> {
         let Self { base, form, twice } = self;
         let id = ProjectionId::new(base.name, base.version)?;
@@ -305,7 +310,7 @@ impl<F: ProjectionForm> FormBuilder<F> {
             return Err(Error::invalid(format!("projection {id} has no handler: add one with on()")));
         }
         types.sort();
-        projections(queue)?.register(&id).await?;
+        queue.projection_store().register(&id).await?;
         let core = Core {
             queue: queue.clone(),
             meters: Meters::new(&id.name),
@@ -314,6 +319,6 @@ impl<F: ProjectionForm> FormBuilder<F> {
             types,
             progress: watch::Sender::new(0),
         };
-        Ok(Projection { core: Arc::new(core), form: Arc::new(form) })
+        Ok(Projection::new(core, form))
     }
 }

@@ -1,22 +1,26 @@
-//! What both forms of projections hold: the queue, the name, the settings, the meters.
+//! What both forms of projections share: the queue, the id, the settings, the metrics.
 
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, counter, gauge};
 use tidegate_core::{End, RetryPolicy};
-use tidegate_store::{ErrorKind, Lag, ProjectionId, Projections, Step};
+use tidegate_store::{Lag, ProjectionId, Projections, Step};
 use tokio::sync::watch;
 
-use crate::error::{Error, Result};
 use crate::queue::EventQueue;
 
 /// Settings of a projection.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
+    /// Most events of one transaction.
     pub(crate) batch: usize,
+    /// The ends of entries that it reads.
     pub(crate) ends: Vec<End>,
+    /// Length of the reader's lease.
     pub(crate) lease: Duration,
+    /// How often the reader reads the log without a wake-up.
     pub(crate) poll: Duration,
+    /// The delays after a failure.
     pub(crate) retry: RetryPolicy,
 }
 
@@ -39,30 +43,23 @@ pub(crate) struct Core {
     pub(crate) settings: Settings,
     pub(crate) types: Vec<String>,
     pub(crate) meters: Meters,
-    /// Rises with every batch that this process wrote.
+    /// Rises with every batch that this process commits.
     pub(crate) progress: watch::Sender<u64>,
 }
 
 impl Core {
-    /// Where the database keeps projections.
-    pub(crate) fn log(&self) -> Result<&dyn Projections> {
-        projections(&self.queue)
+    /// The projections and the log of the store.
+    pub(crate) fn log(&self) -> &dyn Projections {
+        self.queue.projection_store()
     }
 
-    /// The event's step as its transaction takes it.
+    /// The same step, up to an earlier position.
     pub(crate) fn shortened(&self, step: &Step, to: tidegate_store::Position, events: u64) -> Step {
         Step { to, events, ..step.clone() }
     }
 }
 
-pub(crate) fn projections(queue: &EventQueue) -> Result<&dyn Projections> {
-    queue
-        .store()
-        .projections()
-        .ok_or_else(|| Error::new(ErrorKind::Invalid, "this queue's store keeps no log to project from"))
-}
-
-/// The projection's metrics.
+/// Metric handles of one projection.
 pub(crate) struct Meters {
     pub(crate) events: Counter,
     pub(crate) failures: Counter,

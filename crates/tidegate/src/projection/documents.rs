@@ -1,4 +1,4 @@
-//! The form that folds events into documents by key.
+//! The form that folds events into documents by key, and the memory of their states.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -10,30 +10,30 @@ use tidegate_core::EntryId;
 use tidegate_store::{Change, LogRow, Position, Reader, Step};
 
 use super::core::Core;
-use super::event::{BoxError, FoldAnswer, LoggedEvent, guarded, told};
+use super::event::{BoxError, FoldAnswer, LoggedEvent, error_chain, guarded};
 use super::kind::{Batch, Committed, Failure, Form, Prepared};
 use crate::error::Result;
 
-/// States remembered at most, twice over.
+/// Most states in each of the two halves of the memory.
 const REMEMBERED: usize = 50_000;
-/// The same in bytes of their documents.
+/// Most bytes of documents in each half.
 const REMEMBERED_BYTES: usize = 32 << 20;
 
 type Fold<S> = Box<dyn FnOnce(Option<S>) -> Result<Option<S>, String> + Send>;
 
-/// An event whose payload is read: which document it is about, and what it makes of it.
+/// An event with its decoded payload: the key of the document that it changes, and the fold.
 struct Opened<S> {
     key: Option<String>,
     fold: Fold<S>,
 }
 
-/// An event with its entry, or why it cannot be read.
+/// An entry and its event, or why that cannot be read.
 type Event<S> = (EntryId, Result<Opened<S>, String>);
-/// Keys whose documents cannot be read, and why.
+/// Keys whose documents cannot be read, with the error.
 type Unreadable = HashMap<String, String>;
 type Handler<S> = Box<dyn Fn(LogRow) -> Result<Opened<S>, String> + Send + Sync>;
 
-/// A fold into documents of one state.
+/// A projection that folds events into documents of type `S`.
 pub struct Documents<S> {
     handlers: HashMap<String, Handler<S>>,
 }
@@ -49,7 +49,7 @@ impl<S: Send + 'static> Documents<S> {
         Self { handlers: HashMap::new() }
     }
 
-    /// Whether there was no handler for the type yet.
+    /// Adds a handler; false when there was one for the type already.
     pub(super) fn add<E, K, F, A>(
         &mut self,
         event_type: String,
@@ -68,7 +68,7 @@ impl<S: Send + 'static> Documents<S> {
             let event = LoggedEvent::new(row, read)?;
             let (key, fold) = (key(&event).into(), std::sync::Arc::clone(&fold));
             let fold: Fold<S> =
-                Box::new(move |state| fold(state, event).into_state().map_err(|error: BoxError| told(&*error)));
+                Box::new(move |state| fold(state, event).into_state().map_err(|error: BoxError| error_chain(&*error)));
             Ok(Opened { key, fold })
         };
         self.handlers.insert(event_type, Box::new(handler)).is_none()
@@ -82,15 +82,15 @@ impl<S: Send + 'static> Documents<S> {
     }
 }
 
-/// A state as the last batch left it.
+/// A state after the last batch.
 struct Known<S> {
     state: Option<S>,
-    /// Whether the database has a document, once all batches are written.
+    /// Whether the database has a document once all batches are committed.
     stored: bool,
     bytes: usize,
 }
 
-/// States of late. Two halves: one that is not asked for while the other fills up is forgotten.
+/// Recently used states, in two halves: a state that is not used while the younger half fills up is evicted.
 pub(crate) struct Memory<S> {
     young: HashMap<String, Known<S>>,
     old: HashMap<String, Known<S>>,
@@ -104,16 +104,16 @@ impl<S> Default for Memory<S> {
 }
 
 impl<S> Memory<S> {
-    /// Forgets the older half when the younger is full. Called once per batch, so that what the batch before touched,
-    /// which may not be written yet, stays.
-    fn make_room(&mut self) {
+    /// Drops the older half when the younger one is full. Called once per batch, so that states of the batch before,
+    /// which may not be committed yet, stay.
+    fn evict(&mut self) {
         if self.young.len() > REMEMBERED || self.bytes > REMEMBERED_BYTES {
             self.old = std::mem::take(&mut self.young);
             self.bytes = 0;
         }
     }
 
-    /// Keys whose states are not known; all others are then among the young.
+    /// Returns the keys whose states are not in memory, and moves all others to the younger half.
     fn missing(&mut self, opened: &[Event<S>]) -> Vec<String> {
         let mut seen = HashSet::new();
         let mut missing = Vec::new();
@@ -128,7 +128,7 @@ impl<S> Memory<S> {
         missing
     }
 
-    /// Whether a state is known; it is then among the young.
+    /// Moves a state to the younger half; false when it is not in memory.
     fn refresh(&mut self, key: &str) -> bool {
         if self.young.contains_key(key) {
             return true;
@@ -146,11 +146,12 @@ impl<S> Memory<S> {
     }
 }
 
-/// What one batch has changed.
+/// The changes of one batch.
 struct Folding<'m, S> {
     memory: &'m mut Memory<S>,
-    /// Keys in the order of their first change, and the entry that changed each last.
+    /// Changed keys, in the order of their first change.
     touched: Vec<String>,
+    /// The entry that changed each key last.
     last: HashMap<String, EntryId>,
 }
 
@@ -166,7 +167,7 @@ impl<S: Serialize> Folding<'_, S> {
         Ok(())
     }
 
-    /// The documents as they are to be written.
+    /// The changed documents, serialized.
     fn changes(self) -> Result<Vec<Change>, Failure> {
         let mut changes = Vec::with_capacity(self.touched.len());
         for key in self.touched {
@@ -176,7 +177,7 @@ impl<S: Serialize> Folding<'_, S> {
                 None => None,
                 Some(state) => Some(Bytes::from(serde_json::to_vec(state).map_err(|error| Failure {
                     entry: self.last.get(&key).copied(),
-                    error: format!("the state of {key:?} cannot be written: {error}"),
+                    error: format!("the state of {key:?} cannot be serialized: {error}"),
                 })?)),
             };
             let bytes = document.as_ref().map_or(0, Bytes::len) + key.len();
@@ -190,17 +191,17 @@ impl<S: Serialize> Folding<'_, S> {
 }
 
 impl<S: Serialize + DeserializeOwned + Send + Sync + 'static> Documents<S> {
-    /// Brings the states of these keys into memory. Answers those that could not be read, and why: their events fail.
+    /// Loads the states of these keys into memory. Returns the keys that could not be read: their events fail.
     async fn load(&self, core: &Core, memory: &mut Memory<S>, mut missing: Vec<String>) -> Result<Unreadable> {
         let mut unreadable = Unreadable::new();
-        // No database could hold them.
+        // PostgreSQL cannot store a zero byte in text, so such keys are refused on both databases.
         for key in missing.extract_if(.., |key| key.contains('\0')) {
             unreadable.insert(key, "a key must not contain a zero byte".to_owned());
         }
         if missing.is_empty() {
             return Ok(unreadable);
         }
-        let found = core.log()?.documents(&core.id, missing.clone()).await?;
+        let found = core.log().documents(&core.id, missing.clone()).await?;
         for (key, document) in missing.into_iter().zip(found) {
             let bytes = key.len() + document.as_ref().map_or(0, Bytes::len);
             match document.as_deref().map(serde_json::from_slice).transpose() {
@@ -256,7 +257,7 @@ impl<S: Serialize + DeserializeOwned + Send + Sync + 'static> Form for Documents
     }
 
     async fn prepare(&self, core: &Core, memory: &mut Memory<S>, batch: Batch) -> Result<Prepared<Vec<Change>>> {
-        memory.make_room();
+        memory.evict();
         let opened: Vec<_> = batch.rows.into_iter().map(|row| (row.id, self.open(row))).collect();
         let missing = memory.missing(&opened);
         let unreadable = self.load(core, memory, missing).await?;
@@ -265,11 +266,11 @@ impl<S: Serialize + DeserializeOwned + Send + Sync + 'static> Form for Documents
 
     async fn commit(&self, core: &Core, step: Step, work: Vec<Change>) -> Result<Committed> {
         let (to, events) = (step.to, step.events);
-        core.log()?.apply(step, work).await?;
+        core.log().apply(step, work).await?;
         Ok(Committed { to, events, failure: None })
     }
 
     async fn activate(&self, core: &Core, token: i64) -> Result<()> {
-        core.log()?.activate(&core.id, token).await
+        core.log().activate(&core.id, token).await
     }
 }

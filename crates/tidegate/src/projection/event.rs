@@ -1,28 +1,28 @@
-//! What handlers of a projection get and answer.
+//! What handlers of a projection get and return, and how their panics and errors become text.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tidegate_core::{End, EntryId, Generation, Timestamp, Tsid};
 use tidegate_store::{Fact, LogRow};
 
-/// Any error of a handler.
+/// The error type of handlers.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// An event of the log, with its payload read.
+/// An event of the log with its decoded payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoggedEvent<E> {
-    /// The payload.
+    /// The decoded payload.
     pub data: E,
-    /// The entry.
+    /// The number of the entry.
     pub id: EntryId,
-    /// Its generation: above 1 after a redrive.
+    /// The generation of the entry: above 1 after a redrive.
     pub generation: Generation,
-    /// The event's id.
+    /// The id of the event.
     pub event_id: Tsid,
     /// How the entry ended.
     pub end: End,
-    /// When.
+    /// When the entry ended, in database time.
     pub finished_at: Timestamp,
     /// The event as it was published.
     pub fact: Fact,
@@ -35,17 +35,17 @@ impl<E> LoggedEvent<E> {
     }
 }
 
-/// Reads a JSON payload.
+/// Decodes a JSON payload.
 pub(super) fn decode<E: serde::de::DeserializeOwned>(fact: &Fact) -> Result<E, String> {
     serde_json::from_slice(&fact.payload).map_err(|error| format!("the payload cannot be read: {error}"))
 }
 
-/// What a fold may answer: a state, none, or an error.
+/// What a fold may return: the new state, `None` for no document, or an error.
 pub trait FoldAnswer<S> {
-    /// The answer as a result.
+    /// Converts to a result.
     ///
     /// # Errors
-    /// The fold's own.
+    /// The error of the fold.
     fn into_state(self) -> Result<Option<S>, BoxError>;
 }
 
@@ -61,18 +61,18 @@ impl<S, E: Into<BoxError>> FoldAnswer<S> for Result<Option<S>, E> {
     }
 }
 
-/// Runs a handler's code; a panic is an error like any other.
+/// Runs code of a handler; a panic becomes an error.
 pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(&*panic)))
 }
 
 pub(super) fn panicked(panic: &(dyn std::any::Any + Send)) -> String {
-    let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("the handler panicked: {}", said.unwrap_or("without words"))
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("the handler panicked: {}", text.unwrap_or("no message"))
 }
 
-/// An error with everything that caused it, in one line.
-pub(super) fn told(error: &(dyn std::error::Error + 'static)) -> String {
+/// An error with all its sources, in one line.
+pub(super) fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {

@@ -1,5 +1,5 @@
-//! What the two forms of projections share, as the loop sees them. The loop owns order, leases and retries; a form owns what
-//! is made of events and writes it together with the position.
+//! [`Form`], the interface between the loop of a projection and its two forms. The loop owns order, leases and retries;
+//! a form turns events into writes and commits them together with the position.
 
 use std::future::Future;
 
@@ -9,26 +9,26 @@ use tidegate_store::{LogRow, Position, Reader, Step};
 use super::core::Core;
 use crate::error::Result;
 
-/// Some rows to be taken in together.
+/// Rows of the log that are applied in one transaction.
 pub(crate) struct Batch {
     pub(crate) rows: Vec<LogRow>,
-    /// Where the log stands after them, and after unwanted rows behind them.
+    /// The position after them, and after unwanted rows that follow them.
     pub(crate) end: Position,
 }
 
-/// What a batch became before anything was written.
+/// A batch that is ready to be committed.
 pub(crate) struct Prepared<W> {
     /// What to write.
     pub(crate) work: W,
-    /// How many events it stands for; with a failure, how many before it are good.
+    /// How many events it applies; with a failure, how many events before it are good.
     pub(crate) events: usize,
-    /// Where the log stands after them.
+    /// The position after them.
     pub(crate) to: Position,
-    /// The event that failed: then nothing is to be written.
+    /// The event that failed; then nothing must be written.
     pub(crate) failure: Option<Failure>,
 }
 
-/// What keeps a projection from going on: an event that could not be taken in, or without one a hook or a commit.
+/// Why a projection is stopped: an event that could not be applied or, with `entry` `None`, a hook or a commit.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) entry: Option<EntryId>,
@@ -40,36 +40,36 @@ impl Failure {
         Self { entry: Some(entry), error }
     }
 
-    /// Where it stands still, for people.
-    pub(crate) fn place(entry: Option<EntryId>) -> String {
+    /// " at entry N" for error texts; empty without an entry.
+    pub(crate) fn location(entry: Option<EntryId>) -> String {
         entry.map_or_else(String::new, |entry| format!(" at entry {entry}"))
     }
 }
 
-/// What a write did.
+/// The result of a commit.
 pub(crate) struct Committed {
-    /// Where the position stands now.
+    /// The stored position.
     pub(crate) to: Position,
-    /// How many events were taken in.
+    /// How many events were applied.
     pub(crate) events: u64,
-    /// The event that stopped it.
+    /// The event that could not be applied, if one failed; events before it are committed.
     pub(crate) failure: Option<Failure>,
 }
 
 /// A form of projection.
 pub(crate) trait Form: Send + Sync + 'static {
-    /// What is remembered as long as nobody else can have written.
+    /// What a reader remembers between batches, as long as its lease guarantees that no other reader has written.
     type Memory: Default + Send + Sync;
-    /// What is to be written.
+    /// What a batch writes.
     type Work: Send + 'static;
 
     /// Event types that have a handler.
     fn types(&self) -> Vec<String>;
 
-    /// Called by a reader that begins, before it reads; again until it succeeds.
+    /// Called by a new reader before it reads; repeated until it succeeds.
     fn begin(&self, core: &Core, reader: &Reader) -> impl Future<Output = Result<()>> + Send;
 
-    /// Works out what a batch changes. The batch before may not be written yet.
+    /// Computes what a batch changes. The batch before may not be committed yet.
     fn prepare(
         &self,
         core: &Core,
@@ -77,7 +77,7 @@ pub(crate) trait Form: Send + Sync + 'static {
         batch: Batch,
     ) -> impl Future<Output = Result<Prepared<Self::Work>>> + Send;
 
-    /// Writes it with the position.
+    /// Writes the changes together with the position.
     fn commit(&self, core: &Core, step: Step, work: Self::Work) -> impl Future<Output = Result<Committed>> + Send;
 
     /// Makes this version the active one.

@@ -1,5 +1,5 @@
-//! The loop of a projection: takes the reader's lease, reads pages, has batches written one after the other, stops at what
-//! fails and tries it again. Knows nothing of what is made of events.
+//! The loop of a projection: takes the reader's lease, reads pages of the log, commits batches one after the other,
+//! stops at a failure and retries. Knows nothing of what a form does with events.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,29 +8,28 @@ use tidegate_store::{ErrorKind, Failed, LogPage, LogRow, Position, ProjectionSta
 use tokio::task::{AbortHandle, JoinError, JoinHandle};
 
 use super::core::Core;
-use super::event::{panicked, told};
+use super::event::{error_chain, panicked};
 use super::kind::{Batch, Committed, Failure, Form};
 use crate::error::{Error, Result, lost};
+use crate::queue::projections::LAG_BOUND;
 
-/// Rows of one page at most.
+/// Most rows of one page.
 const PAGE_ROWS: usize = 1_000;
-/// Bytes of payloads that a page aims at.
+/// Target size of a page in bytes of payloads.
 const PAGE_BYTES: usize = 4 << 20;
-/// How often the lag is shown.
+/// How often the lag gauges are refreshed.
 const LAG_EVERY: Duration = Duration::from_secs(5);
-/// How far the lag is counted for that.
-pub(crate) const LAG_BOUND: u32 = 10_000;
 
-/// How a look at the log ended.
+/// The result of a pass over the log.
 #[derive(Debug)]
 pub(crate) enum Passed {
     /// There was nothing more to read.
     CaughtUp,
-    /// An event failed, or something else that does not pass by itself.
+    /// An event failed, or a hook or a commit in a way that is not transient.
     Stopped(Failure),
 }
 
-/// The right to read, as long as it lasts. Whoever drops it gives it back.
+/// A reader with its lease. Dropping it gives the lease back.
 pub(crate) struct Session<F: Form> {
     core: Arc<Core>,
     form: Arc<F>,
@@ -38,16 +37,18 @@ pub(crate) struct Session<F: Form> {
     position: Position,
     pub(crate) state: ProjectionState,
     memory: F::Memory,
+    /// Failures since the last pass that caught up.
     failures: u32,
     page_rows: usize,
-    /// Whether the form has begun.
+    /// Whether `Form::begin` has succeeded.
     begun: bool,
     kept: Arc<Kept>,
     heartbeat: AbortHandle,
+    /// Whether the lease was given back.
     left: bool,
 }
 
-/// When the reader's lease was last known to be kept.
+/// When the reader's lease was last extended.
 struct Kept(Mutex<Instant>);
 
 impl Kept {
@@ -55,7 +56,7 @@ impl Kept {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// How long until it is time to keep it again: the lease is kept when a third of it is over.
+    /// How long until the lease has to be extended: when a third of it is over.
     fn due_in(&self, lease: Duration) -> Duration {
         let kept = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (lease / 3).saturating_sub(kept.elapsed())
@@ -63,9 +64,9 @@ impl Kept {
 }
 
 impl<F: Form> Session<F> {
-    /// Becomes the reader, if nobody else is.
+    /// Becomes the reader; `None` when there is another one or a later version is active.
     pub(crate) async fn take(core: &Arc<Core>, form: &Arc<F>, reader: &str) -> Result<Option<Self>> {
-        let taken = core.log()?.take_reader(&core.id, reader, core.settings.lease).await?;
+        let taken = core.log().take_reader(&core.id, reader, core.settings.lease).await?;
         let Some(Reader { token, position, state }) = taken else { return Ok(None) };
         let kept = Arc::new(Kept(Mutex::new(Instant::now())));
         let session = Self {
@@ -86,14 +87,16 @@ impl<F: Form> Session<F> {
         Ok(Some(session))
     }
 
-    /// Reads and writes until there is nothing more for now. A new version then takes over. What fails is noted.
+    /// Reads and writes until there is nothing more for now; a new version then takes over. A failure is stored.
     pub(crate) async fn pass(&mut self) -> Result<Passed> {
         let outcome = match self.begin_and_read().await {
-            Err(error) if is_failure(&error) => Ok(Passed::Stopped(Failure { entry: None, error: told(&error) })),
+            Err(error) if is_failure(&error) => {
+                Ok(Passed::Stopped(Failure { entry: None, error: error_chain(&error) }))
+            }
             outcome => outcome,
         };
         if !matches!(outcome, Ok(Passed::CaughtUp)) {
-            // What is remembered may not be what is stored.
+            // The memory may differ from what is stored.
             self.memory = F::Memory::default();
         }
         match &outcome {
@@ -103,9 +106,9 @@ impl<F: Form> Session<F> {
                 self.core.meters.failures.increment(1);
                 match failure.entry {
                     Some(entry) => tracing::error!(projection = %self.core.id, %entry, error = failure.error,
-                        "a projection stands still at an event that fails"),
+                        "projection stopped: its handler fails at an event"),
                     None => tracing::error!(projection = %self.core.id, error = failure.error,
-                        "a projection stands still"),
+                        "projection stopped"),
                 }
                 self.note(failure).await?;
             }
@@ -132,15 +135,15 @@ impl<F: Form> Session<F> {
         let mut page = self.read(self.position).await?;
         loop {
             self.fit_pages(&page);
-            // The next page comes while this one is worked on.
+            // The next page is read while this one is applied.
             let next = (!page.exhausted).then(|| self.read_ahead(page.end));
             for batch in batches(page, self.core.settings.batch) {
                 let prepared = self.form.prepare(&self.core, &mut self.memory, batch).await?;
-                if let Some(failure) = self.settle(writing.take()).await? {
+                if let Some(failure) = self.await_write(writing.take()).await? {
                     return Ok(Passed::Stopped(failure));
                 }
                 if let Some(failure) = prepared.failure {
-                    let earlier = self.take_in(prepared.events).await?;
+                    let earlier = self.apply_prefix(prepared.events).await?;
                     return Ok(Passed::Stopped(earlier.unwrap_or(failure)));
                 }
                 writing = self.write(prepared.work, prepared.to, prepared.events);
@@ -148,15 +151,15 @@ impl<F: Form> Session<F> {
             let Some(next) = next else { break };
             page = next.await.unwrap_or_else(|_| Err(lost()))?;
         }
-        Ok(match self.settle(writing.take()).await? {
+        Ok(match self.await_write(writing.take()).await? {
             Some(failure) => Passed::Stopped(failure),
             None => Passed::CaughtUp,
         })
     }
 
-    /// Takes in the first events from where the position stands, which are known to be good. A fold consumes its state, so
-    /// the one that failed took that of those before it along: they are read and folded again.
-    async fn take_in(&mut self, events: usize) -> Result<Option<Failure>> {
+    /// Applies the first `events` events after the position, which are known to be good. The fold that failed has
+    /// consumed the state that they made, so they are read and folded again.
+    async fn apply_prefix(&mut self, events: usize) -> Result<Option<Failure>> {
         self.memory = F::Memory::default();
         let mut rows = if events > 0 { self.read(self.position).await?.rows } else { Vec::new() };
         rows.truncate(events);
@@ -166,10 +169,11 @@ impl<F: Form> Session<F> {
             return Ok(prepared.failure);
         }
         let writing = self.write(prepared.work, prepared.to, prepared.events);
-        self.settle(writing).await
+        self.await_write(writing).await
     }
 
-    /// Starts to write a batch, in a task of its own: whoever goes away meanwhile leaves nothing half done.
+    /// Commits a batch in a task of its own, so that dropping the session does not cancel it halfway. `None` when there
+    /// is nothing to write.
     fn write(&self, work: F::Work, to: Position, events: usize) -> Option<JoinHandle<Result<Committed>>> {
         if to <= self.position {
             return None;
@@ -186,10 +190,10 @@ impl<F: Form> Session<F> {
         Some(tokio::spawn(async move { form.commit(&core, step, work).await }))
     }
 
-    /// Waits for a write.
-    async fn settle(&mut self, writing: Option<JoinHandle<Result<Committed>>>) -> Result<Option<Failure>> {
+    /// Waits for the commit of a batch.
+    async fn await_write(&mut self, writing: Option<JoinHandle<Result<Committed>>>) -> Result<Option<Failure>> {
         let Some(writing) = writing else { return Ok(None) };
-        let Committed { to, events, failure } = writing.await.unwrap_or_else(|ended| Err(unfinished(ended)))?;
+        let Committed { to, events, failure } = writing.await.unwrap_or_else(|ended| Err(write_error(ended)))?;
         self.position = to;
         self.kept.now();
         self.core.meters.events.increment(events);
@@ -206,7 +210,7 @@ impl<F: Form> Session<F> {
         tokio::spawn(async move { read(&core, after, rows).await })
     }
 
-    /// Larger pages for smaller events: memory is bounded, and reading ahead pays.
+    /// Adapts the page size to the size of events: small events get larger pages, and memory stays bounded.
     fn fit_pages(&mut self, page: &LogPage) {
         let bytes: usize = page.rows.iter().map(|row| row.fact.payload.len() + 256).sum();
         let mean = bytes / page.rows.len().max(1);
@@ -219,23 +223,23 @@ impl<F: Form> Session<F> {
         if self.state == ProjectionState::Building {
             self.form.activate(&self.core, self.token).await?;
             self.state = ProjectionState::Active;
-            tracing::info!(projection = %self.core.id, "a new version of a projection took over");
+            tracing::info!(projection = %self.core.id, "new version of a projection is active");
             sweep(&self.core);
         }
         Ok(())
     }
 
-    /// Keeps the lease if it is time to.
+    /// Extends the lease if that is due.
     pub(crate) async fn keep(&mut self) -> Result<()> {
         let lease = self.core.settings.lease;
         if self.kept.due_in(lease).is_zero() {
-            self.core.log()?.keep_reader(&self.core.id, self.token, lease).await?;
+            self.core.log().keep_reader(&self.core.id, self.token, lease).await?;
             self.kept.now();
         }
         Ok(())
     }
 
-    /// How long until an event that failed is tried again.
+    /// How long until a failure is retried.
     fn pause(&self) -> Duration {
         self.core.settings.retry.delay(self.failures, rand::random())
     }
@@ -250,12 +254,12 @@ impl<F: Form> Session<F> {
             lease: self.core.settings.lease,
         };
         self.kept.now();
-        self.core.log()?.fail(failed).await
+        self.core.log().fail(failed).await
     }
 
     pub(crate) async fn leave(mut self) -> Result<()> {
         self.left = true;
-        self.core.log()?.leave_reader(&self.core.id, self.token).await
+        self.core.log().leave_reader(&self.core.id, self.token).await
     }
 }
 
@@ -264,11 +268,9 @@ impl<F: Form> Drop for Session<F> {
         self.heartbeat.abort();
         if let (false, Ok(runtime)) = (self.left, tokio::runtime::Handle::try_current()) {
             let (core, token) = (Arc::clone(&self.core), self.token);
-            // Failing that, the lease runs out.
+            // If this fails, the lease runs out.
             runtime.spawn(async move {
-                if let Ok(log) = core.log() {
-                    let _ = log.leave_reader(&core.id, token).await;
-                }
+                let _ = core.log().leave_reader(&core.id, token).await;
             });
         }
     }
@@ -276,11 +278,11 @@ impl<F: Form> Drop for Session<F> {
 
 async fn read(core: &Core, after: Position, limit: usize) -> Result<LogPage> {
     let query = ReadLog { after, ends: core.settings.ends.clone(), types: Some(core.types.clone()), limit };
-    core.log()?.read_log(query).await
+    core.log().read_log(query).await
 }
 
-/// Keeps the reader's lease while its batches take long, until it is lost or the session ends. On SQLite it waits for a
-/// batch's transaction, during which nobody else can take the lease either.
+/// Extends the reader's lease while a batch takes long, until it is lost or the session ends. On SQLite this waits for
+/// the transaction of the batch, during which no other process can take the lease either.
 async fn heartbeat(core: Arc<Core>, token: i64, kept: Arc<Kept>) {
     let lease = core.settings.lease;
     loop {
@@ -289,32 +291,31 @@ async fn heartbeat(core: Arc<Core>, token: i64, kept: Arc<Kept>) {
             tokio::time::sleep(due_in).await;
             continue;
         }
-        let Ok(log) = core.log() else { return };
-        match log.keep_reader(&core.id, token, lease).await {
+        match core.log().keep_reader(&core.id, token, lease).await {
             Ok(()) => kept.now(),
             Err(error) if error.kind() == ErrorKind::Fenced => return,
             Err(error) => {
-                tracing::debug!(%error, projection = %core.id, "the reader's lease was not kept, trying again");
+                tracing::debug!(%error, projection = %core.id, "extending the reader's lease failed, retrying");
                 tokio::time::sleep(lease / 10).await;
             }
         }
     }
 }
 
-/// What is not the database's trouble of the moment nor a lost lease, so that people shall see it.
+/// Whether an error stops the projection: it is neither transient nor a lost lease.
 fn is_failure(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Conflict | ErrorKind::Full | ErrorKind::AlreadyEnded)
 }
 
-/// A write whose task ended without an answer.
-fn unfinished(ended: JoinError) -> Error {
+/// The error of a commit whose task ended without an answer.
+fn write_error(ended: JoinError) -> Error {
     match ended.try_into_panic() {
         Ok(panic) => Error::invalid(panicked(&*panic)),
         Err(_) => lost(),
     }
 }
 
-/// Splits a page; the last batch, empty or not, also covers unwanted rows behind it.
+/// Splits a page into batches; the last one, empty or not, also covers unwanted rows at the end of the page.
 fn batches(page: LogPage, size: usize) -> Vec<Batch> {
     let LogPage { rows, end, .. } = page;
     let mut batches: Vec<Batch> = Vec::with_capacity(rows.len() / size + 1);
@@ -330,17 +331,16 @@ fn batches(page: LogPage, size: usize) -> Vec<Batch> {
     }
 }
 
-/// Removes what retired versions left, in the background.
+/// Removes the documents of retired versions in the background.
 fn sweep(core: &Arc<Core>) {
     let core = Arc::clone(core);
     tokio::spawn(async move {
-        let Ok(log) = core.log() else { return };
         loop {
-            match log.sweep(&core.id.name).await {
+            match core.log().sweep(&core.id.name).await {
                 Ok(true) => tokio::task::yield_now().await,
                 Ok(false) => return,
                 Err(error) => {
-                    tracing::debug!(%error, projection = %core.id, "old documents are removed later");
+                    tracing::debug!(%error, projection = %core.id, "removing old documents failed, retrying later");
                     return;
                 }
             }
@@ -348,12 +348,12 @@ fn sweep(core: &Arc<Core>) {
     });
 }
 
-/// What can only be mended by people.
+/// Whether an error ends the loop, for only an operator can resolve it.
 fn is_final(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Schema)
 }
 
-/// Reads for a projection until its caller stops polling, or what only people can mend.
+/// Runs a projection until its caller stops polling it, or an error that only an operator can resolve.
 pub(crate) struct Loop<F: Form> {
     core: Arc<Core>,
     form: Arc<F>,
@@ -374,23 +374,24 @@ impl<F: Form> Loop<F> {
     }
 
     pub(crate) async fn run(&mut self) -> Result<()> {
-        let mut rung = self.core.queue.shared().bells.log();
-        let mut troubles = 0_u32;
+        let mut wakes = self.core.queue.shared().wake_ups.log();
+        let mut errors_in_row = 0_u32;
         let mut idle = Duration::ZERO;
         while !self.core.queue.shared().is_closed() {
-            rung.mark_unchanged();
+            wakes.mark_unchanged();
             match self.turn().await {
                 Ok(Turn::Idle) => {
-                    troubles = 0;
-                    // What just ended may be held back for a moment, so it looks again soon and then ever less often.
+                    errors_in_row = 0;
+                    // Rows that were just written may be held back for a moment by an open transaction: read again
+                    // after 5 ms, doubling up to the poll interval.
                     idle = (idle * 2).max(Duration::from_millis(5)).min(self.core.settings.poll);
                     tokio::select! {
                         () = tokio::time::sleep(idle) => {}
-                        heard = rung.changed() => if heard.is_ok() { idle = Duration::ZERO },
+                        woken = wakes.changed() => if woken.is_ok() { idle = Duration::ZERO },
                     }
                 }
                 Ok(Turn::Standby) => {
-                    troubles = 0;
+                    errors_in_row = 0;
                     let check = (self.core.settings.lease / 4).clamp(Duration::from_millis(20), Duration::from_secs(1));
                     tokio::time::sleep(check).await;
                 }
@@ -398,9 +399,9 @@ impl<F: Form> Loop<F> {
                 Err(error) if is_final(&error) => return Err(error),
                 Err(error) => {
                     self.session = None;
-                    troubles = troubles.saturating_add(1);
-                    let pause = trouble_pause(&error, troubles);
-                    tracing::warn!(%error, projection = %self.core.id, retry_in = ?pause, "a projection's reader starts anew");
+                    errors_in_row = errors_in_row.saturating_add(1);
+                    let pause = error_pause(&error, errors_in_row);
+                    tracing::warn!(%error, projection = %self.core.id, retry_in = ?pause, "projection failed");
                     tokio::time::sleep(pause).await;
                 }
             }
@@ -420,19 +421,19 @@ impl<F: Form> Loop<F> {
         }
         if self.lag_shown.is_none_or(|at| at.elapsed() >= LAG_EVERY) {
             self.lag_shown = Some(Instant::now());
-            self.core.meters.show(&self.core.log()?.lag(&self.core.id, LAG_BOUND).await?);
+            self.core.meters.show(&self.core.log().lag(&self.core.id, LAG_BOUND).await?);
         }
         Ok(Turn::Idle)
     }
 
-    /// Keeps the lease until what failed is tried again.
+    /// Waits until a failure is retried, and extends the lease meanwhile.
     async fn wait_out(&mut self, pause: Duration) {
         let until = Instant::now() + pause;
         while let Some(rest) = until.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) {
             tokio::time::sleep(rest.min(self.core.settings.lease / 4)).await;
             let Some(session) = &mut self.session else { return };
             if let Err(error) = session.keep().await {
-                tracing::debug!(%error, projection = %self.core.id, "the reader's lease was lost");
+                tracing::debug!(%error, projection = %self.core.id, "extending the reader's lease failed");
                 self.session = None;
                 return;
             }
@@ -451,21 +452,21 @@ impl<F: Form> Loop<F> {
 enum Turn {
     /// Nothing more to read for now.
     Idle,
-    /// Somebody else reads, or a later version is active.
+    /// Another process is the reader, or a later version is active.
     Standby,
-    /// Something failed; it is tried again after this.
+    /// Stopped at a failure, which is retried after this time.
     Stopped(Duration),
 }
 
-/// A lease that was lost is asked for again soon; trouble with the database is given time.
-fn trouble_pause(error: &Error, troubles: u32) -> Duration {
-    if error.kind() == ErrorKind::Fenced && troubles < 3 {
+/// The pause before the loop takes the lease again: short after a lost lease, doubling from 100 ms to 6.4 s otherwise.
+fn error_pause(error: &Error, errors_in_row: u32) -> Duration {
+    if error.kind() == ErrorKind::Fenced && errors_in_row < 3 {
         return Duration::from_millis(10);
     }
-    Duration::from_millis(50 << troubles.min(7))
+    Duration::from_millis(50 << errors_in_row.min(7))
 }
 
-/// A name that no other reader has.
+/// A name that no other reader has: the worker's and a random number.
 pub(crate) fn reader_name(core: &Core) -> String {
     format!("{}/{:08x}", core.queue.shared().options.worker, rand::random::<u32>())
 }

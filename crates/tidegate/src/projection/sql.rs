@@ -1,4 +1,4 @@
-//! The form that writes with SQL of its own, in the transaction that moves the position.
+//! The form whose handlers write with SQL, in the transaction that moves the position.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,16 +10,16 @@ use futures_util::future::BoxFuture;
 use tidegate_store::{ErrorKind, LogRow, Position, Reader, Step};
 
 use super::core::Core;
-use super::event::{BoxError, LoggedEvent, panicked, told};
+use super::event::{BoxError, LoggedEvent, error_chain, panicked};
 use super::kind::{Batch, Committed, Failure, Form, Prepared};
-use crate::db_tx::DbTx;
 use crate::error::{Error, Result, is_transient};
+use crate::queue::transactions::db_tx::DbTx;
 
 type Answer<'a> = BoxFuture<'a, Result<(), BoxError>>;
 type Handler = Arc<dyn for<'a> Fn(&'a DbTx<'a>, LogRow) -> Answer<'a> + Send + Sync>;
 type Hook = Arc<dyn for<'a> Fn(&'a DbTx<'a>, i32) -> Answer<'a> + Send + Sync>;
 
-/// Handlers that write with SQL.
+/// A projection whose handlers write with SQL.
 #[derive(Default)]
 pub struct Sql {
     handlers: HashMap<String, Handler>,
@@ -34,7 +34,7 @@ impl fmt::Debug for Sql {
 }
 
 impl Sql {
-    /// Whether there was no handler for the type yet.
+    /// Adds a handler; false when there was one for the type already.
     pub(super) fn add<E, F>(
         &mut self,
         event_type: String,
@@ -61,7 +61,8 @@ impl Sql {
         self.switch = Some(hook);
     }
 
-    /// Runs all rows in one transaction. `Ok(Err)` is the first row whose handler failed: nothing was written.
+    /// Handles all rows in one transaction. `Ok(Err)` is the index and the error of the first row whose handler failed:
+    /// then nothing was written.
     async fn write(&self, core: &Core, step: Step, rows: &[LogRow]) -> Result<Result<(), (usize, String)>> {
         let failed: Arc<Mutex<Option<(usize, String)>>> = Arc::default();
         let note = Arc::clone(&failed);
@@ -74,9 +75,10 @@ impl Sql {
             .in_transaction(move |tx| {
                 async move {
                     for (index, handler, row) in work {
-                        // A transaction that ended meanwhile keeps nothing of what the handler believes to have done.
-                        let answer =
-                            run(|| handler(tx, row)).await?.and_then(|()| tx.check().map_err(|error| told(&error)));
+                        // When the database has rolled the transaction back meanwhile, the handler's writes are gone.
+                        let answer = run(|| handler(tx, row))
+                            .await?
+                            .and_then(|()| tx.check().map_err(|error| error_chain(&error)));
                         if let Err(error) = answer {
                             *note.lock().unwrap_or_else(PoisonError::into_inner) = Some((index, error));
                             return Err(Error::invalid("a handler failed"));
@@ -95,7 +97,7 @@ impl Sql {
         }
     }
 
-    /// Runs a hook and what belongs to it in one transaction.
+    /// Runs a hook and `then` in one transaction.
     async fn hook(&self, core: &Core, (name, hook): (&'static str, Option<&Hook>), then: Then) -> Result<()> {
         let (hook, id) = (hook.cloned(), core.id.clone());
         core.queue
@@ -121,12 +123,12 @@ impl Sql {
 enum Then {
     /// The version becomes the active one.
     Activate(i64),
-    /// A step, on the spot: it compares the reader's token and clears what failed before.
+    /// A step that does not move the position: it compares the reader's token and clears the stored failure.
     Advance(Step),
 }
 
-/// Tells a handler's own failure (inner) from the database's, which is nobody's fault and tried again (outer). A panic may
-/// come from the handler's future or from the call that makes it.
+/// Separates a failure of the handler (inner result) from a transient error of the database, which is retried (outer
+/// result). A panic may come from the handler's future or from the call that creates it.
 async fn run<'a>(call: impl FnOnce() -> Answer<'a>) -> Result<Result<(), String>> {
     let answer = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(answer) => answer,
@@ -137,8 +139,8 @@ async fn run<'a>(call: impl FnOnce() -> Answer<'a>) -> Result<Result<(), String>
         Ok(Ok(())) => Ok(Ok(())),
         Ok(Err(error)) => match error.downcast::<Error>() {
             Ok(error) if is_transient(&error) || error.kind() == ErrorKind::Indeterminate => Err(*error),
-            Ok(error) => Ok(Err(told(&*error))),
-            Err(error) => Ok(Err(told(&*error))),
+            Ok(error) => Ok(Err(error_chain(&*error))),
+            Err(error) => Ok(Err(error_chain(&*error))),
         },
     }
 }
@@ -170,14 +172,14 @@ impl Form for Sql {
         let Err((index, error)) = self.write(core, step.clone(), &rows).await? else { return Ok(done) };
         let Some(entry) = rows.get(index).map(|row| row.id) else { return Err(Error::invalid(error)) };
         done.failure = Some(Failure::of(entry, error));
-        // What came before it stands.
+        // Commit the events before it.
         let before = &rows[..index];
         done.events = before.len() as u64;
         done.to = before.last().map_or(step.from, |row| row.position);
         if !before.is_empty() {
             let (from, step) = (step.from, core.shortened(&step, done.to, done.events));
             if let Err((index, error)) = self.write(core, step, before).await? {
-                let error = format!("it failed when it was run again without the event that failed after it: {error}");
+                let error = format!("it failed on the second run, without the event that failed after it: {error}");
                 let failure = Some(Failure { entry: before.get(index).map(|row| row.id), error });
                 return Ok(Committed { to: from, events: 0, failure });
             }

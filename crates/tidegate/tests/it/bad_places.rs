@@ -52,7 +52,7 @@ async fn a_read_only_file_is_unavailable() {
     let path = folder.path().join("queue.db");
     // Connections that close at the same moment may leave the write-ahead log behind, and the header in it would count.
     drop(rusqlite::Connection::open(&path).unwrap().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
-    // Permissions do not bind root; a file whose write version SQLite does not know is read-only to anybody.
+    // Permissions do not bind root; a file whose write version SQLite does not know is read-only to every user.
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[18] = 3;
     std::fs::write(&path, &bytes).unwrap();
@@ -69,7 +69,7 @@ async fn a_read_only_server_is_unavailable_and_recovers() {
     let name: String = client.query_one("SELECT current_database()::text", &[]).await.unwrap().get(0);
     client.batch_execute(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on")).await.unwrap();
     assert_eq!(refused(&place.address()).await, ErrorKind::Unavailable);
-    // New sessions are read-only from here on: those of the open queue are made new.
+    // Only new sessions are read-only: those of the open queue are closed, so that it connects again.
     let others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                   WHERE datname = current_database() AND pid <> pg_backend_pid()";
     client.query(others, &[]).await.unwrap();

@@ -1,4 +1,4 @@
-//! The bus, line by line of what it promises, on both databases; its two stories walked step by step.
+//! What the bus promises, point by point and on both databases; and its two scenarios, step by step.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -70,7 +70,7 @@ fn start(worker: BusWorker) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>
     (stop, running)
 }
 
-/// A router whose handler says that it started and then never comes back.
+/// A router whose handler reports that it started and never returns.
 fn stuck() -> (Router, mpsc::UnboundedReceiver<u64>) {
     let (started, starts) = mpsc::unbounded_channel();
     let router = Router::new().on("order.created", move |order: Order| {
@@ -200,7 +200,7 @@ on_each_database! {
         bus.queue().close().await;
     }
 
-    // The first story: publish, poll, route, finalise; each step looked at in the database.
+    // The first scenario: publish, poll, route, finalise; each step is checked in the database.
     async fn the_story_of_success_and_failure(place) {
         let (bus, clock) = bus_at(place).await;
         for (success, end) in [(true, End::Completed), (false, End::Failed)] {
@@ -224,13 +224,13 @@ on_each_database! {
         bus.queue().close().await;
     }
 
-    // The second story: a pod dies while it is processing, time passes, another takes over.
+    // The second scenario: a pod dies while it processes an event, time passes, another pod takes over.
     async fn the_story_of_a_pod_that_dies(place) {
         let (bus, clock) = bus_at(place).await;
         let id = bus.publish(order(1)).await.unwrap().id;
         let doomed = bus.poll().await.unwrap().unwrap();
         let (started, token) = (leased_since(bus.queue(), id).await, doomed.token);
-        doomed.forget(); // crash: no verdict, no release
+        doomed.forget(); // a crash: neither an end nor a release
         clock.advance(4 * MINUTE);
         let queue = place.open_with(|builder| builder.clock(Clock::Manual(clock.clone())).worker("pod-2")).await;
         let second = EventBus::new(queue).unwrap();
@@ -290,8 +290,8 @@ on_each_database! {
         let router = Router::new().on("order.created", |_: Order| async { Ok::<_, String>(()) });
         assert_eq!(bus.worker(router).unwrap().drain().await.unwrap(), 1);
         assert_eq!(attempts(bus.queue(), foreign).await, 0);
-        let nobody = Why::NoLiveConsumer { event_type: "foreign".into(), tags: vec![] };
-        assert_eq!(bus.queue().why(foreign).await.unwrap(), nobody);
+        let expected = Why::NoLiveConsumer { event_type: "foreign".into(), tags: vec![] };
+        assert_eq!(bus.queue().why(foreign).await.unwrap(), expected);
         bus.queue().close().await;
     }
 
@@ -300,15 +300,15 @@ on_each_database! {
         let (seen, mut sight) = mpsc::unbounded_channel();
         let router = Router::new().on("order.created", move |order: Order| {
             let seen = seen.clone();
-            async move { seen.send(order.number).map_err(|_| "nobody looks") }
+            async move { seen.send(order.number).map_err(|_| "the receiver is gone") }
         });
-        // Only a wake-up can rouse it: from this handle, from another process, and when a delay is over.
+        // With this idle wait only wake-ups reach it: from this handle, from another process, and when a delay is over.
         let (stop, running) = start(bus.worker(router).unwrap().idle_wait(Duration::from_secs(3600)));
         bus.publish(order(1)).await.unwrap();
         assert_eq!(soon("the first", sight.recv()).await, Some(1));
         let other = EventBus::new(place.open().await).unwrap();
         other.publish(order(2)).await.unwrap();
-        assert_eq!(soon("from elsewhere", sight.recv()).await, Some(2));
+        assert_eq!(soon("from another process", sight.recv()).await, Some(2));
         bus.publish(order(3).delay(Duration::from_millis(30))).await.unwrap();
         assert_eq!(soon("the delayed", sight.recv()).await, Some(3));
         stop.send(()).unwrap();
@@ -394,7 +394,7 @@ on_each_database! {
         let event = bus.poll().await.unwrap().unwrap();
         assert_eq!((event.id, event.attempts), (id, 2));
         go.notify_one();
-        // The loop goes on with the next one, so the verdict on the first was refused before.
+        // The loop goes on to the next event only after the end of the first was refused.
         let next = bus.publish(order(2)).await.unwrap().id;
         soon("the next starts", started.notified()).await;
         assert!(matches!(phase(bus.queue(), id).await, EntryPhase::Leased { .. }), "still the second worker's");
@@ -412,7 +412,7 @@ on_each_database! {
         for number in 0..30 {
             bus.publish(order(number)).await.unwrap();
         }
-        // Each waits for the other two: one at a time would never end.
+        // Each handler waits for two others: one at a time would never return.
         let barrier = Arc::new(tokio::sync::Barrier::new(3));
         let router = Router::new().on("order.created", {
             let barrier = barrier.clone();

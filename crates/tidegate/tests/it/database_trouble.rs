@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use crate::databases::Place;
 use crate::support::{eventually, soon};
 
-/// While the database is known to be down, an answer takes at most this long; the rest is for a slow machine.
+/// While the database is known to be down, an answer takes at most a second; the rest is for slow machines.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
 async fn connect(address: &str) -> Client {
@@ -44,7 +44,7 @@ async fn a_failure_that_was_passed_over_rolls_back_and_is_told() {
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     assert!(error.to_string().contains("rolled back"), "{error}");
     assert_eq!(queue.depth().await.unwrap().total(), 0);
-    // Under a savepoint the rest stands.
+    // With a savepoint the rest of the transaction is kept.
     let kept = queue.in_transaction(|tx| {
         Box::pin(async move {
             tx.publish(NewEvent::new("t", "{}")).await?;
@@ -79,7 +79,7 @@ async fn a_transaction_that_is_given_up_stops_its_statement_and_its_connection()
     eventually("the statement is stopped", || async { count(&client, sleeping).await == 0 }).await;
     let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'";
     eventually("no transaction is open", || async { count(&client, open).await == 0 }).await;
-    // Whoever comes next gets a connection that answers.
+    // The next callers get connections that answer.
     for _ in 0..20 {
         let one = queue.in_transaction(|tx| Box::pin(async move { tx.query("SELECT 1::bigint", &[]).await }));
         assert_eq!(soon("a query", one).await.unwrap(), vec![vec![SqlValue::from(1_i64)]]);
@@ -94,7 +94,7 @@ async fn what_is_acknowledged_is_durable_whatever_the_database_defaults_to() {
     let name: String = client.query_one("SELECT current_database()::text", &[]).await.unwrap().get(0);
     client.batch_execute(&format!("ALTER DATABASE {name} SET synchronous_commit = off")).await.unwrap();
     let queue = place.open().await;
-    // Every transaction of an application gets one of the pool's connections; several at once get several.
+    // Transactions of the application take connections from the pool; several at once take several.
     let asked = (0..4).map(|_| {
         queue.in_transaction(|tx| {
             Box::pin(async move { tx.query("SELECT current_setting('synchronous_commit')", &[]).await })
@@ -144,7 +144,7 @@ async fn a_database_that_is_down_is_refused_at_once_and_found_again() {
     drop(server);
 }
 
-/// Whoever comes while the database is down is told so at once, whatever he wants.
+/// While the database is down, every kind of call is refused at once.
 async fn refused_at_once(queue: &EventQueue) {
     let calls = async {
         let started = Instant::now();

@@ -1,10 +1,10 @@
-//! A fresh place for each test on each database.
+//! A fresh database for each test, on SQLite and on PostgreSQL.
 
 use std::time::Duration;
 
 use tidegate::{Builder, EventQueue};
 
-/// Where one test keeps its events.
+/// The database of one test; it is removed when this is dropped.
 pub(crate) enum Place {
     Sqlite(tempfile::TempDir),
     Postgres(String),
@@ -26,7 +26,7 @@ impl Place {
         }
     }
 
-    /// Opens with a poll interval so long that only wake-ups can rouse anybody.
+    /// Opens with a poll interval so long that waiters only see what wake-ups tell them of.
     pub(crate) async fn open(&self) -> EventQueue {
         self.open_with(|builder| builder).await
     }
@@ -41,7 +41,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         if let Self::Postgres(url) = self {
             let url = url.clone();
-            // A runtime may run here, and dropping a database blocks.
+            // Dropping a database blocks, and this may be a thread of a runtime.
             let dropped = std::thread::spawn(move || tidegate_testing::drop_database(&url)).join();
             if !std::thread::panicking() {
                 dropped.unwrap().unwrap();

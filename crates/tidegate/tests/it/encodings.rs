@@ -1,8 +1,8 @@
 //! A database whose encoding lacks characters: what it cannot store fails alone.
 
-use tidegate::{EntryId, ErrorKind, EventQueue, Holder, NewEvent, Outcome, Report};
+use tidegate::{AttemptOutcome, EntryId, ErrorKind, EventQueue, Holder, NewEvent, Report};
 
-/// A database in LATIN1 beside a fresh one, by its URL.
+/// Makes a database in LATIN1 and returns its URL.
 async fn latin1() -> String {
     let url = tidegate_testing::fresh_database();
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
@@ -40,7 +40,7 @@ async fn a_character_that_the_database_lacks_fails_its_item_alone() {
     held.into_iter().for_each(tidegate::QueuedEvent::forget);
     let report = |(n, id): (usize, &EntryId)| Report {
         holder: Holder { id: *id, worker: "w".into(), lease: None },
-        outcome: Outcome::Failed,
+        outcome: AttemptOutcome::Failed,
         status_code: None,
         execution_time_ms: None,
         error_message: Some(if n == 5 { "it broke 💥" } else { "it broke" }.into()),

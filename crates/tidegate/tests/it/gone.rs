@@ -1,4 +1,4 @@
-//! A waiter that goes away at the worst moment: its claim has got something, and nobody has heard of it yet.
+//! A waiter that goes away at the worst moment: its waiting claim has got an entry, and it has not been told yet.
 
 use std::future::{Future, poll_fn};
 use std::task::Poll;
@@ -15,9 +15,9 @@ async fn what_a_standing_claim_got_for_a_waiter_that_is_gone_is_given_back() {
     let queue = place.open().await;
     let started = Instant::now();
     loop {
-        assert!(started.elapsed() < PATIENCE, "the waiter never stood");
+        assert!(started.elapsed() < PATIENCE, "the waiting claim never got an entry");
         let mut waiter = Box::pin(queue.next(Duration::from_secs(3600)));
-        // It looks, finds nothing, and has its claim stand in the store. From then on it is not polled any more.
+        // It claims, finds nothing, and leaves a waiting claim with the store. From then on it is not polled any more.
         for _ in 0..50 {
             let polled = poll_fn(|context| Poll::Ready(waiter.as_mut().poll(context))).await;
             assert!(polled.is_pending(), "there is nothing to claim yet");
@@ -31,9 +31,9 @@ async fn what_a_standing_claim_got_for_a_waiter_that_is_gone_is_given_back() {
         }
         waiter.await.unwrap().unwrap().complete().await.unwrap();
     }
-    eventually("it is back long before its lease ends", || async { queue.depth().await.unwrap().ready == 1 }).await;
+    eventually("it is released long before its lease ends", || async { queue.depth().await.unwrap().ready == 1 }).await;
     let event = queue.poll().await.unwrap().unwrap();
-    assert_eq!(event.attempts, 1, "and its attempt does not count");
+    assert_eq!(event.attempts, 1, "the attempt did not count");
     event.complete().await.unwrap();
     queue.close().await;
 }

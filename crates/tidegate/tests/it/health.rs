@@ -1,4 +1,4 @@
-//! Health sees trouble when there is some, and that it is over.
+//! Health shows a failure while it lasts, and that it is over.
 
 use std::time::Duration;
 
@@ -25,15 +25,15 @@ on_each_database! {
             .build()
             .unwrap();
         let running = tokio::spawn({ let manager = manager.clone(); async move { manager.run_process_loop().await } });
-        eventually("it is well", || async { manager.health().await.is_good() }).await;
+        eventually("it is healthy", || async { manager.health().await.is_good() }).await;
         store.claim.fail();
-        eventually("the trouble is told", || async { manager.health().await.trouble.is_some() }).await;
+        eventually("the failure is shown", || async { manager.health().await.trouble.is_some() }).await;
         let health = manager.health().await;
         assert!(!health.is_good());
         assert!(health.trouble.unwrap().1.to_string().contains("failed by the test"));
         assert!(health.queue.is_good(), "the store itself answers");
         store.claim.work();
-        eventually("it is over", || async { manager.health().await.is_good() }).await;
+        eventually("it is healthy again", || async { manager.health().await.is_good() }).await;
         manager.shutdown();
         running.await.unwrap().unwrap();
         hindered.close().await;

@@ -1,4 +1,4 @@
-//! A real store whose verbs a test can fail and hold up, before they happen or before they are answered.
+//! A real store whose verbs a test can make fail, or hold back before they run or before they answer.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,33 +7,33 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate::*;
-use tidegate_store::{
-    Batch, ByHand, Census, Claim, Consumer, DeadLetters, Extend, HandlerStates, QueueChange, Upkeep, Wake, WorkStore,
-};
+use tidegate_store::*;
 use tokio::sync::{Semaphore, broadcast};
 
-/// What a verb does to whoever calls it.
+use crate::other_subjects::{other_subjects, pass_on};
+
+/// What happens to calls of a verb.
 #[derive(Debug, Clone, Default)]
 enum Hindrance {
     #[default]
     None,
     Fails,
-    /// Each call waits for a permit before it happens.
+    /// Each call waits for a permit before it runs.
     Waits(Arc<Semaphore>),
-    /// Each call happens, and waits for a permit before it is answered.
+    /// Each call runs, and waits for a permit before it answers.
     AnswersLate(Arc<Semaphore>),
 }
 
-/// One verb.
+/// One verb: its hindrance and its counters.
 #[derive(Debug, Default)]
 pub(crate) struct Verb {
     hindrance: Mutex<Hindrance>,
     /// Calls so far.
     pub(crate) calls: AtomicUsize,
-    /// Calls that happened.
+    /// Calls that have run or were made to fail.
     pub(crate) done: AtomicUsize,
     running: AtomicUsize,
-    /// Most calls at once.
+    /// The most calls at once so far.
     pub(crate) most: AtomicUsize,
 }
 
@@ -52,7 +52,7 @@ impl Verb {
         self.set(Hindrance::Fails);
     }
 
-    /// From now on calls wait for permits before they happen.
+    /// From now on calls wait for permits before they run.
     pub(crate) fn hold(&self) -> Arc<Semaphore> {
         let gate = Arc::new(Semaphore::new(0));
         self.set(Hindrance::Waits(Arc::clone(&gate)));
@@ -86,7 +86,7 @@ impl Verb {
     }
 }
 
-/// The store of another queue, with hindrances of its own.
+/// The store of another queue, with four verbs that can be hindered.
 #[derive(Debug)]
 pub(crate) struct Hindered {
     inner: Arc<dyn Store>,
@@ -97,7 +97,7 @@ pub(crate) struct Hindered {
 }
 
 impl Hindered {
-    /// A second queue over the store of another, for what goes wrong in only one process.
+    /// Opens a second queue over the store of `queue`, for failures that only one process sees.
     pub(crate) async fn open(queue: &EventQueue, change: impl FnOnce(Builder) -> Builder) -> (Arc<Self>, EventQueue) {
         let store = Arc::new(Self {
             inner: Arc::clone(queue.store()),
@@ -113,7 +113,7 @@ impl Hindered {
 }
 
 #[async_trait]
-impl Store for Hindered {
+impl tidegate_store::Queue for Hindered {
     fn backend(&self) -> Backend {
         self.inner.backend()
     }
@@ -138,12 +138,38 @@ impl Store for Hindered {
         self.requeue.call(self.inner.requeue(items)).await
     }
 
-    async fn cancel_by_hand(&self, items: Vec<ByHand>) -> Result<Batch<()>> {
-        self.inner.cancel_by_hand(items).await
+    fn wakeups(&self) -> broadcast::Receiver<Wake> {
+        self.inner.wakeups()
     }
 
-    async fn redrive_by_hand(&self, items: Vec<ByHand>) -> Result<Batch<Generation>> {
-        self.inner.redrive_by_hand(items).await
+    fn wake(&self, queues: BTreeSet<QueueName>) {
+        self.inner.wake(queues);
+    }
+
+    /// The other queue closes the store.
+    async fn close(&self) {}
+}
+
+#[async_trait]
+impl tidegate_store::Entries for Hindered {
+    async fn queues_of(&self, ids: Vec<EntryId>) -> Result<Vec<Option<QueueName>>> {
+        self.inner.queues_of(ids).await
+    }
+
+    async fn event_of(&self, id: EntryId) -> Result<Option<Tsid>> {
+        self.inner.event_of(id).await
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<Page> {
+        self.inner.list(query).await
+    }
+
+    async fn cancel_manually(&self, items: Vec<ManualAction>) -> Result<Batch<()>> {
+        self.inner.cancel_manually(items).await
+    }
+
+    async fn redrive_manually(&self, items: Vec<ManualAction>) -> Result<Batch<Generation>> {
+        self.inner.redrive_manually(items).await
     }
 
     async fn discard(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {
@@ -160,6 +186,17 @@ impl Store for Hindered {
 
     async fn why(&self, id: EntryId) -> Result<Why> {
         self.inner.why(id).await
+    }
+}
+
+#[async_trait]
+impl tidegate_store::Queues for Hindered {
+    async fn claimable(&self, queue: &QueueName, tags: Vec<String>) -> Result<Vec<String>> {
+        self.inner.claimable(queue, tags).await
+    }
+
+    async fn workers_page(&self, query: WorkersQuery) -> Result<WorkersPage> {
+        self.inner.workers_page(query).await
     }
 
     async fn depth(&self, queue: &QueueName) -> Result<Depth> {
@@ -178,30 +215,25 @@ impl Store for Hindered {
         self.inner.put_queue(name, change).await
     }
 
-    async fn consumers_seen(&self, consumers: Vec<Consumer>) -> Result<Batch<()>> {
+    async fn consumers_seen(&self, consumers: Vec<LiveConsumer>) -> Result<Batch<()>> {
         self.inner.consumers_seen(consumers).await
+    }
+}
+
+#[async_trait]
+impl tidegate_store::Maintenance for Hindered {
+    async fn retain(&self, retention: Retention) -> Result<Retained> {
+        self.inner.retain(retention).await
     }
 
     async fn maintain(&self) -> Result<Upkeep> {
         self.inner.maintain().await
     }
-
-    fn handler_states(&self) -> Option<&dyn HandlerStates> {
-        self.inner.handler_states()
-    }
-
-    fn work(&self) -> Option<&dyn WorkStore> {
-        self.inner.work()
-    }
-
-    fn wakeups(&self) -> broadcast::Receiver<Wake> {
-        self.inner.wakeups()
-    }
-
-    fn wake(&self, queues: BTreeSet<QueueName>) {
-        self.inner.wake(queues);
-    }
-
-    /// The store is the other queue's to close.
-    async fn close(&self) {}
 }
+
+pass_on! { Hindered, HandlerStates, { }
+    record_handled(items: Vec<HandlerState>) -> Batch<()>;
+    handled(ids: Vec<EntryId>) -> Vec<HandlerHistory>;
+    forget_handled(limit: usize) -> u64;
+}
+other_subjects!(pass_on, Hindered);

@@ -1,5 +1,5 @@
-//! Transactions that hold the database up, or that it ends by itself: told, counted, and never half-kept. And what a
-//! statement's parameters mean.
+//! Transactions that block the other writers, or that the database ends by itself: reported, counted, and never kept in
+//! part. And what the parameters of a statement mean.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl Event for Wanted {
     const TYPE: &'static str = "wanted";
 }
 
-/// A queue whose transactions may stand still for a moment only.
+/// A queue whose transactions may be idle for half a second at most.
 async fn impatient(place: &Place) -> EventQueue {
     let queue = place
         .open_with(|builder| builder.with(|options| options.transaction_patience = Duration::from_millis(500)))
@@ -51,7 +51,7 @@ fn is_dead(view: &EntryView) -> bool {
     matches!(view.phase, EntryPhase::Ended { end: End::CompletedWithErrors, .. })
 }
 
-/// Publishes from another task, which waits for the transaction that this one is in.
+/// Publishes from another task; that waits for the end of the transaction that the caller is in.
 async fn publish_elsewhere(queue: EventQueue) {
     tokio::spawn(async move { queue.publish(NewEvent::new("from.elsewhere", "{}")).await }).await.unwrap().unwrap();
 }
@@ -71,7 +71,7 @@ async fn on_sqlite_a_call_of_the_queue_inside_its_own_transaction_is_refused_at_
                 inner.in_transaction(|tx| Box::pin(tx.execute("SELECT 1", &[]))).await.err(),
             ];
             for error in refused {
-                let error = error.expect("it must not wait for the transaction that it is in");
+                let error = error.expect("it must not wait for its own transaction");
                 assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
                 assert!(error.to_string().contains("transaction's own"), "{error}");
             }
@@ -85,7 +85,7 @@ async fn on_sqlite_a_call_of_the_queue_inside_its_own_transaction_is_refused_at_
     let on_writer = queue.transaction(move |_| runtime.block_on(inner.publish(NewEvent::new("t", "{}"))).map(drop));
     assert_eq!(soon("on the writer's thread", on_writer).await.unwrap_err().kind(), ErrorKind::Invalid);
 
-    // Another queue is not held up by this one.
+    // A queue on another database does not wait for this one.
     let elsewhere = Place::sqlite();
     let other = elsewhere.open().await;
     let target = other.clone();
@@ -118,7 +118,7 @@ async fn on_sqlite_a_handler_tx_that_publishes_through_the_queue_ends_in_the_dea
     soon("all attempts", manager.drain()).await.unwrap();
     let view = view(&queue, id).await;
     assert!(is_dead(&view), "{view:?}");
-    assert_eq!(view.attempts, 3, "each try counted");
+    assert_eq!(view.attempts, 3, "each attempt counted");
     assert!(view.error.as_deref().unwrap().contains("transaction's own"), "{view:?}");
     assert_eq!(own_rows(&queue).await, [0_i64; 0]);
     assert_eq!(queue.depth().await.unwrap().total(), 0, "nothing was published");
@@ -135,7 +135,7 @@ async fn on_sqlite_a_handler_tx_that_stands_still_is_counted_and_ends_in_the_dea
             let queue = inner.clone();
             Box::pin(async move {
                 tx.execute("INSERT INTO own VALUES ($1)", &[1.into()]).await?;
-                // Served only once this transaction is gone.
+                // This is answered only once this transaction is over.
                 publish_elsewhere(queue).await;
                 Ok::<_, tidegate::Error>(())
             })
@@ -146,7 +146,7 @@ async fn on_sqlite_a_handler_tx_that_stands_still_is_counted_and_ends_in_the_dea
     soon("all attempts", manager.drain()).await.unwrap();
     let view = view(&queue, id).await;
     assert!(is_dead(&view), "{view:?}");
-    assert_eq!(view.attempts, 2, "each try counted");
+    assert_eq!(view.attempts, 2, "each attempt counted");
     assert!(view.error.as_deref().unwrap().contains("held up all writers"), "{view:?}");
     assert_eq!(own_rows(&queue).await, [0_i64; 0]);
     queue.close().await;
@@ -182,8 +182,8 @@ async fn on_sqlite_a_projection_whose_sql_stands_still_is_shown_as_failing() {
     let error = soon("a pass", projection.catch_up()).await.unwrap_err();
     assert!(error.to_string().contains("held up all writers"), "{error}");
     let stopped = queue.health().await.stopped_projections;
-    assert_eq!(stopped[0].failure.as_ref().unwrap().entry, Some(ids[1]), "the one that stood still");
-    assert_eq!(own_rows(&queue).await, [1], "what came before it stands, nothing of what it wrote");
+    assert_eq!(stopped[0].failure.as_ref().unwrap().entry, Some(ids[1]), "the event whose handler was idle");
+    assert_eq!(own_rows(&queue).await, [1], "what came before is kept, what it wrote is not");
     queue.close().await;
 }
 
@@ -195,7 +195,7 @@ async fn on_sqlite_nothing_completes_after_the_database_rolled_a_handlers_writes
         .handler_tx("h", move |_: Delivered<Wanted>, tx| {
             Box::pin(async move {
                 tx.execute("INSERT INTO own VALUES (1)", &[]).await?;
-                // SQLite ends the whole transaction here, and the handler does not care.
+                // SQLite ends the whole transaction here, and the handler ignores that.
                 let _ = tx.execute("INSERT OR ROLLBACK INTO own VALUES (1)", &[]).await;
                 let refused = tx.execute("INSERT INTO own VALUES (2)", &[]).await;
                 assert_eq!(refused.unwrap_err().kind(), ErrorKind::Conflict);
@@ -213,7 +213,7 @@ async fn on_sqlite_nothing_completes_after_the_database_rolled_a_handlers_writes
     assert_eq!(own_rows(&queue).await, [0_i64; 0]);
     assert_eq!(queue.depth().await.unwrap().total(), 0);
 
-    // The same within one step, which the queue does not see into, and begun anew by the application itself.
+    // The same within one closure, where the queue does not see the statements, also with a BEGIN of the application.
     for after in ["INSERT INTO own VALUES (2)", "BEGIN; INSERT INTO own VALUES (2)"] {
         let answer = queue.in_transaction(|tx| {
             Box::pin(async move {

@@ -1,4 +1,4 @@
-//! The queue over a store in memory whose verbs are held up: lanes, gone callers, drops, upkeep, closing.
+//! The queue over a store in memory whose verbs are held back: batchers, gone callers, drops, upkeep, closing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ async fn a_flood_of_publishes_does_not_hold_up_completions() {
             })
         })
         .collect();
-    eventually("the flood stands", || async { store.publishes.load(Ordering::SeqCst) == 2 }).await;
+    eventually("the flood waits", || async { store.publishes.load(Ordering::SeqCst) == 2 }).await;
     let held = soon("claim", queue.poll()).await.unwrap().unwrap();
     soon("complete", held.complete()).await.unwrap();
     gate.add_permits(1_000);
@@ -139,7 +139,7 @@ async fn a_publish_whose_caller_is_gone_still_commits() {
     eventually("it is there", || async { queue.depth().await.unwrap().ready == 1 }).await;
 }
 
-/// A call waits behind a flush that is held up, and its caller goes away before its own flush begins.
+/// A call waits behind a flush that is held back, and its caller goes away before its own flush begins.
 #[tokio::test]
 async fn a_publish_whose_caller_left_before_its_flush_still_commits() {
     type Kind = fn(NewEvent, &'static str) -> NewEvent;
@@ -203,7 +203,7 @@ async fn a_verdict_outlasts_a_short_outage_and_a_drop_does_too() {
     let mut events = queue.poll_many(3).await.unwrap();
     store.broken.store(3, Ordering::SeqCst);
     events.pop().unwrap().complete().await.unwrap();
-    assert_eq!(store.broken.load(Ordering::SeqCst), 0, "it was tried until it went through");
+    assert_eq!(store.broken.load(Ordering::SeqCst), 0, "it was tried until it succeeded");
     store.broken.store(2, Ordering::SeqCst);
     drop(events.pop());
     eventually("released", || async { queue.depth().await.unwrap().ready == 1 }).await;
@@ -215,6 +215,20 @@ async fn a_verdict_outlasts_a_short_outage_and_a_drop_does_too() {
     store.broken.store(2, Ordering::SeqCst);
     let ends = queue.finalize_many(batch).await;
     assert_eq!(ends.into_iter().filter(Result::is_ok).count(), 51);
+}
+
+#[tokio::test]
+async fn each_entry_of_a_batch_is_ended_while_its_own_lease_lasts() {
+    let store = MemoryStore::new();
+    let queue = open(&store).await;
+    queue.publish_many((0..2).map(event).collect()).await;
+    let long = queue.poll().await.unwrap().unwrap();
+    // Shorter than the first pause.
+    let short = queue.consumer().lease(Duration::from_millis(20)).unwrap().poll().await.unwrap().unwrap();
+    store.broken.store(2, Ordering::SeqCst);
+    let ends = soon("the outage is over", queue.finalize_many(vec![short, long])).await;
+    assert_eq!(ends[0].as_ref().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(ends[1].is_ok(), "the other's lease still lasts: {:?}", ends[1]);
 }
 
 #[tokio::test]
@@ -234,7 +248,7 @@ async fn what_could_not_be_ended_is_released() {
     assert!(queue.finalize_many(held).await.iter().all(Result::is_err));
     assert_eq!(queue.depth().await.unwrap().leased, 3);
     store.broken.store(0, Ordering::SeqCst);
-    eventually("all are back", || async { queue.depth().await.unwrap().ready == 3 }).await;
+    eventually("all are released", || async { queue.depth().await.unwrap().ready == 3 }).await;
     assert_eq!(queue.poll().await.unwrap().unwrap().attempts, 1, "the outage did not count");
 }
 
@@ -246,7 +260,7 @@ async fn waiters_are_woken_by_publishes_and_by_returns() {
         let queue = queue.clone();
         async move { queue.next(HOUR).await }
     });
-    eventually("it looked", || async { store.claims.load(Ordering::SeqCst) >= 1 }).await;
+    eventually("it has tried to claim", || async { store.claims.load(Ordering::SeqCst) >= 1 }).await;
     queue.publish(event(1)).await.unwrap();
     let held = soon("woken by a publish", waiter).await.unwrap().unwrap().unwrap();
     let waiter = tokio::spawn({
@@ -279,8 +293,8 @@ async fn upkeep_runs_announces_and_ends_with_the_last_handle() {
     .await;
     assert!(queue.health().await.is_good());
     drop(queue);
-    eventually("tasks let go of the store", || async { Arc::strong_count(&store) == 1 }).await;
-    assert_eq!(store.closed.load(Ordering::SeqCst), 0, "somebody else still holds the store");
+    eventually("tasks drop the store", || async { Arc::strong_count(&store) == 1 }).await;
+    assert_eq!(store.closed.load(Ordering::SeqCst), 0, "the test still holds the store");
 }
 
 #[tokio::test]
@@ -294,7 +308,7 @@ async fn closing_flushes_and_refuses_and_can_be_repeated() {
         let queue = queue.clone();
         async move { queue.consumer().types(["other"])?.next(HOUR).await }
     });
-    eventually("it looked", || async { store.claims.load(Ordering::SeqCst) >= 3 }).await;
+    eventually("it has tried to claim", || async { store.claims.load(Ordering::SeqCst) >= 3 }).await;
     let gate = MemoryStore::shut(&store.publish_gate);
     let publish = tokio::spawn({
         let queue = queue.clone();
@@ -311,7 +325,7 @@ async fn closing_flushes_and_refuses_and_can_be_repeated() {
     publish.await.unwrap().unwrap();
     assert_eq!(store.closed.load(Ordering::SeqCst), 1);
     let depth = queue.depth().await.unwrap();
-    assert_eq!((depth.leased, depth.ready), (1, 2), "what a caller holds stays held, what was dropped is back");
+    assert_eq!((depth.leased, depth.ready), (1, 2), "what a caller holds stays held, what was dropped is released");
     for refused in [queue.publish(event(1)).await.err(), queue.poll().await.err(), held.complete().await.err()] {
         assert_eq!(refused.unwrap().kind(), ErrorKind::Unavailable);
     }
@@ -357,7 +371,7 @@ async fn releases_that_outlive_all_handles_are_tried_with_pauses() {
     store.broken.store(usize::MAX, Ordering::SeqCst);
     drop(held);
     drop(queue);
-    eventually("it is given up with its lease", || async { Arc::strong_count(&store) == 1 }).await;
+    eventually("it is given up when the lease ends", || async { Arc::strong_count(&store) == 1 }).await;
     let tries = store.requeues.load(Ordering::SeqCst);
     assert!((2..20).contains(&tries), "{tries}");
 }
@@ -385,7 +399,7 @@ fn a_queue_whose_runtime_is_gone_answers_errors() {
     }));
 }
 
-/// The longest time there is works wherever a time is asked for.
+/// The longest duration works wherever a duration is asked for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_longest_time_there_is_fits_everywhere() {
     const EVER: Duration = Duration::MAX;

@@ -1,5 +1,5 @@
-//! Leases kept by heartbeat, and given up in time where that fails: of the manager and of the bus, on both databases.
-//! Whether two hold one event at once is measured inside the handlers.
+//! Leases of the manager and the bus on both databases: extended by heartbeats, and given up in time when these fail.
+//! The handlers record whether two of them ever hold one event at once.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,9 +16,9 @@ use crate::databases::on_each_database;
 use crate::hindered::Hindered;
 use crate::support::{eventually, soon};
 
-/// Long enough that a busy machine does not miss the last tenth of it.
+/// Long enough that a busy machine does not miss its last tenth, in which handlers are stopped.
 const LEASE: Duration = Duration::from_secs(4);
-/// For a lease that shall run out.
+/// For a lease that the test lets run out.
 const SHORT: Duration = Duration::from_millis(600);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -30,22 +30,22 @@ impl Event for Job {
     const TYPE: &'static str = "job";
 }
 
-/// Who works on one event, as its handlers see it.
+/// The runs of handlers for one event, counted by the handlers themselves.
 #[derive(Debug, Clone, Default)]
-struct Sight(Arc<Seen>);
+struct Runs(Arc<Counts>);
 
 #[derive(Debug, Default)]
-struct Seen {
+struct Counts {
     now: AtomicUsize,
     most: AtomicUsize,
     started: AtomicUsize,
-    /// When each holder stopped, whether it came to its end or was cut off.
+    /// When each run stopped, whether it returned or was cut off.
     stopped: Mutex<Vec<Timestamp>>,
 }
 
-impl Sight {
+impl Runs {
     fn enter(&self) -> Inside {
-        let Seen { now, most, started, .. } = &*self.0;
+        let Counts { now, most, started, .. } = &*self.0;
         most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         started.fetch_add(1, Ordering::SeqCst);
         Inside(self.clone())
@@ -64,13 +64,13 @@ impl Sight {
     }
 }
 
-struct Inside(Sight);
+struct Inside(Runs);
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        let seen = &*self.0.0;
-        seen.now.fetch_sub(1, Ordering::SeqCst);
-        seen.stopped.lock().unwrap().push(Timestamp::now());
+        let counts = &*self.0.0;
+        counts.now.fetch_sub(1, Ordering::SeqCst);
+        counts.stopped.lock().unwrap().push(Timestamp::now());
     }
 }
 
@@ -78,11 +78,11 @@ fn builder(queue: &EventQueue) -> ManagerBuilder {
     EventManager::builder(queue).retry(RetryPolicy::fixed(Duration::ZERO)).concurrency(10)
 }
 
-/// A manager whose handler never comes back, or which succeeds at once.
-fn manager(queue: &EventQueue, sight: &Sight, lease: Duration, hangs: bool) -> EventManager {
-    let sight = sight.clone();
+/// A manager whose handler never returns, or succeeds at once.
+fn manager(queue: &EventQueue, runs: &Runs, lease: Duration, hangs: bool) -> EventManager {
+    let runs = runs.clone();
     let handle = move |_: Delivered<Job>| {
-        let inside = sight.enter();
+        let inside = runs.enter();
         async move {
             let _inside = inside;
             if hangs {
@@ -126,25 +126,25 @@ async fn passed(time: Duration) {
     eventually("time passes", || async { started.elapsed() >= time }).await;
 }
 
-/// Holds while its lease moves on by so much; nobody else gets the event meanwhile.
+/// Waits until the lease was extended by this much; no other worker gets the entry meanwhile.
 async fn is_kept(queue: &EventQueue, id: EntryId, by: Duration) {
     let first = leased_until(queue, id).await.expect("it is leased");
-    eventually("its lease moves on", || async {
+    eventually("its lease is extended", || async {
         let until = leased_until(queue, id).await.expect("its lease is kept");
-        assert!(queue.poll().await.unwrap().is_none(), "nobody else gets it");
+        assert!(queue.poll().await.unwrap().is_none(), "no other worker gets it");
         until.duration_since(first) >= by.try_into().unwrap()
     })
     .await;
 }
 
-/// The first holder hangs and can reach nothing; a second one takes over once the lease has run out.
-async fn taken_over_in_time(queue: &EventQueue, id: EntryId, sight: &Sight) {
+/// The first holder hangs and cannot reach the store; a second one takes over once the lease has run out.
+async fn taken_over_in_time(queue: &EventQueue, id: EntryId, runs: &Runs) {
     let until = leased_until(queue, id).await.expect("it is leased");
-    let second = manager(queue, sight, LEASE, false);
+    let second = manager(queue, runs, LEASE, false);
     let running = run(&second);
     eventually("the second holder ends it", || async { end_of(queue, id).await == Some(End::Completed) }).await;
-    assert_eq!((sight.started(), sight.most()), (2, 1), "no two hold it at once");
-    let stopped = sight.stopped()[0];
+    assert_eq!((runs.started(), runs.most()), (2, 1), "no two hold it at once");
+    let stopped = runs.stopped()[0];
     assert!(stopped < until, "the first was cut off at {stopped}, its lease ran out at {until}");
     second.shutdown();
     soon("the loop ends", running).await.unwrap().unwrap();
@@ -154,17 +154,17 @@ on_each_database! {
     async fn a_handler_is_cut_off_before_its_lease_ends_while_heartbeats_fail(place) {
         let queue = place.open().await;
         let (store, cut_off) = Hindered::open(&queue, |builder| builder).await;
-        let sight = Sight::default();
-        let first = manager(&cut_off, &sight, LEASE, true);
+        let runs = Runs::default();
+        let first = manager(&cut_off, &runs, LEASE, true);
         let running = run(&first);
-        // Claims come at any moment between two heartbeats.
+        // The claim shall fall between two heartbeats.
         passed(LEASE / 6).await;
         let id = publish(&queue, 1).await;
-        eventually("it starts", || async { sight.started() == 1 }).await;
+        eventually("it starts", || async { runs.started() == 1 }).await;
         store.extend.fail();
         store.requeue.fail();
         store.claim.fail();
-        taken_over_in_time(&queue, id, &sight).await;
+        taken_over_in_time(&queue, id, &runs).await;
         running.abort();
     }
 
@@ -175,15 +175,15 @@ on_each_database! {
         store.extend.fail();
         store.requeue.fail();
         let answer = store.claim.hold_answers();
-        let sight = Sight::default();
-        let first = manager(&cut_off, &sight, LEASE, true);
+        let runs = Runs::default();
+        let first = manager(&cut_off, &runs, LEASE, true);
         let running = run(&first);
         eventually("it is claimed", || async { leased_until(&queue, id).await.is_some() }).await;
         passed(LEASE * 4 / 10).await;
         store.claim.fail();
         answer.add_permits(1);
-        eventually("it starts", || async { sight.started() == 1 }).await;
-        taken_over_in_time(&queue, id, &sight).await;
+        eventually("it starts", || async { runs.started() == 1 }).await;
+        taken_over_in_time(&queue, id, &runs).await;
         running.abort();
     }
 
@@ -192,78 +192,78 @@ on_each_database! {
         let (store, slow) = Hindered::open(&queue, |builder| builder).await;
         let id = publish(&queue, 1).await;
         let answer = store.claim.hold_answers();
-        let sight = Sight::default();
-        let manager = manager(&slow, &sight, SHORT, false);
+        let runs = Runs::default();
+        let manager = manager(&slow, &runs, SHORT, false);
         let running = run(&manager);
         eventually("it is claimed", || async { leased_until(&queue, id).await.is_some() }).await;
         passed(SHORT).await;
         let other = queue.poll().await.unwrap().expect("the lease has run out");
         answer.add_permits(1);
         eventually("it was given up", || async { store.claim.calls.load(Ordering::SeqCst) > 1 }).await;
-        assert_eq!(sight.started(), 0, "somebody else may have it");
+        assert_eq!(runs.started(), 0, "another worker may have it");
         other.complete().await.unwrap();
         answer.add_permits(Semaphore::MAX_PERMITS / 2);
         manager.shutdown();
         soon("the loop ends", running).await.unwrap().unwrap();
-        assert_eq!(sight.started(), 0);
+        assert_eq!(runs.started(), 0);
     }
 
     async fn an_extension_counts_from_before_it_was_sent(place) {
         let queue = place.open().await;
         let (store, cut_off) = Hindered::open(&queue, |builder| builder).await;
-        let sight = Sight::default();
-        let first = manager(&cut_off, &sight, LEASE, true);
+        let runs = Runs::default();
+        let first = manager(&cut_off, &runs, LEASE, true);
         let id = publish(&queue, 1).await;
         let running = run(&first);
-        eventually("it starts", || async { sight.started() == 1 }).await;
+        eventually("it starts", || async { runs.started() == 1 }).await;
         let claimed_until = leased_until(&queue, id).await.unwrap();
         let answer = store.extend.hold_answers();
-        eventually("its lease moves on", || async { leased_until(&queue, id).await.unwrap() > claimed_until }).await;
-        // The answer comes a quarter of a lease late, and no further one does.
+        eventually("its lease is extended", || async { leased_until(&queue, id).await.unwrap() > claimed_until }).await;
+        // The answer comes a quarter of a lease late, and later heartbeats fail.
         passed(LEASE / 4).await;
         store.extend.fail();
         store.requeue.fail();
         store.claim.fail();
         answer.add_permits(1);
-        taken_over_in_time(&queue, id, &sight).await;
+        taken_over_in_time(&queue, id, &runs).await;
         running.abort();
     }
 
     async fn a_heartbeat_that_is_never_answered_ends_the_handler_in_time(place) {
         let queue = place.open().await;
         let (store, cut_off) = Hindered::open(&queue, |builder| builder).await;
-        let sight = Sight::default();
-        let first = manager(&cut_off, &sight, LEASE, true);
+        let runs = Runs::default();
+        let first = manager(&cut_off, &runs, LEASE, true);
         let id = publish(&queue, 1).await;
         let running = run(&first);
-        eventually("it starts", || async { sight.started() == 1 }).await;
+        eventually("it starts", || async { runs.started() == 1 }).await;
         store.extend.hold();
         store.requeue.fail();
         store.claim.fail();
-        taken_over_in_time(&queue, id, &sight).await;
+        taken_over_in_time(&queue, id, &runs).await;
         running.abort();
     }
 
     async fn failed_heartbeats_are_repeated_before_the_lease_ends(place) {
         let queue = place.open().await;
         let (store, shaky) = Hindered::open(&queue, |builder| builder).await;
-        let sight = Sight::default();
-        let manager = manager(&shaky, &sight, LEASE, true);
+        let runs = Runs::default();
+        let manager = manager(&shaky, &runs, LEASE, true);
         let id = publish(&queue, 1).await;
         store.extend.fail();
         let running = run(&manager);
-        eventually("it starts", || async { sight.started() == 1 }).await;
+        eventually("it starts", || async { runs.started() == 1 }).await;
         eventually("three heartbeats fail", || async { store.extend.calls.load(Ordering::SeqCst) >= 3 }).await;
         store.extend.work();
         is_kept(&queue, id, LEASE / 2).await;
-        assert_eq!((sight.started(), sight.stopped().len()), (1, 0), "it goes on");
+        assert_eq!((runs.started(), runs.stopped().len()), (1, 0), "it goes on");
         running.abort();
     }
 
     async fn a_handler_whose_lease_is_lost_is_cut_off_and_its_successor_is_not(place) {
         let queue = place.open().await;
         let go = Arc::new(Semaphore::new(0));
-        let (first, second) = (Sight::default(), Sight::default());
+        let (first, second) = (Runs::default(), Runs::default());
         let manager = builder(&queue).lease(LEASE).on("h", {
             let (first, second, go) = (first.clone(), second.clone(), Arc::clone(&go));
             move |event: Delivered<Job>| {
@@ -282,7 +282,7 @@ on_each_database! {
         let running = run(&manager);
         eventually("the first starts", || async { first.started() == 1 }).await;
         let until = leased_until(&queue, id).await.expect("it is leased");
-        // By hand: its token is raised, and the same manager takes it again.
+        // The reset raises its token, and the same manager claims it again.
         queue.reset(id, None).await.unwrap();
         eventually("the second starts", || async { second.started() == 1 }).await;
         eventually("a fenced heartbeat cuts the first off", || async { first.stopped().len() == 1 }).await;
@@ -298,13 +298,13 @@ on_each_database! {
 
     async fn a_handler_that_blocks_its_thread_costs_its_neighbours_nothing(place) {
         let queue = place.open().await;
-        let (sight, go) = (Sight::default(), Arc::new(Semaphore::new(0)));
+        let (runs, go) = (Runs::default(), Arc::new(Semaphore::new(0)));
         let (block, blocked) = std::sync::mpsc::channel::<()>();
         let blocked = Arc::new(Mutex::new(blocked));
         let manager = builder(&queue).lease(LEASE).on("h", {
-            let (sight, go) = (sight.clone(), Arc::clone(&go));
+            let (runs, go) = (runs.clone(), Arc::clone(&go));
             move |event: Delivered<Job>| {
-                let (inside, go, blocked) = (sight.enter(), Arc::clone(&go), Arc::clone(&blocked));
+                let (inside, go, blocked) = (runs.enter(), Arc::clone(&go), Arc::clone(&blocked));
                 async move {
                     let _inside = inside;
                     match event.number {
@@ -329,7 +329,7 @@ on_each_database! {
         eventually("one that waits goes on", || async { end_of(&queue, ids[5]).await == Some(End::Completed) }).await;
         block.send(()).unwrap();
         eventually("the blocked one ends", || async { end_of(&queue, ids[3]).await == Some(End::Completed) }).await;
-        assert_eq!(sight.started(), 10, "each ran once");
+        assert_eq!(runs.started(), 10, "each ran once");
         for id in ids {
             assert_eq!(view(&queue, id).await.attempts, 1);
         }
@@ -340,11 +340,11 @@ on_each_database! {
     async fn leases_are_kept_through_a_shutdown_until_the_end_is_written(place) {
         let queue = place.open().await;
         let (store, stalled) = Hindered::open(&queue, |builder| builder).await;
-        let (sight, go) = (Sight::default(), Arc::new(Semaphore::new(0)));
+        let (runs, go) = (Runs::default(), Arc::new(Semaphore::new(0)));
         let manager = builder(&stalled).lease(LEASE).grace(Duration::MAX).on("h", {
-            let (sight, go) = (sight.clone(), Arc::clone(&go));
+            let (runs, go) = (runs.clone(), Arc::clone(&go));
             move |event: Delivered<Job>| {
-                let (inside, go) = (sight.enter(), Arc::clone(&go));
+                let (inside, go) = (runs.enter(), Arc::clone(&go));
                 async move {
                     let _inside = inside;
                     if event.number == 1 { go.acquire().await.unwrap().forget(); }
@@ -355,11 +355,11 @@ on_each_database! {
         let finalize = store.finalize.hold();
         let (slow, quick) = (publish(&queue, 1).await, publish(&queue, 2).await);
         let running = run(&manager);
-        eventually("both start", || async { sight.started() == 2 }).await;
+        eventually("both start", || async { runs.started() == 2 }).await;
         manager.shutdown();
         tokio::join!(is_kept(&queue, slow, LEASE / 2), is_kept(&queue, quick, LEASE / 2));
         go.add_permits(1);
-        eventually("the handler comes back", || async { sight.stopped().len() == 2 }).await;
+        eventually("the handler returns", || async { runs.stopped().len() == 2 }).await;
         tokio::join!(is_kept(&queue, slow, LEASE), is_kept(&queue, quick, LEASE));
         finalize.add_permits(10);
         soon("the loop ends", running).await.unwrap().unwrap();
@@ -367,38 +367,38 @@ on_each_database! {
             assert_eq!(end_of(&queue, id).await, Some(End::Completed));
             assert_eq!(view(&queue, id).await.attempts, 1);
         }
-        assert_eq!(sight.started(), 2);
+        assert_eq!(runs.started(), 2);
     }
 
     async fn no_more_than_the_allowed_number_runs_at_once(place) {
         const ALL: u32 = 40;
         let queue = place.open().await;
         let (store, two_claims) = Hindered::open(&queue, |builder| builder.with(|options| options.limits.in_flight = Some(2))).await;
-        let (sight, go) = (Sight::default(), Arc::new(Semaphore::new(0)));
+        let (runs, go) = (Runs::default(), Arc::new(Semaphore::new(0)));
         let manager = builder(&two_claims).concurrency(5).on("h", {
-            let (sight, go) = (sight.clone(), Arc::clone(&go));
+            let (runs, go) = (runs.clone(), Arc::clone(&go));
             move |_: Delivered<Job>| {
-                let (inside, go) = (sight.enter(), Arc::clone(&go));
+                let (inside, go) = (runs.enter(), Arc::clone(&go));
                 async move { let _inside = inside; go.acquire().await.unwrap().forget(); Handled::Success }
             }
         }).build().unwrap();
         let events = (0..ALL).map(|number| Job { number }.to_new().unwrap()).collect();
         assert!(queue.publish_many(events).await.iter().all(Result::is_ok));
         let running = run(&manager);
-        eventually("as many run as may", || async { sight.started() == 5 }).await;
+        eventually("as many run as are allowed", || async { runs.started() == 5 }).await;
         let answers = store.claim.hold_answers();
         let before = store.claim.done.load(Ordering::SeqCst);
         for claims in 1..=2 {
             go.add_permits(1);
-            eventually("room is claimed for", || async { store.claim.done.load(Ordering::SeqCst) == before + claims }).await;
+            eventually("a slot is claimed", || async { store.claim.done.load(Ordering::SeqCst) == before + claims }).await;
         }
         store.claim.work();
         answers.add_permits(2);
-        eventually("the room is used", || async { sight.started() == 7 }).await;
+        eventually("the free slots are used", || async { runs.started() == 7 }).await;
         go.add_permits(ALL as usize);
         eventually("all are done", || async { queue.depth().await.unwrap().total() == 0 }).await;
-        assert_eq!(store.claim.most.load(Ordering::SeqCst), 2, "claims went beside each other");
-        assert_eq!((sight.started(), sight.most()), (ALL as usize, 5));
+        assert_eq!(store.claim.most.load(Ordering::SeqCst), 2, "two claims ran at once");
+        assert_eq!((runs.started(), runs.most()), (ALL as usize, 5));
         manager.shutdown();
         soon("the loop ends", running).await.unwrap().unwrap();
     }
@@ -406,34 +406,34 @@ on_each_database! {
     async fn the_bus_keeps_the_lease_of_a_long_handler(place) {
         let queue = place.open().await;
         let bus = EventBus::new(queue.clone()).unwrap().abandoned_after(LEASE).unwrap();
-        let (sight, go) = (Sight::default(), Arc::new(Semaphore::new(0)));
-        let worker = bus.worker(bus_router(&sight, &go)).unwrap();
+        let (runs, go) = (Runs::default(), Arc::new(Semaphore::new(0)));
+        let worker = bus.worker(bus_router(&runs, &go)).unwrap();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let running = tokio::spawn(async move { worker.grace(Duration::MAX).run(async { let _ = stopped.await; }).await });
         let id = publish(&queue, 1).await;
-        eventually("it starts", || async { sight.started() == 1 }).await;
+        eventually("it starts", || async { runs.started() == 1 }).await;
         is_kept(&queue, id, LEASE).await;
         stop.send(()).unwrap();
         is_kept(&queue, id, LEASE / 2).await;
         go.add_permits(1);
         soon("the loop ends", running).await.unwrap();
         assert_eq!(end_of(&queue, id).await, Some(End::Completed));
-        assert_eq!((sight.started(), view(&queue, id).await.attempts), (1, 1));
+        assert_eq!((runs.started(), view(&queue, id).await.attempts), (1, 1));
     }
 
     async fn the_bus_cuts_a_handler_off_before_its_lease_ends(place) {
         let queue = place.open().await;
         let (store, cut_off) = Hindered::open(&queue, |builder| builder).await;
         let bus = EventBus::new(cut_off).unwrap().abandoned_after(LEASE).unwrap();
-        let (sight, never) = (Sight::default(), Arc::new(Semaphore::new(0)));
-        let worker = bus.worker(bus_router(&sight, &never)).unwrap();
+        let (runs, never) = (Runs::default(), Arc::new(Semaphore::new(0)));
+        let worker = bus.worker(bus_router(&runs, &never)).unwrap();
         let running = tokio::spawn(async move { worker.run(std::future::pending()).await });
         let id = publish(&queue, 1).await;
-        eventually("it starts", || async { sight.started() == 1 }).await;
+        eventually("it starts", || async { runs.started() == 1 }).await;
         store.extend.fail();
         store.requeue.fail();
         store.claim.fail();
-        taken_over_in_time(&queue, id, &sight).await;
+        taken_over_in_time(&queue, id, &runs).await;
         running.abort();
     }
 
@@ -441,8 +441,8 @@ on_each_database! {
         let queue = place.open().await;
         let (store, slow) = Hindered::open(&queue, |builder| builder).await;
         let bus = EventBus::new(slow).unwrap();
-        let (sight, go) = (Sight::default(), Arc::new(Semaphore::new(0)));
-        let worker = bus.worker(bus_router(&sight, &go)).unwrap();
+        let (runs, go) = (Runs::default(), Arc::new(Semaphore::new(0)));
+        let worker = bus.worker(bus_router(&runs, &go)).unwrap();
         let id = publish(&queue, 1).await;
         let answer = store.claim.hold_answers();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -454,14 +454,14 @@ on_each_database! {
         soon("the loop ends", running).await.unwrap();
         let back = view(&queue, id).await;
         assert_eq!((back.phase, back.attempts), (EntryPhase::Waiting { due: None }, 0), "nothing is left behind");
-        assert_eq!(sight.started(), 0);
+        assert_eq!(runs.started(), 0);
     }
 }
 
-fn bus_router(sight: &Sight, go: &Arc<Semaphore>) -> Router {
-    let (sight, go) = (sight.clone(), Arc::clone(go));
+fn bus_router(runs: &Runs, go: &Arc<Semaphore>) -> Router {
+    let (runs, go) = (runs.clone(), Arc::clone(go));
     Router::new().on("job", move |_: Job| {
-        let (inside, go) = (sight.enter(), Arc::clone(&go));
+        let (inside, go) = (runs.enter(), Arc::clone(&go));
         async move {
             let _inside = inside;
             go.acquire().await.map_err(|closed| closed.to_string())?.forget();

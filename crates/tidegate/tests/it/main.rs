@@ -1,4 +1,4 @@
-//! The library through its front door: the coalescer alone, the queue over a store in memory that can be held up, and
+//! The library by its public API: the batcher alone, the queue over a store in memory that tests can hold back, and
 //! every behaviour on both databases.
 
 mod bad_places;
@@ -19,6 +19,8 @@ mod manager;
 mod memory;
 mod metering;
 mod migrations;
+mod other_subjects;
+mod outages;
 mod outbox;
 mod panics;
 mod plain_sql;

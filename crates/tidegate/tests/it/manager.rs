@@ -1,4 +1,4 @@
-//! The manager on both databases: each line of what it promises, and its sequence diagram step by step.
+//! The manager on both databases: what it promises, point by point, and its sequence diagram, step by step.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -132,7 +132,7 @@ on_each_database! {
             .build().unwrap();
         let id = publish(&queue, 1).await;
         assert_eq!(manager.drain().await.unwrap(), 1);
-        let EntryPhase::Waiting { due: Some(due) } = view(&queue, id).await.phase else { panic!("it waits") };
+        let EntryPhase::Waiting { due: Some(due) } = view(&queue, id).await.phase else { panic!("it does not wait") };
         let wait = due.duration_since(tidegate::Timestamp::now()).as_secs();
         assert!((3500..=3600).contains(&wait), "{wait}");
         assert_eq!(view(&queue, id).await.error.as_deref(), Some("later: in an hour"));
@@ -277,15 +277,15 @@ on_each_database! {
             .build().unwrap();
         let id = publish(&queue, 1).await;
         let running = tokio::spawn({ let manager = manager.clone(); async move { manager.run_process_loop().await } });
-        let states = queue.store().handler_states().unwrap();
-        eventually("the quick one's success is kept", || async {
+        let states = queue.store();
+        eventually("the success of the quick one is recorded", || async {
             states.handled(vec![id]).await.unwrap()[0].states.iter().any(|(handler, _)| handler == "quick")
         }).await;
-        running.abort(); // as if the process had died, but for the release
+        running.abort(); // like a crash of the process, except for the release
         let _ = running.await;
-        eventually("the event is back", || async { queue.depth().await.unwrap().ready == 1 }).await;
+        eventually("the event is released", || async { queue.depth().await.unwrap().ready == 1 }).await;
         release.notify_one();
-        // A claim that was under way may take it once more, for nobody, and gives it back as well.
+        // A claim that was under way may get it once more without a caller, and releases it too.
         eventually("it completes", || async {
             manager.drain().await.unwrap();
             end_of(&queue, id).await == Some(End::Completed)
@@ -321,8 +321,8 @@ on_each_database! {
             soon("the handler starts", started.acquire()).await.unwrap().forget();
             running.abort();
             let _ = running.await;
-            // A claim that was under way may take it once more, for nobody, and gives it back as well.
-            eventually("it is back and was not counted", || async {
+            // A claim that was under way may get it once more without a caller, and releases it too.
+            eventually("it is released and did not count", || async {
                 let entry = view(&queue, id).await;
                 matches!(entry.phase, EntryPhase::Waiting { .. }) && entry.attempts == 0
             }).await;
@@ -350,7 +350,7 @@ on_each_database! {
         manager.shutdown();
         go.add_permits(1);
         soon("the loop ends", running).await.unwrap().unwrap();
-        assert_eq!(end_of(&queue, good).await, Some(End::Completed), "a running handler may finish");
+        assert_eq!(end_of(&queue, good).await, Some(End::Completed), "a running handler may end");
         let back = view(&queue, stuck).await;
         assert_eq!((back.phase, back.attempts), (EntryPhase::Waiting { due: None }, 0), "a stuck one is cut off");
         assert_eq!(queue.depth().await.unwrap().leased, 0, "no lease is left behind");
@@ -373,7 +373,7 @@ on_each_database! {
         assert_eq!(depth.leased, 0);
         assert!(depth.ready < 2000, "something was done: {depth:?}");
         let rest = builder(&queue).on("works", |_: Delivered<Foo>| async { Handled::Success }).build().unwrap();
-        assert_eq!(rest.drain().await.unwrap(), depth.ready, "all that was not done is there, claimable");
+        assert_eq!(rest.drain().await.unwrap(), depth.ready, "everything that was not done is claimable");
     }
 
     async fn a_long_handler_keeps_its_lease_by_heartbeat(place) {
@@ -392,14 +392,14 @@ on_each_database! {
         let id = publish(&queue, 1).await;
         let running = tokio::spawn({ let manager = manager.clone(); async move { manager.run_process_loop().await } });
         soon("it starts", started.acquire()).await.unwrap().forget();
-        let EntryPhase::Leased { until: first, .. } = view(&queue, id).await.phase else { panic!("it is leased") };
+        let EntryPhase::Leased { until: first, .. } = view(&queue, id).await.phase else { panic!("it is not leased") };
         eventually("more than a lease's time has passed", || async {
             let EntryPhase::Leased { until, .. } = view(&queue, id).await.phase else { panic!("the lease was lost") };
-            assert!(queue.poll().await.unwrap().is_none(), "nobody else gets it");
+            assert!(queue.poll().await.unwrap().is_none(), "no other worker gets it");
             until.duration_since(first) > jiff::SignedDuration::try_from(lease).unwrap()
         }).await;
-        // Cut off and begun again at once, it would count as the same attempt.
-        assert_eq!((started.available_permits(), view(&queue, id).await.attempts), (0, 1), "it was begun once");
+        // Attempts alone do not show it: cut off and started again, it would be the same attempt.
+        assert_eq!((started.available_permits(), view(&queue, id).await.attempts), (0, 1), "it was started once");
         go.add_permits(1);
         eventually("it completes", || async { end_of(&queue, id).await == Some(End::Completed) }).await;
         manager.shutdown();
@@ -552,7 +552,7 @@ on_each_database! {
         let id = publish(&queue, 1).await;
         let waiting = view(&queue, id).await;
         assert_eq!((waiting.phase, waiting.attempts), (EntryPhase::Waiting { due: None }, 0));
-        // M->>Q: poll(): PROCESSING, attempts + 1. M dies: nothing is said about it, and its lease runs out.
+        // M->>Q: poll(): PROCESSING, attempts + 1. M dies: it reports no outcome, and its lease runs out.
         let dead = queue.consumer().lease(Duration::from_millis(200)).unwrap();
         dead.poll().await.unwrap().unwrap().forget();
         let held = view(&queue, id).await;
@@ -578,7 +578,7 @@ on_each_database! {
         let manager = builder(&queue).on("h", |_: Delivered<Foo>| async { Handled::Success }).build().unwrap();
         assert!(!manager.health().await.is_good(), "nothing runs");
         let running = tokio::spawn({ let manager = manager.clone(); async move { manager.run_process_loop().await } });
-        eventually("it is well", || async { manager.health().await.is_good() }).await;
+        eventually("it is healthy", || async { manager.health().await.is_good() }).await;
         manager.shutdown();
         running.await.unwrap().unwrap();
         assert_eq!(manager.health().await.loops, 0);
@@ -594,14 +594,14 @@ on_each_database! {
         let running = tokio::spawn({ let manager = manager.clone(); async move { manager.run_process_loop().await } });
         for number in 0..3 {
             publish(&queue, number).await;
-            soon("only a wake-up can rouse it", handled.acquire()).await.unwrap().forget();
+            soon("a wake-up reaches it", handled.acquire()).await.unwrap().forget();
         }
         manager.shutdown();
         running.await.unwrap().unwrap();
     }
 }
 
-/// Middleware that notes when it runs.
+/// Middleware that records when it runs.
 struct Layer(&'static str, Arc<Mutex<Vec<String>>>);
 
 impl Middleware for Layer {
@@ -700,7 +700,7 @@ async fn handlers_of_every_type_run_beside_those_of_one() {
     assert_eq!((any.count(), raw.count()), (2, 1));
 }
 
-/// More handlers hold transactions than there are connections; leases are still extended, and others are served.
+/// More handlers hold transactions than there are connections; leases are still extended, and other calls are served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_transactions_of_handlers_leave_connections_for_everybody_else() {
     const EVENTS: u32 = 20;
@@ -740,7 +740,7 @@ async fn long_transactions_of_handlers_leave_connections_for_everybody_else() {
     gate.add_permits(EVENTS as usize);
     for id in ids {
         eventually("it ends", || async { end_of(&queue, id).await == Some(End::Completed) }).await;
-        assert_eq!(view(&queue, id).await.attempts, 1, "nothing had to be done again");
+        assert_eq!(view(&queue, id).await.attempts, 1, "no attempt was repeated");
     }
     assert_eq!(calls.count(), EVENTS as usize);
     manager.shutdown();

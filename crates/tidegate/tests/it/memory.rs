@@ -1,4 +1,4 @@
-//! A store in memory on the domain's model, whose verbs a test can hold up, fail and count.
+//! A store in memory over the domain's model, whose verbs a test can hold back, make fail and count.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -8,14 +8,16 @@ use async_trait::async_trait;
 use tidegate::*;
 use tidegate_core::model::{Model, PublishOutcome as Outcome};
 use tidegate_core::{Input, Refusal, entry::later};
-use tidegate_store::{Batch, ByHand, Census, Claim, Consumer, DeadLetters, Extend, QueueChange, Upkeep, Wake};
+use tidegate_store::*;
 use tokio::sync::{Semaphore, broadcast};
+
+use crate::other_subjects::{other_subjects, refuse};
 
 #[derive(Debug)]
 pub(crate) struct MemoryStore {
     state: Mutex<State>,
     wakes: broadcast::Sender<Wake>,
-    /// A publish takes one permit per transaction while this is set.
+    /// While set, each transaction that publishes takes one permit.
     pub(crate) publish_gate: Mutex<Option<Arc<Semaphore>>>,
     pub(crate) claim_gate: Mutex<Option<Arc<Semaphore>>>,
     pub(crate) publishes: AtomicUsize,
@@ -39,7 +41,7 @@ struct State {
 }
 
 impl MemoryStore {
-    /// The next upkeep says that it mended so many groups.
+    /// The next upkeep reports this many mended groups.
     pub(crate) fn mend_groups(&self, groups: u64) {
         self.mended.store(groups, Ordering::SeqCst);
     }
@@ -101,7 +103,7 @@ impl MemoryStore {
 }
 
 #[async_trait]
-impl Store for MemoryStore {
+impl tidegate_store::Queue for MemoryStore {
     fn backend(&self) -> Backend {
         Backend::Sqlite
     }
@@ -203,11 +205,38 @@ impl Store for MemoryStore {
         Ok(items.into_iter().map(requeue).collect())
     }
 
-    async fn cancel_by_hand(&self, items: Vec<ByHand>) -> Result<Batch<()>> {
+    fn wakeups(&self) -> broadcast::Receiver<Wake> {
+        self.wakes.subscribe()
+    }
+
+    fn wake(&self, queues: BTreeSet<QueueName>) {
+        let _ = self.wakes.send(Wake::Queues(queues));
+    }
+
+    async fn close(&self) {
+        self.closed.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl tidegate_store::Entries for MemoryStore {
+    async fn queues_of(&self, _: Vec<EntryId>) -> Result<Vec<Option<QueueName>>> {
+        Err(Error::invalid("not for this test"))
+    }
+
+    async fn event_of(&self, _: EntryId) -> Result<Option<Tsid>> {
+        Err(Error::invalid("not for this test"))
+    }
+
+    async fn list(&self, _: ListQuery) -> Result<Page> {
+        Err(Error::invalid("not for this test"))
+    }
+
+    async fn cancel_manually(&self, items: Vec<ManualAction>) -> Result<Batch<()>> {
         Ok(items.into_iter().map(|item| self.apply(item.id, &Input::Cancel)).collect())
     }
 
-    async fn redrive_by_hand(&self, items: Vec<ByHand>) -> Result<Batch<Generation>> {
+    async fn redrive_manually(&self, items: Vec<ManualAction>) -> Result<Batch<Generation>> {
         Ok(items.into_iter().map(|item| self.apply(item.id, &Input::Redrive).map(|()| 2)).collect())
     }
 
@@ -225,6 +254,17 @@ impl Store for MemoryStore {
 
     async fn why(&self, id: EntryId) -> Result<Why> {
         Err(Error::no_entry(id))
+    }
+}
+
+#[async_trait]
+impl tidegate_store::Queues for MemoryStore {
+    async fn claimable(&self, _: &QueueName, _: Vec<String>) -> Result<Vec<String>> {
+        Err(Error::invalid("not for this test"))
+    }
+
+    async fn workers_page(&self, _: WorkersQuery) -> Result<WorkersPage> {
+        Err(Error::invalid("not for this test"))
     }
 
     async fn depth(&self, _queue: &QueueName) -> Result<Depth> {
@@ -253,9 +293,16 @@ impl Store for MemoryStore {
         })
     }
 
-    async fn consumers_seen(&self, consumers: Vec<Consumer>) -> Result<Batch<()>> {
+    async fn consumers_seen(&self, consumers: Vec<LiveConsumer>) -> Result<Batch<()>> {
         self.seen.fetch_add(consumers.len(), Ordering::SeqCst);
         Ok(consumers.iter().map(|_| Ok(())).collect())
+    }
+}
+
+#[async_trait]
+impl tidegate_store::Maintenance for MemoryStore {
+    async fn retain(&self, _: Retention) -> Result<Retained> {
+        Err(Error::invalid("not for this test"))
     }
 
     async fn maintain(&self) -> Result<Upkeep> {
@@ -268,19 +315,25 @@ impl Store for MemoryStore {
         self.beaten.fetch_add(1, Ordering::SeqCst);
         Ok(None)
     }
+}
 
-    fn wakeups(&self) -> broadcast::Receiver<Wake> {
-        self.wakes.subscribe()
+/// Handler states are not stored: every handler runs again with each attempt.
+#[async_trait]
+impl HandlerStates for MemoryStore {
+    async fn record_handled(&self, items: Vec<HandlerState>) -> Result<Batch<()>> {
+        Ok(items.iter().map(|_| Ok(())).collect())
     }
 
-    fn wake(&self, queues: BTreeSet<QueueName>) {
-        let _ = self.wakes.send(Wake::Queues(queues));
+    async fn handled(&self, ids: Vec<EntryId>) -> Result<Vec<HandlerHistory>> {
+        Ok(ids.iter().map(|_| HandlerHistory::default()).collect())
     }
 
-    async fn close(&self) {
-        self.closed.fetch_add(1, Ordering::SeqCst);
+    async fn forget_handled(&self, _: usize) -> Result<u64> {
+        Ok(0)
     }
 }
+
+other_subjects!(refuse, MemoryStore);
 
 fn fact(event: NewEvent, created_at: Timestamp) -> Fact {
     Fact {

@@ -1,4 +1,4 @@
-//! What the library counts.
+//! The library's metrics.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::databases::Place;
 use crate::memory::MemoryStore;
 use crate::support::eventually;
 
-/// Counts events per metric: what counters add up to, how often histograms were fed, what gauges show.
+/// One number per metric: the total of a counter, how many values a histogram got, the value of a gauge.
 #[derive(Default)]
 struct Counts(Mutex<HashMap<String, Arc<AtomicU64>>>);
 
@@ -25,7 +25,7 @@ impl Counts {
         Arc::clone(self.0.lock().unwrap().entry(name).or_default())
     }
 
-    /// Whether a metric was touched under any labels.
+    /// Whether a metric was recorded under any labels.
     fn has(&self, name: &str) -> bool {
         let is_it = |known: &String| known == name || known.starts_with(&format!("{name},"));
         self.0.lock().unwrap().keys().any(is_it)
@@ -62,7 +62,7 @@ impl Recorder for Counts {
     }
 }
 
-// One thread, so that the recorder of this thread is the one everybody sees.
+// One thread, so that all tasks see the recorder of this thread.
 #[tokio::test(flavor = "current_thread")]
 async fn everything_that_happens_is_counted() {
     let counts = Counts::default();
@@ -170,7 +170,7 @@ async fn every_documented_metric_is_recorded() {
     let mended = EventQueue::builder().with_store(Arc::clone(&store) as Arc<dyn Store>).await.unwrap();
     let documented = documented();
     assert!(documented.len() >= 20, "{documented:?}");
-    // The lag is shown by a reader that goes on, so it must get past what fails.
+    // Only a reader that makes progress shows its lag, and this one is stopped: the second projection below shows it.
     queue.finalize(queue.publish(counted()).await.unwrap().id, [""; 0]).await.unwrap();
     let lag = ["tidegate_projection_lag_events", "tidegate_projection_lag_seconds"];
     let missing = || -> Vec<&str> { documented.iter().copied().filter(|name| !counts.has(name)).collect() };
@@ -199,7 +199,7 @@ async fn every_documented_metric_is_recorded() {
     queue.close().await;
 }
 
-/// What ended in a queue, as COMPLETED, COMPLETED_WITH_ERRORS, FAILED, CANCELLED.
+/// Ended entries of a queue: COMPLETED, COMPLETED_WITH_ERRORS, FAILED, CANCELLED.
 fn ends(counts: &Counts, queue: &str) -> [u64; 4] {
     [End::Completed, End::CompletedWithErrors, End::Failed, End::Cancelled]
         .map(|end| counts.of(&format!("tidegate_finalized_total,queue={queue},end={end}")))
@@ -226,9 +226,9 @@ async fn every_way_to_end_is_counted_under_its_queue() {
     queue.finish(item.clone()).await.unwrap();
     queue.finish(item).await.unwrap();
     held.forget();
-    assert_eq!(ends(&counts, "mail"), [3, 1, 1, 0], "a repeat is no end");
+    assert_eq!(ends(&counts, "mail"), [3, 1, 1, 0], "a repeat does not count");
 
-    // In a transaction of the application, once it commits.
+    // An end in a transaction of the application counts once it commits.
     let held = poll().await;
     let refused = queue.transaction(move |tx| {
         tx.finalize(&held, [""; 0])?;
@@ -246,17 +246,17 @@ async fn every_way_to_end_is_counted_under_its_queue() {
     })
     .await;
     assert_eq!(ends(&counts, "mail"), [4, 1, 1, 0], "by the manager's transaction");
-    assert_eq!(counts.of("tidegate_claim_to_finish_seconds"), 5, "and its time; not that of the one by bare id");
+    assert_eq!(counts.of("tidegate_claim_to_finish_seconds"), 5, "and its time, but not that of the end by id");
     let held = poll().await;
     queue.transaction(move |tx| tx.finalize(&held, ["wrong"]).map(drop)).await.unwrap();
     assert_eq!(ends(&counts, "mail"), [4, 2, 1, 0]);
 
-    // By hand, through a handle of another queue.
+    // A manual action through a handle of another queue.
     let id = queue.publish(counted()).await.unwrap().id;
     first.cancel(id).await.unwrap();
     assert_eq!(ends(&counts, "mail"), [4, 2, 1, 1]);
 
-    // By a claim that finds all attempts used up.
+    // A claim that finds an exhausted entry.
     queue.publish(counted().max_attempts(1)).await.unwrap();
     let short = queue.consumer().lease(Duration::from_millis(1)).unwrap();
     short.poll().await.unwrap().unwrap().forget();
@@ -267,6 +267,21 @@ async fn every_way_to_end_is_counted_under_its_queue() {
     .await;
     assert_eq!(ends(&counts, "default"), [0, 0, 0, 0]);
     first.close().await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_batch_counts_the_time_of_what_it_has_ended() {
+    let counts = Counts::default();
+    let _guard = metrics::set_default_local_recorder(&counts);
+    let place = Place::sqlite();
+    let queue = place.open().await;
+    queue.publish_many(vec![counted(), counted()]).await;
+    let held = queue.poll_many(2).await.unwrap();
+    queue.release(held[0].id, held[0].token).await.unwrap();
+    let ended = queue.finalize_many(held).await;
+    assert_eq!(ended.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(counts.of("tidegate_claim_to_finish_seconds"), 1);
+    queue.close().await;
 }
 
 #[tokio::test(flavor = "current_thread")]

@@ -1,4 +1,4 @@
-//! Opening on a PostgreSQL database that others look after.
+//! Opening on a PostgreSQL database whose administrator made the schema, and in namespaces that are SQL keywords.
 
 use std::time::Duration;
 

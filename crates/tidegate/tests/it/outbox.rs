@@ -119,7 +119,7 @@ async fn postgres_publishes_with_the_callers_rows() {
 
     let mut tx = own.transaction().await.unwrap();
     let receipt = queue.publish_in(&mut tx, event("gone")).await.unwrap();
-    soon("an open transaction blocks nobody", queue.publish(event("other"))).await.unwrap();
+    soon("an open transaction blocks no publish", queue.publish(event("other"))).await.unwrap();
     queue.poll().await.unwrap().unwrap().complete().await.unwrap();
     tx.rollback().await.unwrap();
     receipt.wake();
@@ -154,7 +154,7 @@ async fn postgres_finalises_with_the_callers_effects() {
     tx.execute("INSERT INTO effects VALUES ($1)", &[&held.id.get()]).await.unwrap();
     queue.finalize_in(&mut tx, &held, none).await.unwrap();
     tx.rollback().await.unwrap();
-    assert_eq!(queue.depth().await.unwrap().leased, 1, "still ours after the rollback");
+    assert_eq!(queue.depth().await.unwrap().leased, 1, "still leased after the rollback");
 
     let mut tx = own.transaction().await.unwrap();
     tx.execute("INSERT INTO effects VALUES ($1)", &[&held.id.get()]).await.unwrap();
@@ -167,7 +167,7 @@ async fn postgres_finalises_with_the_callers_effects() {
     assert_eq!(queue.finalize_in(&mut tx, &held, none).await.unwrap_err().kind(), ErrorKind::Fenced);
     let _ = tx.commit().await;
     let rows = own.query_one("SELECT count(*) FROM effects", &[]).await.unwrap();
-    assert_eq!(rows.get::<_, i64>(0), 1, "a stale lease takes the caller's effects with it");
+    assert_eq!(rows.get::<_, i64>(0), 1, "with a stale lease the caller's effects are rolled back");
     drop(held);
     queue.close().await;
 }

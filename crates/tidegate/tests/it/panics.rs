@@ -17,7 +17,7 @@ use crate::support::soon;
 
 const POISON: u32 = 3;
 
-/// An event whose reader panics at one number.
+/// An event that cannot be deserialized without a panic when it has the number `POISON`.
 #[derive(Debug, Serialize)]
 struct Brittle {
     number: u32,
@@ -76,7 +76,7 @@ async fn only_the_poison_fails<E: Event + Serialize>(
     let events = (0..10).map(|number| event(number).to_new().unwrap().max_attempts(2)).collect();
     let ids: Vec<EntryId> =
         queue.publish_many(events).await.into_iter().map(|published| published.unwrap().id).collect();
-    soon("the queue is worked off", async {
+    soon("the queue is empty", async {
         while queue.depth().await.unwrap().total() > 0 {
             manager.drain().await.unwrap();
         }
@@ -89,7 +89,7 @@ async fn only_the_poison_fails<E: Event + Serialize>(
             assert_eq!((end, view.attempts), (End::CompletedWithErrors, 2), "each panic is an attempt");
             assert!(view.error.unwrap().contains(message));
         } else {
-            assert_eq!((end, view.attempts), (End::Completed, 1), "{number} is not concerned");
+            assert_eq!((end, view.attempts), (End::Completed, 1), "{number} is not affected");
         }
     }
     assert_eq!(calls.load(Ordering::SeqCst), 9, "no neighbour ran twice");

@@ -22,7 +22,7 @@ async fn own_client(place: &Place) -> tokio_postgres::Client {
     client
 }
 
-/// Takes so many events; arrivals are sorted in on the way.
+/// Claims this many events, with upkeep in between to sort arrivals in.
 async fn take(queue: &EventQueue, count: usize) -> Vec<QueuedEvent> {
     let mut taken = Vec::new();
     for _ in 0..10_000 {
@@ -32,7 +32,7 @@ async fn take(queue: &EventQueue, count: usize) -> Vec<QueuedEvent> {
         }
         queue.store().maintain().await.unwrap();
     }
-    panic!("only {} of {count} came", taken.len());
+    panic!("only {} of {count} were claimed", taken.len());
 }
 
 /// A value as drivers bind it that send text and leave the type to the server: node-postgres, JDBC with
@@ -209,7 +209,7 @@ async fn sqlite_refuses_columns_of_another_type() {
             assert!(said.contains("tidegate"), "{column} {value}: {said}");
         }
     }
-    // Bytes that are no UTF-8, in what entries are found by.
+    // Invalid UTF-8 in the columns that entries are found by.
     for column in &columns[..10] {
         for bytes in ["fffe", "61c3", "c080", "eda080", "80"] {
             let said = publish(column, &format!("CAST(x'{bytes}' AS TEXT)")).expect_err(column).to_string();
@@ -234,7 +234,7 @@ async fn sqlite_sets_unreadable_entries_aside_and_goes_on() {
     let own = own_connection(&place);
     queue.publish(NewEvent::new("known", "{}")).await.unwrap();
     take(&queue, 1).await.remove(0).complete().await.unwrap();
-    // What becomes unreadable in its entry or its fact: some arrive, some stand in their lane.
+    // Entries and facts that are made unreadable: some are arrivals, some are in their lane already.
     let spoil = [
         ("known", "events", "source = x'00ff'"),
         ("known", "events", "subject = CAST(x'fffe' AS TEXT)"),
@@ -252,7 +252,7 @@ async fn sqlite_sets_unreadable_entries_aside_and_goes_on() {
         let last = format!("{of} FROM tidegate_event_queue ORDER BY id DESC LIMIT 1");
         own.execute_batch(&format!("UPDATE tidegate_{table} SET {change} WHERE id = ({last})")).unwrap();
     }
-    // What only people read may be anything that is text.
+    // A title is only displayed, so it may be any text.
     own.execute_batch(
         "INSERT INTO tidegate_publish (event_type, payload, title) VALUES ('prose', '{}', CAST(x'41ff' AS TEXT)); COMMIT",
     )
@@ -277,7 +277,7 @@ async fn sqlite_sets_unreadable_entries_aside_and_goes_on() {
     }
     let listed = queue.list(ListQuery { limit: 100, ..ListQuery::default() }).await.unwrap();
     assert_eq!(listed.items.len(), spoil.len() + 4);
-    // Started over, it is set aside again; where its group cannot be read nobody could be next in it.
+    // A redriven one is set aside again; one whose group cannot be read has no turn in it, so it is not redriven.
     queue.redrive(dead[0].id).await.unwrap();
     assert!(queue.poll().await.unwrap().is_none());
     assert_eq!(queue.redrive(dead[7].id).await.unwrap_err().kind(), ErrorKind::Conflict);

@@ -1,4 +1,4 @@
-//! Behind PgBouncer: a pool in session mode works, one in transaction mode is refused with what to do.
+//! Behind PgBouncer: a pool in session mode works; one in transaction mode is refused, and the error says what to do.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ on_each_database! {
         eventually("it is good", || async { queue.health().await.is_good() }).await;
         let health = queue.health().await;
         assert!(health.writes.is_ok(), "{health:?}");
-        assert_eq!(queue.poll_many(9).await.unwrap().len(), 1, "trying changed nothing");
+        assert_eq!(queue.poll_many(9).await.unwrap().len(), 1, "the probe changed nothing");
         queue.close().await;
         assert_eq!(queue.health().await.writes.unwrap_err().kind(), ErrorKind::Unavailable);
     }
@@ -31,7 +31,7 @@ async fn on_sqlite_health_sees_a_foreign_lock_and_a_deleted_file() {
             })
         })
         .await;
-    eventually("the log's length is known", || async { queue.health().await.wal_bytes.is_some() }).await;
+    eventually("the length of the WAL is known", || async { queue.health().await.wal_bytes.is_some() }).await;
     let path = place.address().replacen("sqlite:", "", 1);
     let foreign = rusqlite::Connection::open(&path).unwrap();
     foreign.execute_batch("BEGIN IMMEDIATE").unwrap();

@@ -1,4 +1,4 @@
-//! What keeps a projection from going on is shown, and a slow batch costs nobody the reader's lease.
+//! Failures that stop a projection are shown, and a slow batch does not lose the reader's lease.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ fn base(version: i32) -> EventLogProjectionBuilder {
     EventLogProjectionBuilder::new("counts").version(version).retry(RetryPolicy::fixed(Duration::from_millis(5)))
 }
 
-/// A projection at work until it is dropped.
+/// A projection that runs in the background until it is stopped.
 struct Running(Option<oneshot::Sender<()>>, tokio::task::JoinHandle<tidegate::Result<()>>);
 
 fn run<F: ProjectionForm>(projection: &Projection<F>) -> Running {
@@ -38,7 +38,7 @@ impl Running {
     }
 }
 
-/// Waits until it was tried twice and answers what is shown.
+/// Waits until a failure of at least two tries is shown, and returns it.
 async fn shown<F: ProjectionForm>(
     queue: &EventQueue,
     projection: &Projection<F>,
@@ -84,7 +84,7 @@ async fn execute(queue: &EventQueue, statements: &'static [&'static str]) {
     done.await.unwrap();
 }
 
-/// What fails, and whether it still does.
+/// Whether something is broken, until it is mended.
 #[derive(Clone, Default)]
 struct Broken(Arc<AtomicBool>);
 
@@ -118,7 +118,7 @@ on_each_database! {
         let failure = shown(&queue, &projection).await;
         assert_eq!(failure.entry, Some(bad));
         assert!(failure.error.contains("panicked") && failure.error.contains("two is too much"), "{failure:?}");
-        assert_eq!(projection.status().await.unwrap().events, 1, "what came before it is in");
+        assert_eq!(projection.status().await.unwrap().events, 1, "what came before is included");
         broken.mend();
         projection.wait_for(bad, crate::support::PATIENCE).await.unwrap();
         assert_eq!(projection.status().await.unwrap().failure, None);
@@ -167,11 +167,11 @@ on_each_database! {
                 .unwrap();
             let running = run(&projection);
             let failure = shown(&queue, &projection).await;
-            assert_eq!(failure.entry, None, "it is no event that fails");
+            assert_eq!(failure.entry, None, "it is not an event that fails");
             assert!(failure.error.contains("setup"), "{failure:?}");
             assert!(failure.error.replace('_', " ").contains("no table"), "{failure:?}");
             let error = projection.wait_for(logged(&queue, 1).await, Duration::from_millis(20)).await.unwrap_err();
-            assert!(version > 1 || error.to_string().contains("stands still"), "{error}");
+            assert!(version > 1 || error.to_string().contains("is stopped"), "{error}");
             broken.mend();
             eventually("good health", || async { queue.health().await.is_good() }).await;
             eventually("it reads", || async { projection.status().await.unwrap().events > 0 }).await;
@@ -220,7 +220,7 @@ on_each_database! {
                 .on::<u32>("counted", move |_, _| {
                     runs.fetch_add(1, Ordering::SeqCst);
                     Box::pin(async move {
-                        // The work that takes long.
+                        // Longer than the lease.
                         tokio::time::sleep(lease + lease / 2).await;
                         Ok(())
                     })
@@ -233,7 +233,7 @@ on_each_database! {
         let entry = logged(&one, 1).await;
         let running = (run(&first), run(&second));
         second.wait_for(entry, crate::support::PATIENCE).await.unwrap();
-        assert_eq!(runs.load(Ordering::SeqCst), 1, "nobody else began it");
+        assert_eq!(runs.load(Ordering::SeqCst), 1, "no other reader began it");
         assert_eq!(first.status().await.unwrap().events, 1);
         running.0.stop().await;
         running.1.stop().await;
@@ -253,7 +253,7 @@ async fn a_fold_longer_than_the_lease_is_folded_once() {
         let runs = Arc::clone(&runs);
         let fold = move |count: Option<u64>, _: tidegate::LoggedEvent<u32>| {
             runs.fetch_add(1, Ordering::SeqCst);
-            // The work that takes long.
+            // Longer than the lease.
             tokio::task::block_in_place(|| std::thread::sleep(lease + lease / 2));
             Some(count.unwrap_or(0) + 1)
         };
@@ -264,7 +264,7 @@ async fn a_fold_longer_than_the_lease_is_folded_once() {
     let entry = logged(&one, 1).await;
     let running = (run(&first), run(&second));
     second.wait_for(entry, crate::support::PATIENCE).await.unwrap();
-    assert_eq!(runs.load(Ordering::SeqCst), 1, "nobody else began it");
+    assert_eq!(runs.load(Ordering::SeqCst), 1, "no other reader began it");
     running.0.stop().await;
     running.1.stop().await;
     one.close().await;

@@ -60,7 +60,7 @@ async fn claimed(queue: &EventQueue, count: usize) -> Vec<QueuedEvent> {
     held
 }
 
-/// What ends entries in transactions of random length.
+/// Ends entries in transactions of random length.
 enum Writer {
     Sqlite(EventQueue),
     Postgres(EventQueue, Box<tokio_postgres::Client>),
@@ -80,7 +80,7 @@ impl Writer {
         }
     }
 
-    /// Ends these in one transaction, some of which are rolled back; answers those that ended.
+    /// Ends these in one transaction, which is rolled back at random. Returns those that ended.
     async fn end(&mut self, events: Vec<QueuedEvent>) -> Vec<EntryId> {
         let ids: Vec<EntryId> = events.iter().map(|event| event.id).collect();
         let rolled_back = rand::random_ratio(1, 5);
@@ -109,7 +109,7 @@ impl Writer {
     }
 }
 
-/// Reads `id > last` again and again, as one would without thinking.
+/// A reader that polls for `id > last`, and so misses late commits.
 struct Naive {
     place: NaiveConnection,
     last: i64,
@@ -149,7 +149,7 @@ impl Naive {
     }
 }
 
-/// A reader that crashes again and again, in the midst of whatever it does.
+/// Runs a reader that is cut off again and again at a random moment. Returns how often that was.
 async fn crash_often(place_queue: EventQueue, done: Arc<AtomicBool>) -> usize {
     let mut crashes = 0;
     while !done.load(Ordering::SeqCst) {
@@ -169,7 +169,7 @@ on_each_database! {
         let done = Arc::new(AtomicBool::new(false));
         let reader = tokio::spawn(crash_often(queue.clone(), Arc::clone(&done)));
 
-        // One in the middle ends first, and the naive reader looks at once.
+        // One in the middle ends first, and the naive reader reads it at once.
         let early = events.remove(EVENTS / 2);
         let mut expected: BTreeSet<i64> = BTreeSet::from([early.id.get()]);
         early.complete().await.unwrap();
@@ -217,7 +217,7 @@ on_each_database! {
     }
 }
 
-/// An open transaction with a smaller transaction id and a smaller entry id commits after the reader has passed by.
+/// An open transaction with a smaller transaction id and a smaller entry id commits after later ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_commit_is_waited_for() {
     let place = Place::postgres();
@@ -280,7 +280,7 @@ async fn a_dump_in_a_new_cluster_goes_on_without_a_gap() {
     assert!(fresh.query_one(behind, &[]).await.unwrap().get::<_, bool>(0), "the new cluster counts from the beginning");
 
     let strict = EventQueue::builder().migrate(false).open(&url).await;
-    assert_eq!(strict.unwrap_err().kind(), ErrorKind::Schema, "it is not gone on with unasked");
+    assert_eq!(strict.unwrap_err().kind(), ErrorKind::Schema, "without migrations it is refused");
     for round in 0..2 {
         let queue = EventQueue::open(&url).await.unwrap();
         let projection = seen_by(&queue, "seen").await;
@@ -299,7 +299,7 @@ async fn a_dump_in_a_new_cluster_goes_on_without_a_gap() {
     tokio::task::spawn_blocking(move || server.stop()).await.unwrap();
 }
 
-/// The same where retention had emptied the log: readers and counts still stand where it ended.
+/// The same after retention has emptied the log: readers and counts keep their positions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_emptied_log_in_a_new_cluster_goes_on_after_what_was_read() {
     let place = Place::postgres();
@@ -310,7 +310,7 @@ async fn an_emptied_log_in_a_new_cluster_goes_on_after_what_was_read() {
     complete(&queue, events).await;
     soon("the first part", projection.catch_up()).await.unwrap();
     queue.close().await;
-    // To the database this is a cluster whose transactions are a million behind those stored.
+    // This looks like a cluster whose transaction ids are a million behind those stored.
     client(&place)
         .await
         .batch_execute(
@@ -333,7 +333,7 @@ async fn an_emptied_log_in_a_new_cluster_goes_on_after_what_was_read() {
     let counted = "SELECT c.counts[1] + (SELECT count(*) FROM tidegate.event_log g WHERE g.xid >= c.xid)
                    FROM tidegate.log_counts c";
     let counted: i64 = client(&place).await.query_one(counted, &[]).await.unwrap().get(0);
-    assert_eq!(counted, 30, "ten that retention took, and twenty since");
+    assert_eq!(counted, 30, "ten that retention removed, and twenty since");
 }
 
 async fn complete(queue: &EventQueue, events: Vec<QueuedEvent>) {

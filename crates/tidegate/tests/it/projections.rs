@@ -29,7 +29,7 @@ fn placed(customer: &str, amount: i64) -> NewEvent {
     NewEvent::new("order.placed", serde_json::to_string(&order).unwrap())
 }
 
-/// Publishes and completes.
+/// Publishes an event and completes it.
 async fn logged(queue: &EventQueue, event: NewEvent) -> EntryId {
     let id = queue.publish(event).await.unwrap().id;
     let none: [&str; 0] = [];
@@ -107,7 +107,7 @@ on_each_database! {
         let all = totals.list("", None, 10).await.unwrap();
         let keys: Vec<&str> = all.iter().map(|(key, _)| key.as_str()).collect();
         assert_eq!(keys, ["ann", "bob", "carl"]);
-        assert_eq!(all[1].1, Total { orders: 1, amount: 1 }, "a document that was removed begins anew");
+        assert_eq!(all[1].1, Total { orders: 1, amount: 1 }, "a document that was removed starts over");
         assert_eq!(totals.list("", Some("ann"), 1).await.unwrap()[0].0, "bob");
         let status = totals.status().await.unwrap();
         assert_eq!((status.events, status.state, status.reader), (13, ProjectionState::Active, None));
@@ -159,7 +159,7 @@ on_each_database! {
         assert_eq!(old.get("c1").await.unwrap(), new.get("c1").await.unwrap(), "old handles read the new version");
         eventually("the old version swept", || async { queue.projections().await.unwrap().len() == 1 }).await;
         old.catch_up().await.unwrap();
-        assert_eq!(old.status().await.unwrap().state, ProjectionState::Retired, "an old program stays out of it");
+        assert_eq!(old.status().await.unwrap().state, ProjectionState::Retired, "an old program changes nothing");
         assert_eq!(queue.projections().await.unwrap().len(), 1);
         queue.close().await;
     }
@@ -194,15 +194,15 @@ on_each_database! {
         eventually("shown", || async { totals.status().await.unwrap().failure.is_some_and(|f| f.failures > 1) }).await;
         let status = totals.status().await.unwrap();
         let failure = status.failure.unwrap();
-        assert_eq!((failure.entry, status.events), (Some(bad), 2), "what came before it is in");
+        assert_eq!((failure.entry, status.events), (Some(bad), 2), "what came before is included");
         assert!(failure.error.contains("amounts are not negative"), "{failure:?}");
         assert_eq!(totals.get("ann").await.unwrap(), Some(Total { orders: 2, amount: 3 }));
-        assert_eq!(totals.get("bob").await.unwrap(), None, "nothing behind it");
+        assert_eq!(totals.get("bob").await.unwrap(), None, "nothing after it");
         let health = queue.health().await;
         assert!(!health.is_good());
         assert_eq!(health.stopped_projections[0].failure.as_ref().unwrap().entry, Some(bad));
         let error = totals.wait_for(after, Duration::from_millis(20)).await.unwrap_err();
-        assert!(error.to_string().contains("stands still"), "{error}");
+        assert!(error.to_string().contains("is stopped"), "{error}");
 
         mended.store(true, Ordering::SeqCst);
         totals.wait_for(after, crate::support::PATIENCE).await.unwrap();
@@ -236,14 +236,14 @@ on_each_database! {
         let (first, second) = (open(&one).await, open(&two).await);
         let running = (run(&first), run(&second));
         let reader = async || first.status().await.unwrap().reader;
-        eventually("somebody reads", || async { reader().await.is_some() }).await;
+        eventually("one of them reads", || async { reader().await.is_some() }).await;
         let (at_first, leased_until) = reader().await.unwrap();
         for _ in 0..20 {
             let entry = logged(&one, placed("a", 1)).await;
             second.wait_for(entry, crate::support::PATIENCE).await.unwrap();
         }
         eventually("its lease is kept for longer than it lasts", || async {
-            let (name, until) = reader().await.expect("somebody reads");
+            let (name, until) = reader().await.expect("one of them reads");
             assert_eq!(name, at_first, "one of them all the time");
             until.duration_since(leased_until) > lease.try_into().unwrap()
         }).await;
@@ -251,7 +251,7 @@ on_each_database! {
         running.1.stop().await;
         assert_eq!(second.get("all").await.unwrap(), Some(20));
 
-        let log = one.store().projections().unwrap();
+        let log = one.store();
         let dead = log.take_reader(first.id(), "dead", lease).await.unwrap().unwrap();
         let running = run(&second);
         let entry = logged(&one, placed("a", 1)).await;
@@ -297,7 +297,7 @@ on_each_database! {
         second.catch_up().await.unwrap();
         let expected = [("ann".to_owned(), 62), ("bob".to_owned(), 50), ("broken".to_owned(), 1)];
         assert_eq!(sums(&queue, "sums").await, expected, "the hook pointed the view at the new table");
-        assert!(queue.in_transaction(|tx| Box::pin(tx.query("SELECT * FROM sums_1", &[]))).await.is_err(), "it is gone");
+        assert!(queue.in_transaction(|tx| Box::pin(tx.query("SELECT * FROM sums_1", &[]))).await.is_err(), "dropped");
         queue.close().await;
     }
 }

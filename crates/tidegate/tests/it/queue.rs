@@ -1,4 +1,4 @@
-//! Publishing, claiming, verdicts and waking on both databases.
+//! Publishing, claiming, ending, requeueing and waking on both databases.
 
 use std::time::Duration;
 
@@ -79,15 +79,15 @@ on_each_database! {
                 let queue = queue.clone();
                 async move { queue.publish(event(round)).await }
             });
-            // Before, while or after the event is claimed for it.
+            // Abort before, while or after the event is claimed for it.
             yields(round % 60 * 5).await;
             waiting.abort();
             publishing.await.unwrap().unwrap();
             drop(waiting.await);
-            eventually("the event is back", || async { queue.depth().await.unwrap().ready == 1 }).await;
-            // A claim that was under way may have it once more, for nobody.
+            eventually("the event is released", || async { queue.depth().await.unwrap().ready == 1 }).await;
+            // A claim that was under way may get it once more without a caller.
             let held = soon("it can be claimed", queue.next(HOUR)).await.unwrap().unwrap();
-            assert_eq!(held.attempts, 1, "nothing counted");
+            assert_eq!(held.attempts, 1, "no attempt counted");
             held.complete().await.unwrap();
         }
         queue.close().await;
@@ -343,7 +343,7 @@ on_each_database! {
             assert!(held.iter().all(|event| event.attempts == 1), "a hang-up does not count");
             worked += queue.finalize_many(held).await.into_iter().filter(Result::is_ok).count();
         }
-        assert!(worked >= acknowledged, "{worked} worked off of {acknowledged} acknowledged");
+        assert!(worked >= acknowledged, "{worked} completed of {acknowledged} acknowledged");
         queue.publish(event(1)).await.unwrap();
         queue.close().await;
     }

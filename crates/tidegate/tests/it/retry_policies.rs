@@ -33,7 +33,7 @@ async fn set_retry(queue: &EventQueue, retry: Option<RetryPolicy>) {
 /// In how many hours an entry is tried again.
 async fn hours_left(queue: &EventQueue, id: EntryId) -> u64 {
     let EntryPhase::Waiting { due: Some(due) } = queue.entry(id).await.unwrap().unwrap().phase else {
-        panic!("it waits")
+        panic!("it does not wait")
     };
     let seconds = due.duration_since(Timestamp::now()).as_secs();
     (seconds as u64).div_ceil(3600)

@@ -61,10 +61,10 @@ impl Running {
     }
 }
 
-/// The variable by which a copy of this test binary learns that it shall run schedules, and of which database.
+/// The variable that tells a copy of this test binary to run the schedules of a database, by its address.
 const PROCESS_OF: &str = "TIDEGATE_TEST_SCHEDULER_OF";
 
-/// Not a test by itself: the body of the processes that the next one starts. It ends when its standard input does.
+/// Not a test by itself: what the processes run that [`start_process`] starts. It ends when its standard input does.
 #[tokio::test]
 async fn a_process_that_runs_schedules() {
     let Ok(address) = std::env::var(PROCESS_OF) else { return };
@@ -150,7 +150,7 @@ on_each_database! {
         let every_second = Schedule::new("s", "* * * * * *", NewEvent::new("tick", "{}")).missed(MissedTicks::All);
         let schedules = queues[0].schedules();
         let running = Running::start(&queues, Duration::from_millis(200));
-        // Put while they run: they see it by themselves.
+        // Put while they run: they find it when they read the schedules again.
         let first = schedules.put(every_second).await.unwrap().next_at;
         eventually("three ticks pass", || async { schedules.get("s").await.unwrap().unwrap().ticks >= 3 }).await;
         running.stop().await;

@@ -1,4 +1,4 @@
-//! Waiting for conditions, and a fresh place on each database.
+//! Waiting for conditions, with a deadline.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ where
     }
 }
 
-/// Fails when something takes longer than anything should.
+/// Waits for a future, and fails when it takes too long.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("took too long: {what}"))
 }

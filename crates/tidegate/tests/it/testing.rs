@@ -1,4 +1,4 @@
-//! The kit for users' own tests.
+//! `TestQueue`, the kit for applications' own tests.
 
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
@@ -75,7 +75,7 @@ async fn time_stands_still_until_it_is_moved() {
         async move { queue.next(100 * HOUR).await.unwrap().unwrap().attempts }
     });
     queue.advance(HOUR);
-    assert_eq!(soon("the waiter looks again", waiter).await.unwrap(), 2);
+    assert_eq!(soon("the waiter claims again", waiter).await.unwrap(), 2);
     assert_eq!(queue.clock().now(), queue.now());
     queue.close().await;
 }
@@ -113,7 +113,7 @@ async fn an_application_shares_the_database() {
         }
     }
     assert_eq!(queue.assert_published::<Order>("order.created").await.len(), 1);
-    // A read that is open elsewhere holds a commit back, and does not fail it.
+    // An open read on another connection delays a commit, and does not fail it.
     let reading = connection.transaction().unwrap();
     reading.query_row("SELECT count(*) FROM own", [], |row| row.get::<_, i64>(0)).unwrap();
     let publishing = tokio::spawn({

@@ -1,4 +1,4 @@
-//! Connections to a PostgreSQL server that takes none without TLS, with certificates made here.
+//! Connections to a PostgreSQL server that requires TLS, with certificates made here.
 
 use std::path::Path;
 
@@ -33,8 +33,8 @@ impl Authority {
     }
 }
 
-/// A server whose certificate names `localhost`. Its database `open` takes whoever comes by TLS, `closed` only those with
-/// a client certificate; over plain TCP nobody comes in.
+/// A server whose certificate names `localhost`. Its database `open` accepts every TLS connection, `closed` only those
+/// with a client certificate; plain TCP is refused.
 struct Guarded {
     server: PgServer,
     files: tempfile::TempDir,
@@ -73,7 +73,7 @@ impl Guarded {
         guarded
     }
 
-    /// Over the unix socket, where no TLS is asked for.
+    /// Runs a statement over the Unix socket, which needs no TLS.
     fn psql(&self, statement: &str) -> String {
         let output = std::process::Command::new(self.server.program("psql"))
             .args(["-X", "-A", "-t", "-U", "tidegate", "-d", "postgres", "-p", &self.server.port().to_string(), "-h"])
@@ -96,7 +96,7 @@ impl Guarded {
         opened.unwrap_or_else(|error| panic!("{host} {database} {parameters}: {error}"))
     }
 
-    /// What an attempt that must fail says.
+    /// Opens a queue, which must be refused, and returns the error.
     async fn refused(&self, host: &str, database: &str, parameters: &str) -> String {
         let error = soon(parameters, EventQueue::open(self.url(host, database, parameters))).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{host} {database} {parameters}: {error}");
@@ -116,7 +116,7 @@ fn own(data: &Path, name: &str, text: &str) {
 async fn guarded() -> Guarded {
     let guarded = tokio::task::spawn_blocking(Guarded::start).await.unwrap();
     let url = guarded.url("127.0.0.1", "open", "sslmode=disable");
-    eventually("the server's new rules", || async {
+    eventually("the server has read its new rules", || async {
         EventQueue::open(&url).await.is_err_and(|error| error.kind() == ErrorKind::Invalid)
     })
     .await;
@@ -133,7 +133,8 @@ async fn a_server_that_asks_for_tls_gets_it_on_every_connection() {
     assert_eq!(claimed[0].id, id.id);
     let ours = "FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE datname = 'open'";
     eventually("the listening connection is there", || async {
-        server.psql(&format!("SELECT count(*) {ours} AND query LIKE '%LISTEN%' OR query LIKE '%pg_notify%'")) != "0"
+        let listening = "(query LIKE '%LISTEN%' OR query LIKE '%pg_notify%') AND pid <> pg_backend_pid()";
+        server.psql(&format!("SELECT count(*) {ours} AND {listening}")) != "0"
     })
     .await;
     assert_eq!(server.psql(&format!("SELECT bool_and(ssl) {ours}")), "t");
@@ -153,7 +154,7 @@ async fn a_server_that_is_not_the_one_meant_is_refused() {
         let said = server.refused("localhost", "open", &format!("sslmode={mode}&sslrootcert=@other.pem")).await;
         assert!(said.contains("sslrootcert"), "{mode}: {said}");
     }
-    // Without a root of its own the machine's roots count, and none of them signed this.
+    // Without `sslrootcert` the machine's roots apply, and none of them signed this certificate.
     let said = server.refused("localhost", "open", "sslmode=verify-full").await;
     assert!(said.contains("sslrootcert"), "{said}");
     let said = server.refused("127.0.0.1", "open", "sslmode=verify-full&sslrootcert=@root.pem").await;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
-use tidegate::{Delivered, Event, EventManager, Holder, NewEvent, Outcome, Report};
+use tidegate::{AttemptOutcome, Delivered, Event, EventManager, Holder, NewEvent, Report};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -59,7 +59,7 @@ fn traced() -> NewEvent {
     event
 }
 
-// One thread, so that the subscriber of this thread is the one everybody sees.
+// One thread, so that all tasks see the subscriber of this thread.
 #[tokio::test(flavor = "current_thread")]
 async fn publish_claim_handler_and_report_continue_the_publishers_trace() {
     let spans = Spans::default();
@@ -86,19 +86,20 @@ async fn publish_claim_handler_and_report_continue_the_publishers_trace() {
     let worker = queue.consumer().worker("w").unwrap();
     let held = worker.poll().await.unwrap().unwrap().hand_over();
     let holder = Holder { id: held.id, worker: "w".into(), lease: Some(held.token) };
-    let report =
-        Report { holder, outcome: Outcome::Completed, status_code: None, execution_time_ms: None, error_message: None };
+    let report = Report {
+        holder,
+        outcome: AttemptOutcome::Completed,
+        status_code: None,
+        execution_time_ms: None,
+        error_message: None,
+    };
     queue.report(report.clone()).await.unwrap();
     queue.report(report).await.unwrap();
 
     let seen = spans.take();
     let ours: Vec<_> = seen.iter().filter(|(_, fields)| fields.0.contains_key("trace_id")).collect();
     let names: Vec<&str> = ours.iter().map(|(name, _)| *name).collect();
-    assert_eq!(
-        names,
-        ["publish", "claim", "handler", "publish", "publish", "claim", "report"],
-        "a repeat is no report"
-    );
+    assert_eq!(names, ["publish", "claim", "handler", "publish", "publish", "claim", "report"], "a repeat has no span");
     let mut ids = Vec::new();
     for (name, fields) in &ours {
         assert_eq!((fields.0["trace_id"].as_str(), fields.0["parent_id"].as_str()), (TRACE, PARENT), "{name}");

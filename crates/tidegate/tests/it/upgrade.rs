@@ -1,4 +1,4 @@
-//! Databases that an earlier version wrote: what was there is still there, and goes on.
+//! Databases of an earlier version: their data is kept, and work goes on.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tidegate::{EntryPhase, EventQueue, QueueState};
 use crate::databases::{Place, on_each_database};
 use crate::support::PATIENCE;
 
-/// A database with something of everything, as the version with schema 5 left it.
+/// Fills the database as the version with schema 5 left it, with data of every kind.
 async fn written_by_schema_5(place: &Place) {
     match place {
         Place::Sqlite(folder) => {
@@ -22,7 +22,7 @@ async fn written_by_schema_5(place: &Place) {
     }
 }
 
-/// Completes so many events of a type, and whatever else there is then.
+/// Waits for and completes `count` events of a type, then those that are left. Returns their payloads.
 async fn claimed_payloads(queue: &EventQueue, event_type: &str, count: usize) -> Vec<String> {
     let consumer = queue.consumer().types([event_type]).unwrap();
     let mut payloads = Vec::new();

@@ -1,4 +1,4 @@
-//! Upkeep: the heartbeat that nothing holds up, and what the catalogue's version is spared.
+//! Upkeep and maintenance: a heartbeat that nothing delays, retention, expired keys, and changes of the catalogue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,8 +27,8 @@ async fn the_heartbeat_goes_on_while_upkeep_is_held_up() {
         options.store.outage_after = Duration::from_millis(40);
     });
     let queue = builder.with_store(Arc::clone(&store) as Arc<dyn Store>).await.unwrap();
-    eventually("it beats again and again", || async { store.beaten.load(Ordering::SeqCst) >= 5 }).await;
-    assert_eq!(store.maintained.load(Ordering::SeqCst), 1, "upkeep is held up in its first round");
+    eventually("heartbeats are written", || async { store.beaten.load(Ordering::SeqCst) >= 5 }).await;
+    assert_eq!(store.maintained.load(Ordering::SeqCst), 1, "upkeep is held back in its first round");
     assert!(queue.health().await.last_heartbeat.is_some());
     let beaten = store.beaten.load(Ordering::SeqCst);
     eventually("it goes on", || async { store.beaten.load(Ordering::SeqCst) > beaten }).await;
@@ -42,7 +42,7 @@ async fn the_heartbeat_goes_on_while_upkeep_is_held_up() {
     .await;
 }
 
-/// Upkeep waits for a table that somebody has locked: consumers cannot be announced.
+/// Upkeep waits for a table that another session has locked: consumers cannot be announced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_heartbeat_goes_on_while_a_table_of_upkeep_is_locked() {
     let place = Place::postgres();
@@ -69,7 +69,7 @@ async fn the_heartbeat_goes_on_while_a_table_of_upkeep_is_locked() {
     queue.close().await;
 }
 
-/// Every look at the catalogue's version finds another one.
+/// Every read of the catalogue's version returns another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_catalogue_that_never_stands_still_is_an_error_not_an_empty_claim() {
     let place = Place::postgres();
@@ -91,7 +91,7 @@ async fn a_catalogue_that_never_stands_still_is_an_error_not_an_empty_claim() {
     queue.close().await;
 }
 
-/// Somebody holds a row that stays: retention walks over it without waiting.
+/// Another session has locked a row that stays: retention passes it without waiting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retention_waits_for_no_lock_on_what_stays() {
     let place = Place::postgres();
@@ -124,13 +124,13 @@ on_each_database! {
         assert_eq!(other.retain_for_all(old, Duration::ZERO, budget).await.unwrap(), None);
         assert!(one.retain_for_all(old, Duration::ZERO, budget).await.unwrap().is_some(), "it stays elected");
         one.close().await;
-        assert!(other.retain_for_all(old, Duration::ZERO, budget).await.unwrap().is_some(), "once it is gone, another is");
+        assert!(other.retain_for_all(old, Duration::ZERO, budget).await.unwrap().is_some(), "then another is elected");
         other.close().await;
     }
 
     async fn a_projection_that_is_gone_can_be_removed(place) {
         let queue = place.open().await;
-        let projections = queue.store().projections().unwrap();
+        let projections = queue.store();
         projections.register(&ProjectionId::new("totals", 1).unwrap()).await.unwrap();
         assert!(!queue.remove_projection("others").await.unwrap());
         assert!(queue.remove_projection("totals").await.unwrap());
@@ -144,7 +144,7 @@ on_each_database! {
         let queue = place
             .open_with(|builder| {
                 builder.clock(Clock::Manual(clock.clone())).with(|options| {
-                    // Upkeep is called by hand.
+                    // Only the test calls upkeep.
                     options.upkeep_interval = Duration::from_secs(3600);
                     options.store.outage_after = Duration::from_secs(7200);
                 })

@@ -1,10 +1,10 @@
-//! Pull workers through the library: claims by tag, reports that merge, what is handed over.
+//! Pull workers through the library: claims by tag, reports in batches, lists, retention.
 
 use std::time::Duration;
 
 use tidegate::{
-    Action, EntryId, ErrorKind, EventQueue, Heartbeat, HeartbeatLease, Holder, ListQuery, NewEvent, Outcome, Report,
-    Retention, RetryPolicy, Status, Verdict,
+    Action, AttemptOutcome, EntryId, ErrorKind, EventQueue, Heartbeat, HeartbeatLease, Holder, ListQuery, NewEvent,
+    Report, ReportResult, Retention, RetryPolicy, Status,
 };
 
 use crate::databases::on_each_database;
@@ -18,13 +18,13 @@ fn holder(id: EntryId, worker: &str) -> Holder {
     Holder { id, worker: worker.into(), lease: None }
 }
 
-fn report(id: EntryId, worker: &str, outcome: Outcome) -> Report {
+fn report(id: EntryId, worker: &str, outcome: AttemptOutcome) -> Report {
     Report {
         holder: holder(id, worker),
         outcome,
         status_code: None,
         execution_time_ms: Some(1),
-        error_message: (outcome == Outcome::Failed).then(|| "no".to_owned()),
+        error_message: (outcome == AttemptOutcome::Failed).then(|| "no".to_owned()),
     }
 }
 
@@ -52,14 +52,14 @@ on_each_database! {
         let id = queue.publish(job("mail")).await.unwrap().id;
         pick(&queue, "mail", "w:1").await;
         queue.started(holder(id, "w:1")).await.unwrap();
-        let failed = queue.report(report(id, "w:1", Outcome::Failed)).await.unwrap();
-        assert!(matches!(failed.verdict, Verdict::RetryScheduled { .. }));
+        let failed = queue.report(report(id, "w:1", AttemptOutcome::Failed)).await.unwrap();
+        assert!(matches!(failed.result, ReportResult::RetryScheduled { .. }));
         pick(&queue, "mail", "w:2").await;
-        assert_eq!(queue.report(report(id, "w:3", Outcome::Completed)).await.unwrap_err().kind(), ErrorKind::Fenced);
-        let answers = queue.report_many(vec![report(id, "w:2", Outcome::Failed); 3]).await;
-        let verdicts: Vec<_> = answers.into_iter().map(|answer| answer.unwrap()).collect();
-        assert!(verdicts.iter().all(|reported| reported.verdict == Verdict::Exhausted { retry_count: 1, max_retries: 1 }));
-        assert_eq!(verdicts.iter().filter(|reported| !reported.repeated).count(), 1);
+        assert_eq!(queue.report(report(id, "w:3", AttemptOutcome::Completed)).await.unwrap_err().kind(), ErrorKind::Fenced);
+        let answers = queue.report_many(vec![report(id, "w:2", AttemptOutcome::Failed); 3]).await;
+        let results: Vec<_> = answers.into_iter().map(|answer| answer.unwrap()).collect();
+        assert!(results.iter().all(|reported| reported.result == ReportResult::Exhausted { retry_count: 1, max_retries: 1 }));
+        assert_eq!(results.iter().filter(|reported| !reported.repeated).count(), 1);
         queue.reset(id, Some("again".into())).await.unwrap();
         let actions: Vec<Action> = queue.audit(id).await.unwrap().into_iter().map(|row| row.action).collect();
         let expected = [Action::Picked, Action::Started, Action::Failed, Action::Picked, Action::Failed, Action::Reset];
@@ -73,7 +73,7 @@ on_each_database! {
         let consumer = queue.consumer().tags(["mail"]).unwrap().worker("gone:1").unwrap().audited();
         drop(consumer.poll().await.unwrap().unwrap());
         assert_eq!(pick(&queue, "mail", "w:2").await, id);
-        assert_eq!(queue.entry(id).await.unwrap().unwrap().retry_count(), 0, "a hang-up uses up nothing");
+        assert_eq!(queue.entry(id).await.unwrap().unwrap().retry_count(), 0, "a hang-up uses up no retry");
         queue.close().await;
     }
 
@@ -84,7 +84,7 @@ on_each_database! {
             ids.push(queue.publish(job("mail")).await.unwrap().id);
             let id = pick(&queue, "mail", "w:1").await;
             if ids.len() < 5 {
-                queue.report(report(id, "w:1", Outcome::Completed)).await.unwrap();
+                queue.report(report(id, "w:1", AttemptOutcome::Completed)).await.unwrap();
             }
         }
         let page = queue.list(ListQuery { tags: vec!["mail".into()], limit: 2, ..ListQuery::default() }).await.unwrap();
@@ -92,13 +92,13 @@ on_each_database! {
         let workers = queue.workers(Duration::from_secs(30)).await.unwrap();
         assert!(workers.iter().any(|worker| worker.worker == "w:1" && worker.held == 1 && !worker.stale));
         let old = Retention { audit: Some(Duration::ZERO), log: Some(Duration::ZERO), batch: 2, ..Retention::default() };
-        eventually("ended entries are forgotten", || async {
+        eventually("ended entries are removed", || async {
             queue.retain_all(old, Duration::ZERO).await.unwrap();
             queue.list(ListQuery { limit: 9, ..ListQuery::default() }).await.unwrap().total == 1
         }).await;
         assert!(queue.audit(ids[0]).await.unwrap().is_empty());
         assert!(queue.consumer().tags(Vec::<String>::new()).is_err());
-        assert!(queue.keys().unwrap().keys().await.unwrap().is_empty());
+        assert!(queue.api_keys().list().await.unwrap().is_empty());
         queue.close().await;
     }
 }

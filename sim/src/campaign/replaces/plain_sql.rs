@@ -1,4 +1,4 @@
-//! Replaces through plain SQL, on a connection that the library does not know.
+//! Replaces waiting entries through plain SQL, on a connection that the library does not know.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::workload::{Failure, sqlite_path};
 const BY_KEY: &str = "SELECT entry_id FROM tidegate_deduplication WHERE client_id = 0 AND kind = 0 AND key = ?1
                       AND scope = (SELECT id FROM tidegate_queues WHERE name = 'default')";
 
-/// A connection, opened when it is needed.
+/// A connection, opened on first use.
 pub(super) enum PlainSql {
     Sqlite(String, Option<rusqlite::Connection>),
     Postgres(String, Option<Client>),
@@ -23,7 +23,7 @@ impl PlainSql {
         }
     }
 
-    /// The entry that holds the contents now.
+    /// Publishes and returns the entry that now holds the content.
     pub(super) async fn publish(&mut self, key: &str, content: &str) -> Result<Option<i64>, Failure> {
         let payload = format!("{content}\n").into_bytes();
         match self {
@@ -52,7 +52,7 @@ impl PlainSql {
                     Some(open) => client.insert(open),
                     None => {
                         let (opened, connection) = tokio_postgres::connect(url, NoTls).await?;
-                        // It ends with the client; what goes wrong on it, the client's calls say.
+                        // Ends with the client, whose calls return the errors of the connection.
                         tokio::spawn(connection);
                         client.insert(opened)
                     }

@@ -1,4 +1,4 @@
-//! Hand-made histories of handlers: a good one passes, and each way of being bad is seen.
+//! Hand-written histories with handlers: good ones pass, and each kind of violation is found.
 
 use super::*;
 use crate::history::{Answer, Offer};
@@ -7,7 +7,7 @@ const LEASE: i64 = 1_000;
 const HANDLERS: Handlers<'_> = Handlers { plain: &["a", "b"], in_tx: "tx" };
 const ALL_WELL: &str = r#"{"a":{"result":"SUCCESS"},"b":{"result":"SUCCESS"},"tx":{"result":"SUCCESS"}}"#;
 
-/// One entry's story; moments are microseconds.
+/// Builds the history of one entry; times are microseconds.
 struct Story {
     ops: Vec<Op>,
     state: State,
@@ -15,10 +15,10 @@ struct Story {
 }
 
 impl Story {
-    /// Entry 1 was published; it ends under this token at this moment.
+    /// Entry 1 was published; it ends under `token` at `finished_at`.
     fn ending(token: i64, finished_at: i64) -> Self {
         let offers = vec![Offer { key: "k1".into(), group: None, once: false }];
-        let published = Outcome::Published { answers: vec![Answer::Created { id: 1 }] };
+        let published = OpOutcome::Published { answers: vec![Answer::Created { id: 1 }] };
         let publish = Op {
             process: "p".into(),
             begun: 0,
@@ -51,17 +51,17 @@ impl Story {
             begun: claimed_at,
             answered: success.map(|_| claimed_at + 1),
             intent: Intent::Handle { handler: handler.into(), claim },
-            outcome: success.map(|success| Outcome::Handled { success }),
+            outcome: success.map(|success| OpOutcome::Handled { success }),
         });
         self
     }
 
-    /// Everything goes well under one lease.
+    /// All handlers succeed under one lease.
     fn plain() -> Self {
         Self::ending(1, 300).ran("a", 1, 100, Some(true)).ran("b", 1, 100, Some(true)).ran("tx", 1, 100, Some(true))
     }
 
-    /// `b` fails under the first lease and succeeds under the second, which was claimed at this moment.
+    /// `b` fails under the first lease and succeeds under the second, which is claimed at `claimed_at`.
     fn retried(claimed_at: i64) -> Self {
         Self::ending(2, 5_000)
             .ran("a", 1, 100, Some(true))
@@ -96,7 +96,7 @@ fn good_histories_pass() {
     let tally = Story::plain().holds();
     assert_eq!((tally.published, tally.ended, tally.runs, tally.again, tally.effects), (1, 1, 3, 0, 1));
     let tally = Story::retried(200).durable("a", 150).holds();
-    assert_eq!((tally.again, tally.repeated, tally.durable, tally.tempted), (1, 0, 1, 1));
+    assert_eq!((tally.again, tally.repeated, tally.durable, tally.reclaimed), (1, 0, 1, 1));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_success_that_nobody_recorded_may_come_again_after_a_crash() {
         .ran("tx", 2, 100 + LEASE, Some(true))
         .durable("a", 200 + LEASE)
         .holds();
-    assert_eq!((tally.again, tally.repeated, tally.cut, tally.tempted), (2, 1, 1, 0));
+    assert_eq!((tally.again, tally.repeated, tally.cut, tally.reclaimed), (2, 1, 1, 0));
 }
 
 #[test]

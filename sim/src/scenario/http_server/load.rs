@@ -1,6 +1,6 @@
-//! Publishers and workers that talk to a server over HTTP and repeat what it did not answer.
+//! Publishers and workers that talk to a server over HTTP and repeat each request until it is answered.
 //!
-//! They must not know who kills the server or when: they are told where it listens, and that it does not.
+//! They must not know when the server is killed: they only learn its address, or that it has none.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -19,25 +19,26 @@ use crate::workload::{BACK_OFF, Failure};
 
 pub(super) const PUBLISHERS: u64 = 64;
 pub(super) const WORKERS: u64 = 16;
-/// Short, so that what a killed server's workers held is retaken within the run.
+/// Short, so that leases whose answers were lost with a killed server expire within the run.
 const LEASE_SECONDS: u64 = 2;
-/// More attempts than there are kills: nothing may end but completed.
+/// More attempts than there can be kills, so that every event ends as completed.
 const MAX_RETRIES: u32 = 10_000;
-/// A request that was repeated this often will never be answered.
-const MOST_TRIES: u32 = 1_000;
+/// A client gives up after so many tries of one request.
+const MAX_TRIES: u32 = 1_000;
 
-/// Clients at work.
+/// Running clients.
 pub(super) type Tasks = JoinSet<Result<(), Failure>>;
 
-/// What all clients share.
+/// What all clients share, and the answers they got.
 #[derive(Debug)]
 pub(super) struct Load {
-    /// Where the server listens, while it does.
+    /// The address of the server, `None` while it is down.
     server: watch::Receiver<Option<SocketAddr>>,
     seed: u64,
-    /// How many events publishers may be ahead of workers.
+    /// By how many events publishers may be ahead of workers, and by how many they are.
     lead: i64,
     ahead: AtomicI64,
+    /// The number of the next event.
     next: AtomicU64,
     answers: AtomicU64,
     publishing: AtomicBool,
@@ -60,7 +61,7 @@ impl Load {
         })
     }
 
-    /// Starts all clients.
+    /// Starts all clients; returns publishers and workers.
     pub(super) fn start(self: &Arc<Self>) -> (Tasks, Tasks) {
         let (mut publishers, mut workers) = (JoinSet::new(), JoinSet::new());
         for number in 0..PUBLISHERS {
@@ -80,12 +81,12 @@ impl Load {
         self.working.store(false, Ordering::Relaxed);
     }
 
-    /// How many requests were answered.
+    /// How many requests were answered so far.
     pub(super) fn answers(&self) -> u64 {
         self.answers.load(Ordering::Relaxed)
     }
 
-    /// What was seen so far.
+    /// Takes the answers that were recorded so far.
     pub(super) fn take(&self) -> Seen {
         std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -98,7 +99,7 @@ impl Load {
         StdRng::seed_from_u64(self.seed.wrapping_mul(1_000).wrapping_add(task))
     }
 
-    /// Sends a request once there is a server.
+    /// Waits until there is a server and sends one request.
     async fn send(&self, client: &mut Client, method: &str, path: &str, body: Option<&Value>) -> Result<Answer, Lost> {
         let mut server = self.server.clone();
         let address = *server.wait_for(Option::is_some).await.map_err(|_| Lost)?;
@@ -107,10 +108,16 @@ impl Load {
         Ok(answer)
     }
 
-    /// Sends a request until it is answered; the second figure says how often it was not.
-    async fn insist(&self, client: &mut Client, path: &str, body: &Value) -> Result<(Answer, u32), Failure> {
+    /// Sends a request until it is answered with something else than 503. Returns also how many tries may have been
+    /// executed without an answer.
+    async fn send_until_answered(
+        &self,
+        client: &mut Client,
+        path: &str,
+        body: &Value,
+    ) -> Result<(Answer, u32), Failure> {
         let mut lost = 0;
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_TRIES {
             match self.send(client, "POST", path, Some(body)).await {
                 Ok(answer) if answer.status != 503 => return Ok((answer, lost)),
                 Ok(answer) => lost += u32::from(answer.body["code"] == "indeterminate"),
@@ -118,7 +125,7 @@ impl Load {
             }
             tokio::time::sleep(BACK_OFF / 5).await;
         }
-        Err(format!("POST {path} was not answered in {MOST_TRIES} tries: {body}").into())
+        Err(format!("POST {path} was not answered in {MAX_TRIES} tries: {body}").into())
     }
 
     async fn publish(self: Arc<Self>, number: u64) -> Result<(), Failure> {
@@ -135,7 +142,7 @@ impl Load {
             });
             self.ahead.fetch_add(1, Ordering::Relaxed);
             self.offer(&mut client, &key, &body).await?;
-            // Whoever publishes the same once more is told of the first, also by the next server.
+            // A second publish is answered with the first event, also by the next server.
             if rng.random_ratio(1, 20) {
                 self.offer(&mut client, &key, &body).await?;
             }
@@ -144,7 +151,7 @@ impl Load {
     }
 
     async fn offer(&self, client: &mut Client, key: &str, body: &Value) -> Result<(), Failure> {
-        let (answer, lost) = self.insist(client, "/events", body).await?;
+        let (answer, lost) = self.send_until_answered(client, "/events", body).await?;
         match (answer.status, answer.body["id"].as_i64()) {
             (status @ (200 | 201), Some(id)) => {
                 let accepted = Accepted { key: key.to_owned(), id, created: status == 201, lost };
@@ -172,7 +179,7 @@ impl Load {
                 tokio::time::sleep(BACK_OFF / 5).await;
                 continue;
             }
-            // Some are too slow, so that somebody else gets their events.
+            // Some workers are too slow, so that another one claims their events.
             if rng.random_ratio(1, 200) {
                 tokio::time::sleep(Duration::from_millis(LEASE_SECONDS * 1000 + 500)).await;
             }
@@ -187,12 +194,12 @@ impl Load {
         Ok(())
     }
 
-    /// Takes an event; when the answer is lost its lease runs out.
+    /// Claims one event. When the answer is lost, its lease expires.
     async fn subscribe(&self, client: &mut Client, worker: &str) -> Vec<Handed> {
         let path = format!("/events/subscribe?tags=all&worker_id={worker}&wait=1&lease_seconds={LEASE_SECONDS}");
         match self.send(client, "GET", &path, None).await {
             Ok(answer) if answer.status == 200 => self.handed(worker, std::slice::from_ref(&answer.body)),
-            Ok(answer) => self.nothing("GET /events/subscribe", &answer),
+            Ok(answer) => self.no_events("GET /events/subscribe", &answer),
             Err(Lost) => Vec::new(),
         }
     }
@@ -202,14 +209,14 @@ impl Load {
         match self.send(client, "POST", "/events/claim", Some(&body)).await {
             Ok(answer) if answer.status == 200 => match answer.body["events"].as_array() {
                 Some(events) => self.handed(worker, events),
-                None => self.nothing("POST /events/claim", &answer),
+                None => self.no_events("POST /events/claim", &answer),
             },
-            Ok(answer) => self.nothing("POST /events/claim", &answer),
+            Ok(answer) => self.no_events("POST /events/claim", &answer),
             Err(Lost) => Vec::new(),
         }
     }
 
-    fn nothing(&self, what: &str, answer: &Answer) -> Vec<Handed> {
+    fn no_events(&self, what: &str, answer: &Answer) -> Vec<Handed> {
         if !matches!(answer.status, 204 | 503) {
             self.refused(what, answer);
         }
@@ -233,16 +240,16 @@ impl Load {
     async fn complete(&self, client: &mut Client, handed: Handed) -> Result<(), Failure> {
         let path = format!("/events/{}/complete", handed.id);
         let body = json!({ "worker_id": handed.worker, "lease": handed.lease, "execution_time_ms": 1 });
-        let (answer, lost) = self.insist(client, &path, &body).await?;
+        let (answer, lost) = self.send_until_answered(client, &path, &body).await?;
         self.ended(handed, answer.status, lost, &answer.body);
         Ok(())
     }
 
-    /// Completes many; those whose answer was lost inside are completed one by one.
+    /// Completes several events in one request. Items that are answered 503 are repeated one by one.
     async fn complete_many(&self, client: &mut Client, worker: &str, events: Vec<Handed>) -> Result<(), Failure> {
         let items: Vec<Value> = events.iter().map(|one| json!({ "id": one.id, "lease": one.lease })).collect();
         let body = json!({ "worker_id": worker, "events": items });
-        let (answer, lost) = self.insist(client, "/events/complete", &body).await?;
+        let (answer, lost) = self.send_until_answered(client, "/events/complete", &body).await?;
         let results = answer.body["results"].as_array().filter(|results| results.len() == events.len());
         let Some(results) = results.filter(|_| answer.status == 200) else {
             self.refused("POST /events/complete", &answer);

@@ -1,5 +1,5 @@
-//! From the OpenAPI document to requests: each operation as it needs to be called, then with one parameter at a time set to
-//! something of the caller's or of somebody else's.
+//! Makes requests from the OpenAPI document: each operation with the parameters it needs, then with one parameter at a
+//! time set to a value of the caller or of another party.
 
 use std::collections::BTreeMap;
 
@@ -27,17 +27,17 @@ pub(super) struct Operation {
     pub(super) id: String,
     pub(super) method: Method,
     path: String,
-    /// Whether a call needs it, by name.
+    /// Whether a call needs the parameter, by name.
     parameters: BTreeMap<Name, bool>,
     has_items: bool,
 }
 
-/// Parameters that a call needs although the document leaves them open: one of several would do.
+/// Parameters that a call needs although the document has them as optional, since any one of several is enough.
 const NEEDED: [(&str, &str); 4] =
     [("subscribe", "queue"), ("claim_events", "queue"), ("complete_events", "worker_id"), ("fail_events", "worker_id")];
 
 impl Operation {
-    /// All of them.
+    /// All operations of the document.
     pub(super) fn all() -> Vec<Self> {
         let document: Value = serde_json::from_str(&tidegate_server::openapi()).unwrap();
         let mut all = Vec::new();
@@ -60,7 +60,7 @@ impl Operation {
                 Some("path") => Place::Path,
                 Some("query") => Place::Query,
                 Some("header") => Place::Header,
-                other => panic!("nobody knows how to send a parameter in {other:?}: {parameter}"),
+                other => panic!("a parameter in {other:?} cannot be sent: {parameter}"),
             };
             self.add(place, parameter["name"].as_str().unwrap(), parameter["required"] == true);
         }
@@ -90,7 +90,7 @@ impl Operation {
         self.parameters.insert((place, name.into()), needed);
     }
 
-    /// Calls with what is the caller's own, then with something of others.
+    /// Calls with values of the caller, then with values of other parties.
     pub(super) fn calls(&self, own: &Party, others: &[Party]) -> Vec<Call<'_>> {
         let needed = self.parameters.iter().filter(|(_, needed)| **needed);
         let first = |name: &Name| values(&self.path, &name.1, own, true).into_iter().next().unwrap();
@@ -112,7 +112,32 @@ impl Operation {
         calls
     }
 
-    /// Calls by somebody who knows everything that another party would say: its worker, its lease, its queue.
+    /// Calls that name what belongs to a party, and its client where the operation takes one: one call for each of its
+    /// entries, and one where the operation takes none. Cursors are left out: they are refused for their form.
+    pub(super) fn calls_about(&self, party: &Party) -> Vec<Call<'_>> {
+        let cursors = ["cursor", "logs_cursor"];
+        let names = self.parameters.iter().filter(|(name, _)| !cursors.contains(&name.1.as_str()));
+        let mut known = BTreeMap::new();
+        for (name, needed) in names {
+            let found = match filler(&self.path, &name.1) {
+                Some(Filler::Of(values)) => values(party),
+                Some(Filler::Neutral(values)) if *needed => values,
+                _ => Vec::new(),
+            };
+            // The last one is a name of the party's own, where others have names that all share.
+            known.extend(found.into_iter().last().map(|value| (name.clone(), value)));
+        }
+        let of_entry = |id: &i64| {
+            let mut values = known.clone();
+            values.iter_mut().filter(|(name, _)| name.1 == "id").for_each(|(_, value)| *value = (*id).into());
+            Call { operation: self, values }
+        };
+        let takes_entry = self.parameters.keys().any(|name| name.1 == "id");
+        let entries = if takes_entry { &party.ids[..] } else { &party.ids[..1] };
+        entries.iter().map(of_entry).collect()
+    }
+
+    /// Calls that name everything another party would name: its worker, its lease, its queue.
     fn as_if_it_were<'a>(&'a self, party: &Party, base: &BTreeMap<Name, Value>) -> Vec<Call<'a>> {
         let said = |at: usize| {
             let mut known = base.clone();
@@ -179,7 +204,7 @@ impl Call<'_> {
         if takes_body { request.json(&body) } else { request }
     }
 
-    /// The place in a list that is asked for.
+    /// The cursor of the request, if it is a number.
     pub(super) fn cursor(&self) -> Option<i64> {
         self.values.get(&(Place::Query, "cursor".into())).and_then(|cursor| text(cursor).parse().ok())
     }

@@ -1,4 +1,4 @@
-//! All rows of a database, and whose they are.
+//! All rows of a database, and to which party they belong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,11 +8,11 @@ use serde_json::{Map, Value};
 use super::parties::Party;
 use crate::scene::Scene;
 
-/// Columns that say when something was last used or seen, which time alone changes: a server tells of the workers it knows
-/// every few seconds.
+/// Columns that say when something was last used or seen. They change without any call: a server announces the workers
+/// it knows every few seconds.
 const TIME_ALONE: [&str; 3] = ["last_used_at", "used_at", "seen_at"];
 
-/// Counts over all clients by a name that any of them may use.
+/// Tables that count over all clients, by names that any client may use.
 const SUMS: [&str; 1] = ["tag_counts"];
 
 type Row = Map<String, Value>;
@@ -64,17 +64,17 @@ impl Dump {
         dump
     }
 
-    /// Whether everything that has ended is counted: on Postgres that waits for transactions of other databases.
+    /// Whether all ended entries are counted. On Postgres counting also waits for transactions of other databases.
     pub(super) fn is_counted(&self) -> bool {
         let counted = &self.0["log_counts"][0];
-        // On Postgres what is below a transaction id is counted, on SQLite what is up to a number.
+        // Postgres counts rows below a transaction id, SQLite counts rows up to and including a number.
         let (column, beyond) = if counted.contains_key("xid") { ("xid", 0) } else { ("seq", 1) };
         let upto = number(&counted[column]) + beyond;
         self.0["event_log"].iter().all(|row| number(&row[column]) < upto)
     }
 
-    /// The rows of some parties, as text: whatever names one of their clients, queues, lanes, entries or events, or names
-    /// nothing of the kind and carries one of their markers.
+    /// The rows of some parties, as text: rows with the number of one of their clients, queues, lanes, entries or
+    /// events, and rows without any such number that contain one of their markers.
     pub(super) fn of_parties(&self, parties: &[Party]) -> BTreeSet<String> {
         let ids = Ids::of(self, parties);
         let mut found = BTreeSet::new();
@@ -88,7 +88,7 @@ impl Dump {
         found
     }
 
-    /// The numbers of their entries and events.
+    /// The numbers of these parties' entries and events.
     pub(super) fn numbers_of(&self, parties: &[Party]) -> BTreeSet<i64> {
         let ids = Ids::of(self, parties);
         ids.entries.union(&ids.events).copied().collect()
@@ -114,7 +114,7 @@ fn value(value: rusqlite::types::ValueRef<'_>) -> Value {
     }
 }
 
-/// What belongs to some parties, by number.
+/// The numbers of everything that belongs to some parties.
 struct Ids {
     markers: Vec<String>,
     clients: BTreeSet<i64>,
@@ -158,7 +158,7 @@ impl Ids {
             _ => None,
         };
         let mut numbered = row.iter().filter_map(|(name, value)| Some((kind(name)?, value.as_i64()?))).peekable();
-        // The client may use any name: where a row says whose it is, a name in it says nothing.
+        // A client may use any name, so a row that has numbers is attributed by these alone.
         if numbered.peek().is_some() {
             return numbered.any(|(ids, id)| ids.contains(&id));
         }

@@ -1,19 +1,21 @@
-//! Clients are apart: every operation of the OpenAPI document is walked with a client's keys, one of each scope, once in a
-//! database of its own and once beside others who use the same names. Both must answer alike, nothing of the others may be
-//! shown or named, and their rows must stay as they were.
+//! Clients are isolated: every operation of the OpenAPI document is called with a client's keys, one of each scope, in
+//! a database of its own and beside other parties that use the same names. Both must answer alike, nothing of the
+//! others may be shown or named, and their rows must not change. A client that names what belongs to another is refused
+//! by every operation ([`strangers`]).
 //!
-//! The walk reads the document itself. A new operation is walked without anybody thinking of it, and a new parameter fails
-//! the test until [`parties`] says how to fill it.
+//! The walk reads the document itself: a new operation is covered automatically, and a new parameter fails the test
+//! until [`parties`] says how to fill it.
 
 mod calls;
 mod dump;
 mod parties;
+mod strangers;
 mod walk;
 
 use crate::scene::Scene;
 use walk::{Order, walk};
 
-/// Both databases, both orders of coming.
+/// Walks on both databases, with the other parties' data written before and after the client's.
 macro_rules! walks {
     ($($database:ident: $guarded:ident),*) => {$(
         mod $database {

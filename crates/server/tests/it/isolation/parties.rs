@@ -1,4 +1,4 @@
-//! Whose data: each party uses the names that all share and names of its own, and every text of it carries its marker.
+//! Parties and their data: each uses names that all share and names of its own, and its own texts contain its marker.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -6,12 +6,12 @@ use tidegate::Tsid;
 
 use crate::scene::{Scene, send};
 
-/// A name that everybody uses.
+/// A name that all parties use.
 const SHARED: &str = "shared";
-/// Entries that exist nowhere have numbers from here on.
+/// The first of the numbers that no entry has.
 const NOWHERE: i64 = 9_007_199_254_000_000;
 
-/// A client, or those who belong to none, with what they have in the database.
+/// A client, or the unscoped callers (`client` is `None`), with what they have in the database.
 #[derive(Debug, Clone)]
 pub(super) struct Party {
     pub(super) client: Option<Tsid>,
@@ -22,13 +22,13 @@ pub(super) struct Party {
 
 /// How a parameter is filled.
 pub(super) enum Filler {
-    /// With values that are nobody's.
+    /// With values that belong to no party.
     Neutral(Vec<Value>),
     /// With what belongs to a party.
     Of(fn(&Party) -> Vec<Value>),
 }
 
-/// How to fill a parameter of an operation; `None` when nobody has said.
+/// How to fill a parameter of an operation; `None` for a parameter that is not listed here.
 pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
     let neutral = |value: Value| Some(Filler::Neutral(value.as_array().cloned().unwrap_or_default()));
     match name {
@@ -72,12 +72,12 @@ impl Party {
         Self { client: client.map(Tsid::from_i64), marker, ids: Vec::new(), leases: Vec::new() }
     }
 
-    /// A text of this party that nobody can guess.
+    /// A text of this party that others cannot guess.
     pub(super) fn word(&self, what: &str) -> String {
         format!("{}-{what}", self.marker)
     }
 
-    /// The same party in a database that it was never in. Its leases are what they were: they count from 1 for each entry.
+    /// The same party in a database without its entries. It keeps its lease tokens, which count from 1 for each entry.
     pub(super) fn absent(&self) -> Self {
         Self { ids: (NOWHERE..).take(self.ids.len()).collect(), ..self.clone() }
     }
@@ -87,14 +87,14 @@ impl Party {
         let filling = Filling { scene, key, marker: &self.marker, round };
         let own_worker = self.word("worker");
         for name in [SHARED, &self.word("queue"), "default"] {
-            // As new, whatever was done to it before.
+            // Undoes what earlier calls may have changed.
             let body = json!({ "max_retries": 5, "require_lease": false, "depth_limit": 9000, "retry": null });
             filling.call(Method::PUT, &format!("/queues/{name}"), body, 200).await;
             filling.call(Method::POST, &format!("/queues/{name}/resume"), Value::Null, 200).await;
         }
         let far = json!({ "kind": "fixed", "delay_ms": 86_400_000 });
         let leased = filling.taken("leased", json!({}), "shared:1").await;
-        let theirs = filling.taken("kept", json!({}), &own_worker).await;
+        let kept = filling.taken("kept", json!({}), &own_worker).await;
         let failed = filling.taken("failed", json!({ "max_retries": 0 }), "shared:1").await;
         let retried = filling.taken("retried", json!({ "retry": far }), &own_worker).await;
         let done = filling.taken("done", json!({}), &own_worker).await;
@@ -107,8 +107,8 @@ impl Party {
         let path = format!("/events/{}/reset?reason={}", reset.0, self.word("reason"));
         filling.call(Method::POST, &path, Value::Null, 200).await;
         filling.call(Method::POST, &format!("/events/{cancelled}/cancel"), Value::Null, 200).await;
-        self.ids = vec![leased.0, theirs.0, failed.0, retried.0, done.0, reset.0, cancelled];
-        self.leases = vec![leased.1, theirs.1];
+        self.ids = vec![leased.0, kept.0, failed.0, retried.0, done.0, reset.0, cancelled];
+        self.leases = vec![leased.1, kept.1];
         let type_and_queue = json!({ "type": self.word("type"), "queue": self.word("queue") });
         let more = [
             ("delayed", json!({ "delay_seconds": 86_400 })),
@@ -127,7 +127,7 @@ impl Party {
     }
 }
 
-/// Fills a database in the name of one party.
+/// Fills a database on behalf of one party.
 struct Filling<'a> {
     scene: &'a Scene,
     key: &'a str,
@@ -160,7 +160,7 @@ impl Filling<'_> {
         answer.json()["id"].as_i64().unwrap()
     }
 
-    /// Publishes and claims: the entry and its lease.
+    /// Publishes an event and claims it. Returns the entry and its lease token.
     async fn taken(&self, kind: &str, extra: Value, worker: &str) -> (i64, i64) {
         let id = self.published(kind, extra).await;
         let tag = format!("{}-{kind}-{}", self.marker, self.round);

@@ -13,26 +13,26 @@ use super::dump::Dump;
 use super::parties::Party;
 use crate::scene::{Answer, PATIENCE, Scene, send};
 
-/// What a client is told is not for clients.
+/// Operations that refuse every client.
 const FOR_NO_CLIENT: [&str; 5] =
     ["metrics", "list_projections", "show_projection", "remove_projection", "projection_document"];
 /// Fields that differ between two databases, or with the time that passes.
 const NUMBERS: [&str; 6] = ["id", "event_id", "event_tsid", "holds", "next_cursor", "logs_next_cursor"];
 const TIMES: [&str; 2] = ["stale", "age_seconds"];
 
-/// Who comes first.
+/// Whether the other parties' data is written before or after the client's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     OthersFirst,
     OthersLast,
 }
 
-/// A client in a database.
+/// A database with a client, and perhaps other parties.
 struct World {
     scene: Scene,
     own: Party,
     others: Vec<Party>,
-    /// The client's key that may do everything.
+    /// A key of the client with the scope `admin`.
     admin: String,
     /// Numbers of the others' entries and events.
     theirs: BTreeSet<i64>,
@@ -40,12 +40,12 @@ struct World {
     sent: BTreeSet<String>,
 }
 
-/// Walks with every scope.
+/// Sends all calls to both databases, with a key of each scope, and compares the answers and the others' rows.
 pub(super) async fn walk(alone: Scene, beside: Scene, order: Order) {
     let (own, others) = (Party::new(Some(1)), [Party::new(Some(2)), Party::new(None)]);
     let mut beside = World::with_others(beside, own.clone(), others.to_vec(), order).await;
     let mut alone = World::without_others(alone, own, &beside.others).await;
-    let before = settled(&beside).await;
+    let before = quiescent_rows(&beside).await;
     let operations = Operation::all();
     let mut done: BTreeMap<&str, BTreeSet<u16>> = BTreeMap::new();
     let mut round = 0;
@@ -62,7 +62,7 @@ pub(super) async fn walk(alone: Scene, beside: Scene, order: Order) {
                 let (one, two) = tokio::join!(alone.call(&first), beside.call(&second));
                 done.entry(&operation.id).or_default().insert(two.status);
                 if second.cursor().is_some_and(|cursor| !beside.own.ids.contains(&cursor)) {
-                    continue; // another's number is a place in the order of all, and not the same one in both
+                    continue; // another party's number is a position among all entries, which differs between the two
                 }
                 assert_eq!(one, two, "{scope:?}: call {at} of {}: alone, and beside others: {second:?}", operation.id);
             }
@@ -71,7 +71,7 @@ pub(super) async fn walk(alone: Scene, beside: Scene, order: Order) {
     for (operation, statuses) in done {
         let succeeded = statuses.iter().any(|status| (200..300).contains(status));
         let is_for_clients = !FOR_NO_CLIENT.contains(&operation);
-        assert_eq!(succeeded, is_for_clients, "{operation} only answered {statuses:?}: the walk says nothing about it");
+        assert_eq!(succeeded, is_for_clients, "{operation} only answered {statuses:?}: the walk does not cover it");
     }
     let after = Dump::of(&beside.scene).await.of_parties(&beside.others);
     let changed: Vec<&String> = before.symmetric_difference(&after).collect();
@@ -79,14 +79,14 @@ pub(super) async fn walk(alone: Scene, beside: Scene, order: Order) {
     tokio::join!(alone.scene.close(), beside.scene.close());
 }
 
-/// The rows of the others, once nothing is about to be written for them any more.
-async fn settled(world: &World) -> BTreeSet<String> {
+/// The rows of the others, once upkeep has nothing left to write for them.
+async fn quiescent_rows(world: &World) -> BTreeSet<String> {
     let started = Instant::now();
     let mut before = Dump::of(&world.scene).await.of_parties(&world.others);
     loop {
-        // Announcements, sorting in and counting come with upkeep: with the round that begins after the one that runs.
+        // Upkeep announces, sorts in and counts. The round under way may have begun too early: wait for one more.
         for _ in 0..2 {
-            upkept(world).await;
+            wait_for_upkeep(world).await;
         }
         let now = Dump::of(&world.scene).await;
         let is_counted = now.is_counted();
@@ -95,16 +95,16 @@ async fn settled(world: &World) -> BTreeSet<String> {
             assert!(now.len() > 100, "the others have hardly anything: {now:#?}");
             return now;
         }
-        assert!(started.elapsed() < PATIENCE, "the others' rows do not come to rest");
+        assert!(started.elapsed() < PATIENCE, "the others' rows keep changing");
         before = now;
     }
 }
 
 /// Waits until a round of upkeep has ended.
-async fn upkept(world: &World) {
+async fn wait_for_upkeep(world: &World) {
     let asked = Instant::now();
     while world.scene.queue.health().await.last_upkeep.is_none_or(|ago| ago >= asked.elapsed()) {
-        assert!(asked.elapsed() < PATIENCE, "upkeep does not come");
+        assert!(asked.elapsed() < PATIENCE, "upkeep does not run");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -141,7 +141,7 @@ impl World {
         self.own.fill(&self.scene, &self.admin, round).await;
     }
 
-    /// From here on with a key of this scope.
+    /// Uses a key of this scope from here on.
     async fn begin(&mut self, scope: Scope, round: usize) {
         self.fill(round).await;
         let key = Keyring::new(self.scene.queue.clone()).create("walk", &[scope], self.own.client).await.unwrap();
@@ -156,7 +156,7 @@ impl World {
         Seen::of(&answer)
     }
 
-    /// Nothing of the others is in an answer that was not in a request.
+    /// An answer contains nothing of the others unless it was in a request.
     fn check(&self, call: &Call<'_>, sent: &[String], answer: &Answer) {
         let whole = format!("{:?} {}", answer.headers, answer.text);
         for other in &self.others {
@@ -176,8 +176,8 @@ impl World {
     }
 }
 
-/// A projection of a party's own, with a document.
-async fn project(scene: &Scene, party: &Party) {
+/// Makes a projection with one document for a party.
+pub(super) async fn project(scene: &Scene, party: &Party) {
     let key = party.word("key");
     let projection = EventLogProjectionBuilder::new(party.word("projection"))
         .documents::<Value>()
@@ -192,7 +192,7 @@ async fn project(scene: &Scene, party: &Party) {
     projection.catch_up().await.unwrap();
 }
 
-/// Values that stand for entries and events.
+/// Collects the values of fields that name entries and events.
 fn numbers_in(value: &Value, is_number: bool, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -205,7 +205,7 @@ fn numbers_in(value: &Value, is_number: bool, found: &mut Vec<String>) {
     }
 }
 
-/// An answer without what may differ: numbers of entries, moments.
+/// An answer without the values that may differ: numbers of entries, and times.
 #[derive(Debug, PartialEq)]
 struct Seen {
     status: u16,
@@ -232,7 +232,7 @@ fn plain(name: &str, value: Value) -> Value {
         Value::Number(_) if NUMBERS.contains(&name) => "a number".into(),
         Value::String(_) if NUMBERS.contains(&name) => "a number".into(),
         Value::String(text) if text.parse::<Timestamp>().is_ok() => "a moment".into(),
-        // Texts name entries, whose numbers differ.
+        // Error texts name entries, whose numbers differ.
         Value::String(text) if name == "error" => text.replace(|c: char| c.is_ascii_digit(), "").into(),
         other => other,
     }

@@ -39,7 +39,7 @@ async fn a_restart_goes_on_from_the_last_moment_that_was_stored() {
     store.inner.shared.time.step.store(HOUR, Ordering::SeqCst);
     let before = publish(&store, event()).await;
     store.close().await;
-    // Since then the wall clock went back by an hour.
+    // Since then the wall clock was set back by an hour.
     let store = scene.open().await;
     let after = publish(&store, event()).await;
     assert!(after.created_at > before.created_at && after.event_id > before.event_id, "{before:?} {after:?}");

@@ -1,14 +1,14 @@
-//! A disk that cannot make data durable, played by a layer under SQLite whose `xSync` fails on demand.
+//! A disk that cannot make data durable, simulated by a VFS under SQLite whose `xSync` fails on demand.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::{Mutex, Once};
 
 use super::*;
 
-/// Files that start with one of these cannot be synced.
+/// Files in one of these folders cannot be synced.
 static BROKEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static LAYER: Once = Once::new();
-/// The system's own way to open a file.
+/// The system's own `xOpen`.
 static OPEN: std::sync::OnceLock<Open> = std::sync::OnceLock::new();
 type Open =
     unsafe extern "C" fn(*mut ffi::sqlite3_vfs, *const c_char, *mut ffi::sqlite3_file, c_int, *mut c_int) -> c_int;
@@ -17,7 +17,7 @@ unsafe extern "C" fn fail(_: *mut ffi::sqlite3_file, _: c_int) -> c_int {
     ffi::SQLITE_IOERR_FSYNC
 }
 
-/// Opens as the system does. A file of a broken place gets methods whose sync asks each time whether it is broken.
+/// Opens like the system does. A file in a broken folder gets methods whose `xSync` always fails.
 unsafe extern "C" fn open(
     vfs: *mut ffi::sqlite3_vfs,
     name: *const c_char,
@@ -26,12 +26,12 @@ unsafe extern "C" fn open(
     out: *mut c_int,
 ) -> c_int {
     let Some(system) = OPEN.get() else { return ffi::SQLITE_CANTOPEN };
-    // SAFETY: the arguments are SQLite's own and go on unchanged.
+    // SAFETY: the arguments are SQLite's own and are passed on unchanged.
     let rc = unsafe { system(vfs, name, file, flags, out) };
     if rc != ffi::SQLITE_OK || name.is_null() {
         return rc;
     }
-    // SAFETY: SQLite's names end with a zero, and the system has just set the file's methods.
+    // SAFETY: SQLite's names are NUL-terminated, and the system has just set the file's methods.
     unsafe {
         let path = PathBuf::from(CStr::from_ptr(name).to_string_lossy().into_owned());
         if is_broken(&path) {
@@ -47,10 +47,10 @@ fn is_broken(path: &Path) -> bool {
     BROKEN.lock().unwrap().iter().any(|folder| path.starts_with(folder))
 }
 
-/// Puts the layer under every connection opened from now on.
+/// Puts the VFS under every connection opened from now on.
 fn install() {
     LAYER.call_once(|| {
-        // SAFETY: the default layer lives for ever; the copy is leaked and differs in one function only.
+        // SAFETY: the default VFS lives forever; the copy is leaked and differs in one function only.
         unsafe {
             let system = *ffi::sqlite3_vfs_find(std::ptr::null());
             OPEN.set(system.xOpen.unwrap()).unwrap();

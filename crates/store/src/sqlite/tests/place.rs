@@ -1,4 +1,4 @@
-//! Files that are moved, deleted or replaced while the database is open; the write-ahead log; and what a probe sees.
+//! Files that are moved, deleted or replaced while the database is open; the write-ahead log; and what a probe reports.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn wal(scene: &Scene) -> u64 {
     std::fs::metadata(name).map_or(0, |file| file.len())
 }
 
-/// How often this process has the database's file open.
+/// How many times this process has the database's file open.
 fn descriptors(scene: &Scene) -> usize {
     let path = std::fs::canonicalize(scene.path()).unwrap();
     let open = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -75,7 +75,7 @@ async fn a_file_that_is_replaced_while_it_is_opened_is_refused() {
         assert!(tokio::time::Instant::now() < deadline, "the start opens the file");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    // It waits for the lock by now, or is about to.
+    // By now it waits for the lock, or is about to.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!opening.is_finished());
     std::fs::rename(scene.path(), scene.folder.path().join("elsewhere")).unwrap();
@@ -95,18 +95,18 @@ async fn the_write_ahead_log_is_cut_back_once_a_long_reader_is_gone() {
     while wal(&scene) < 70 << 20 {
         assert!(store.publish(large()).await.unwrap().iter().all(Result::is_ok));
     }
-    assert!(store.probe().await.unwrap().wal_bytes.unwrap() >= 70 << 20, "its length is told");
+    assert!(store.probe().await.unwrap().wal_bytes.unwrap() >= 70 << 20, "its length is reported");
     reader.execute_batch("COMMIT").unwrap();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     while wal(&scene) > 16 << 20 {
         assert!(tokio::time::Instant::now() < deadline, "it stays at {} bytes", wal(&scene));
-        // Work goes on meanwhile.
+        // Publishing goes on meanwhile.
         store.publish(vec![event()]).await.unwrap().remove(0).unwrap();
     }
     assert_eq!(scene.count("SELECT count(*) FROM pragma_integrity_check WHERE integrity_check = 'ok'"), 1);
 }
 
-/// Without a reader in the way it does not grow beyond bounds while the writer never rests.
+/// Without a reader that blocks checkpoints, the log does not grow beyond bounds, even if the writer is never idle.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_write_ahead_log_starts_over_under_load() {
     let scene = Scene::new();

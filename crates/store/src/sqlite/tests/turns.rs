@@ -1,9 +1,9 @@
-//! Whose turn it is on the writer, and what a transaction that goes wrong leaves behind.
+//! The order in which the writer runs jobs, and what a failed transaction leaves behind.
 
 use std::sync::Mutex;
 
 use super::*;
-use crate::store::QueueChange;
+use crate::values::QueueChange;
 use tidegate_core::QueueState;
 
 /// Ten transactions of the application's own wait, and behind them one job of every other class.
@@ -27,7 +27,7 @@ async fn every_class_of_jobs_gets_its_turn() {
         });
         eventually("it waits", || waiting(&store) == count + 1).await;
     }
-    let classes = [(Urgency::Publish, "publish"), (Urgency::Claim, "claim"), (Urgency::Finish, "upkeep")];
+    let classes = [(Urgency::Publish, "publish"), (Urgency::Claim, "claim"), (Urgency::End, "upkeep")];
     for (count, (urgency, name)) in classes.into_iter().enumerate() {
         let (mine, order) = (store.clone(), order.clone());
         jobs.spawn(async move {
@@ -86,7 +86,7 @@ async fn the_applications_transactions_are_not_starved_by_others() {
     assert!(place <= 256, "it waited for {place} publishes");
 }
 
-/// A job that undoes the savepoint under which it runs cannot be told from the others any more.
+/// What a job wrote that released its own savepoint can no longer be separated from the work of the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_is_told_of_a_failure_has_written_nothing() {
     let scene = Scene::new();
@@ -112,7 +112,7 @@ async fn whoever_is_told_of_a_failure_has_written_nothing() {
     store.publish(vec![event()]).await.unwrap().remove(0).unwrap();
 }
 
-/// A transaction that raised the generation fails; another process then raises it to the same number.
+/// A transaction that raised the catalogue version fails; another process then raises it to the same number.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_another_process_changed_is_seen_after_a_failure_of_our_own() {
     let scene = Scene::new();

@@ -1,0 +1,67 @@
+//! The server's background tasks: when keys were used, metrics, retention, and the scan for waiters.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::Retention;
+use tokio::task::JoinHandle;
+
+use crate::service::Service;
+
+const NOTE_KEYS_EVERY: Duration = Duration::from_secs(10);
+/// Rows that one step of retention examines.
+const RETENTION_BATCH: usize = 500;
+/// Pause between two steps of retention.
+const RETENTION_PAUSE: Duration = Duration::from_millis(50);
+/// A retention round may take half of `retention.every`, but is always given at least half of this.
+const RETENTION_AT_LEAST: Duration = Duration::from_secs(10);
+
+/// Starts the server's background tasks: key usage, metrics, retention, and the scan for waiters. They run until
+/// the handle is aborted.
+pub(crate) fn start(service: &Arc<Service>) -> JoinHandle<()> {
+    let shared = Arc::clone(service);
+    let periodic = async move {
+        let mut tick = tokio::time::interval(NOTE_KEYS_EVERY);
+        loop {
+            tick.tick().await;
+            shared.auth.keys().note_used().await;
+            if let Some(metrics) = &shared.options.metrics {
+                metrics.0.run_upkeep();
+            }
+        }
+    };
+    // Separate from the periodic task, so that a long retention round does not delay it.
+    let shared = Arc::clone(service);
+    let retention = async move {
+        loop {
+            tokio::time::sleep(shared.options.retention.every.max(Duration::from_secs(1))).await;
+            apply_retention(&shared).await;
+        }
+    };
+    let shared = Arc::clone(service);
+    tokio::spawn(async move { tokio::join!(periodic, retention, shared.waiters.scan(&shared.queue)).0 })
+}
+
+/// Runs one retention round: removes old log and audit rows in small batches with pauses between them.
+async fn apply_retention(service: &Service) {
+    let kept = &service.options.retention;
+    let retention = Retention {
+        audit: kept.audit,
+        log: kept.log,
+        dead_letters: kept.dead_letters,
+        batch: RETENTION_BATCH,
+        from: None,
+    };
+    if (kept.audit, kept.log, kept.dead_letters) == (None, None, None) {
+        return;
+    }
+    let budget = kept.every.max(RETENTION_AT_LEAST) / 2;
+    match service.queue.retain_for_all(retention, RETENTION_PAUSE, budget).await {
+        Ok(Some(done)) if done.audit + done.entries > 0 => {
+            tracing::info!(audit = done.audit, entries = done.entries, "retention removed old rows");
+        }
+        // Nothing was old enough, or another node is elected for retention.
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "retention failed: old rows stay until the next round"),
+    }
+}

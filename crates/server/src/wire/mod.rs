@@ -1,0 +1,24 @@
+//! The JSON shapes of requests and answers, one file per subject, and the conversions between them and the library's
+//! values. Names of fields, and when they are absent, are part of the API's contract. What a request sends is checked
+//! here; what the caller may see and change is asked of `access`.
+
+pub(crate) mod audit;
+pub(crate) mod basics;
+pub(crate) mod claims;
+pub(crate) mod event;
+pub(crate) mod idempotency;
+pub(crate) mod leased;
+pub(crate) mod listed;
+pub(crate) mod manual;
+pub(crate) mod new_event;
+pub(crate) mod payload;
+pub(crate) mod projections;
+pub(crate) mod publish;
+pub(crate) mod queues;
+pub(crate) mod report_batch;
+pub(crate) mod reports;
+pub(crate) mod retry;
+pub(crate) mod shown;
+pub(crate) mod tags;
+pub(crate) mod trace;
+pub(crate) mod workers;

@@ -1,0 +1,32 @@
+//! The verbs that a database offers, one trait per subject. Values are in [`values`](crate::values). No SQL here.
+
+pub(crate) mod attempts;
+pub(crate) mod entries;
+pub(crate) mod handlers;
+pub(crate) mod keys;
+pub(crate) mod maintenance;
+pub(crate) mod projections;
+pub(crate) mod queue;
+pub(crate) mod queues;
+pub(crate) mod schedules;
+
+pub use attempts::Attempts;
+pub use entries::Entries;
+pub use handlers::HandlerStates;
+pub use keys::KeyStore;
+pub use maintenance::Maintenance;
+pub use projections::Projections;
+pub use queue::Queue;
+pub use queues::Queues;
+pub use schedules::Schedules;
+
+/// A database that keeps everything: all subjects together.
+pub trait Store:
+    Queue + Entries + Queues + Maintenance + Attempts + HandlerStates + Projections + Schedules + KeyStore
+{
+}
+
+impl<S> Store for S where
+    S: Queue + Entries + Queues + Maintenance + Attempts + HandlerStates + Projections + Schedules + KeyStore
+{
+}

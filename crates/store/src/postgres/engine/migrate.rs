@@ -1,0 +1,217 @@
+//! Brings the schema up to date, under a lock, forward only: all steps in one transaction, large indexes outside of it
+//! (see [`indexes`]).
+
+use tokio_postgres::{Client, GenericClient, Transaction};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::postgres::engine::errors::{Fault, classify};
+use crate::postgres::engine::indexes::{self, Builder};
+use crate::postgres::engine::options::PostgresOptions;
+use crate::postgres::engine::patience::{LOCK_PATIENCE, Patience};
+use crate::values::SCHEMA_VERSION;
+
+/// Each step: the version it leads to, the oldest program that can run on it, and its statements. All locks are held
+/// until the last step is done, so no statement may take long once it has locked a table; indexes over large tables are
+/// listed in [`indexes`].
+const STEPS: &[(i32, i32, &str)] = &[
+    (1, 1, include_str!("../migrations/0001_init.sql")),
+    (2, 1, include_str!("../migrations/0002_handlers.sql")),
+    (3, 1, include_str!("../migrations/0003_projections.sql")),
+    (4, 1, include_str!("../migrations/0004_schedules.sql")),
+    (5, 1, include_str!("../migrations/0005_worker_api.sql")),
+    // A program that knows queues by name alone would create the queues of clients a second time.
+    (8, 8, include_str!("../migrations/0008_clients.sql")),
+    (9, 8, include_str!("../migrations/0009_catalogue.sql")),
+    (10, 8, include_str!("../migrations/0010_publish_sql.sql")),
+    // A program that does not know the counts by client would let them become wrong.
+    (11, 11, include_str!("../migrations/0011_lists.sql")),
+    (12, 11, include_str!("../migrations/0012_collations.sql")),
+    (13, 11, include_str!("../migrations/0013_histories.sql")),
+];
+
+/// Turns off the timeouts that the role or the database sets: an index build takes as long as it takes. A session that
+/// is idle for 10 seconds between two statements belongs to a machine that is gone, though; it must not keep its turn
+/// until the network reports that.
+const UNLIMITED: &str = "SELECT set_config(name, CASE name WHEN 'idle_session_timeout' THEN '10s' ELSE '0' END, false)
+    FROM pg_settings
+    WHERE name IN ('statement_timeout', 'transaction_timeout', 'lock_timeout', 'idle_session_timeout')";
+
+/// Checks the schema and, if asked to, migrates it.
+pub(in crate::postgres) async fn migrate(client: &mut Client, options: &PostgresOptions) -> Result<()> {
+    client.batch_execute(UNLIMITED).await?;
+    let is_older = (1..SCHEMA_VERSION).contains(&check_version(client, options).await.map_err(Fault::into_error)?);
+    let done = if is_older { upgrade(client, options).await } else { steps(client, options).await };
+    let version = done.map_err(Fault::into_error)?;
+    ensure_indexes(client, options, version).await.map_err(Fault::into_error)
+}
+
+/// Brings an older schema up to date. One process at a time does so, and blocks writers only for moments.
+async fn upgrade(client: &mut Client, options: &PostgresOptions) -> Result<i32, Fault> {
+    let builder = Builder::new(client, options);
+    builder.take_turn().await?;
+    // Another process may have migrated while this one waited for its turn.
+    if (1..indexes::KEYS_STEP).contains(&check_version(client, options).await?) {
+        builder.build_keys().await?;
+    }
+    let version = steps(client, options).await?;
+    let builder = Builder::new(client, options);
+    builder.build_missing().await?;
+    builder.end_turn().await?;
+    Ok(version)
+}
+
+/// Builds indexes that are missing, as when another process stopped before it had built them all.
+async fn ensure_indexes(client: &Client, options: &PostgresOptions, version: i32) -> Result<(), Fault> {
+    // Only a newer program knows which indexes a newer schema has.
+    if version > SCHEMA_VERSION {
+        return Ok(());
+    }
+    let builder = Builder::new(client, options);
+    let missing = builder.missing().await?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !options.store.migrate {
+        return Err(schema_error(format!(
+            "the schema {} still lacks indexes ({}): run `tidegate migrate` or open with migrate, or wait until the migration \
+             that builds them is done",
+            options.schema(),
+            missing.join(", ")
+        )));
+    }
+    builder.take_turn().await?;
+    builder.build_missing().await?;
+    builder.end_turn().await
+}
+
+/// Runs the steps and returns the schema's version. A transaction that does not get a lock within [`LOCK_PATIENCE`] is
+/// rolled back and tried again, so that traffic continues in between.
+async fn steps(client: &mut Client, options: &PostgresOptions) -> Result<i32, Fault> {
+    let patience = Patience::new();
+    loop {
+        match run(client, options).await {
+            Ok(version) => return Ok(version),
+            Err(fault) => patience.bear(fault).await?,
+        }
+    }
+}
+
+/// The version of the schema, 0 if there is none; an error if this program cannot run on it.
+async fn check_version(client: &impl GenericClient, options: &PostgresOptions) -> Result<i32, Fault> {
+    let (store, ns) = (&options.store, &options.schema());
+    let meta = format!("{ns}.meta");
+    // Not by to_regclass: it may answer from this connection's cache, even that the name did not exist.
+    let exists = "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = $1 AND c.relname = 'meta'";
+    let exists = client.query_opt(exists, &[&store.namespace]).await?.is_some();
+    let (version, oldest) = if exists {
+        let row = client
+            .query_one(&format!("SELECT schema_version, oldest_compatible, id_offset, id_step FROM {meta}"), &[])
+            .await
+            .map_err(|error| not_ours(ns, error))?;
+        let (offset, step): (i64, i64) = (row.get("id_offset"), row.get("id_step"));
+        if (offset, step) != (store.ids.offset, store.ids.step) {
+            return Err(Error::invalid(format!(
+                "the database draws entry ids from offset {offset} in steps of {step}: open it with the same values"
+            ))
+            .into());
+        }
+        (row.get("schema_version"), row.get("oldest_compatible"))
+    } else {
+        (0, 0)
+    };
+    if oldest > SCHEMA_VERSION {
+        return Err(schema_error(format!(
+            "the schema {ns} has version {version} and needs a program of version {oldest} or later; this one is {SCHEMA_VERSION}: upgrade it"
+        )));
+    }
+    if version < SCHEMA_VERSION && !store.migrate {
+        return Err(schema_error(format!(
+            "the schema {ns} has version {version}, this program needs {SCHEMA_VERSION}: run `tidegate migrate` or open with migrate"
+        )));
+    }
+    Ok(version)
+}
+
+async fn run(client: &mut Client, options: &PostgresOptions) -> Result<i32, Fault> {
+    let store = &options.store;
+    let ns = &options.schema();
+    let tx = client.transaction().await?;
+    // One migration at a time per database and namespace; others wait here and then find it done.
+    tx.batch_execute("SET LOCAL lock_timeout = '60s'").await?;
+    let lock = format!("tidegate:{}", store.namespace);
+    tx.query_one("SELECT count(pg_advisory_xact_lock(hashtextextended($1, 4711)))", &[&lock]).await?;
+    tx.batch_execute(&format!("SET LOCAL lock_timeout = '{LOCK_PATIENCE}'")).await?;
+    let meta = format!("{ns}.meta");
+    let version = check_version(&tx, options).await?;
+    if version == 0 {
+        make_schema(&tx, &store.namespace).await?;
+    }
+    for (to, oldest, sql) in STEPS.iter().filter(|(to, ..)| *to > version) {
+        tx.batch_execute(&fill(sql, options)).await?;
+        let record = if *to == 1 {
+            format!(
+                "INSERT INTO {meta} (schema_version, oldest_compatible, id_offset, id_step) VALUES ({to}, {oldest}, {}, {});
+                 INSERT INTO {ns}.heartbeat (at) VALUES (clock_timestamp());
+                 INSERT INTO {ns}.queues (name) VALUES ('default')",
+                store.ids.offset, store.ids.step
+            )
+        } else {
+            format!(
+                "UPDATE {meta} SET schema_version = {to}, oldest_compatible = greatest(oldest_compatible, {oldest})"
+            )
+        };
+        tx.batch_execute(&record).await?;
+    }
+    if version == 0 {
+        indexes::make_all(&tx, ns).await?;
+    }
+    // Publishers that use plain SQL get this program's limit too.
+    let limit = store.payload_limit.0;
+    tx.batch_execute(&format!("UPDATE {meta} SET payload_limit = {limit} WHERE payload_limit <> {limit}")).await?;
+    crate::postgres::engine::log_order::continue_order(&tx, ns, store.migrate).await?;
+    tx.commit().await?;
+    Ok(version.max(SCHEMA_VERSION))
+}
+
+/// Creates the schema, unless an administrator did: then the role needs no right to create one.
+async fn make_schema(tx: &Transaction<'_>, name: &str) -> Result<(), Fault> {
+    let exists = tx.query_opt("SELECT FROM pg_namespace WHERE nspname = $1", &[&name]).await?.is_some();
+    if !exists {
+        tx.batch_execute(&format!("CREATE SCHEMA \"{name}\"")).await?;
+    }
+    Ok(())
+}
+
+fn fill(sql: &str, options: &PostgresOptions) -> String {
+    let store = &options.store;
+    // As a string literal it is the name of the notification channel, without the quotes of an identifier.
+    sql.replace("'{ns}'", &format!("'{}'", store.namespace))
+        .replace("{ns}", &options.schema())
+        .replace("{id_offset}", &store.ids.offset.to_string())
+        .replace("{id_step}", &store.ids.step.to_string())
+        .replace("{payload_limit}", &store.payload_limit.0.to_string())
+}
+
+fn schema_error(message: String) -> Fault {
+    Error::new(ErrorKind::Schema, message).into()
+}
+
+fn not_ours(ns: &str, error: tokio_postgres::Error) -> Fault {
+    match classify(error) {
+        Fault::Final(error) if error.kind() == ErrorKind::Schema => {
+            schema_error(format!("the schema {ns} is not one of Tidegate's: choose another namespace"))
+                .with_cause(error)
+        }
+        fault => fault,
+    }
+}
+
+impl Fault {
+    fn with_cause(self, cause: Error) -> Self {
+        match self {
+            Self::Final(error) => Self::Final(error.with_source(cause)),
+            other => other,
+        }
+    }
+}

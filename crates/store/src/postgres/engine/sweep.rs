@@ -1,0 +1,10 @@
+//! How far the search for groups without a head has come.
+
+use std::time::Instant;
+
+/// How far the search for groups without a head has come: when it last ran, and the last group it covered.
+#[derive(Debug, Default)]
+pub(in crate::postgres) struct Sweep {
+    pub(in crate::postgres) last: Option<Instant>,
+    pub(in crate::postgres) after: Option<(i32, String)>,
+}

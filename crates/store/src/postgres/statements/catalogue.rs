@@ -1,0 +1,58 @@
+//! The catalogue: the tables `queues` and `lanes`, and their history.
+
+use crate::postgres::engine::row::row;
+use crate::sql::statements;
+
+row! {
+    /// The catalogue's version, and one change of it where there is any. Which of the other columns are set depends on
+    /// the kind of the change.
+    pub(in crate::postgres) struct ChangeRow {
+        version: i64 = "k.version",
+        stamp: i64 = "k.stamp",
+        /// All queues and lanes follow, not only changed ones.
+        everything: bool = "k.since < 0",
+        kind: Option<i16> = "r.kind",
+        id: Option<i32> = "r.id",
+        queue_id: Option<i32> = "r.queue_id",
+        name: Option<String> = "r.name",
+        client_id: Option<i64> = "r.client_id",
+        state: Option<i16> = "r.state",
+        depth_limit: Option<i64> = "r.depth_limit",
+        settings: Option<String> = "r.settings",
+        event_type: Option<String> = "r.event_type",
+        priority: Option<i16> = "r.priority",
+    }
+}
+
+statements! {
+    /// Statements about the catalogue.
+    pub(in crate::postgres) struct Catalogue {
+        /// The catalogue's version and what changed since the known one ($1 with stamp $2); everything, if that is not
+        /// in this database's history; nothing, if the stamps are equal (catalogue_history's primary key,
+        /// queues_version, lanes_version, catalogue_removed_version). Queues come before lanes.
+        changes: ChangeRow = "
+            WITH known AS MATERIALIZED (
+                SELECT m.generation AS version, m.catalogue_stamp AS stamp,
+                       CASE WHEN m.catalogue_stamp = $2::bigint AND $1::bigint >= 0 THEN 9223372036854775807
+                            WHEN $1::bigint <= m.generation
+                                 AND EXISTS (SELECT FROM {ns}.catalogue_history h
+                                             WHERE h.version = $1::bigint AND h.stamp = $2::bigint)
+                            THEN $1::bigint ELSE -1 END AS since
+                FROM {ns}.meta m
+            )
+            SELECT {columns}
+            FROM known k LEFT JOIN LATERAL (
+                SELECT 0::smallint AS kind, q.id, q.id AS queue_id, q.name, q.client_id, q.state, q.depth_limit,
+                       q.settings, NULL::text AS event_type, NULL::smallint AS priority
+                FROM {ns}.queues q WHERE q.version > k.since
+                UNION ALL
+                SELECT 1::smallint, l.id, l.queue_id, NULL, NULL, l.state, NULL, NULL,
+                       CASE WHEN l.state = 0 THEN l.event_type ELSE l.was_type END, l.priority
+                FROM {ns}.lanes l WHERE l.version > k.since AND (k.since >= 0 OR l.state < 2)
+                UNION ALL
+                SELECT (2 + d.kind)::smallint, d.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+                FROM {ns}.catalogue_removed d WHERE d.version > k.since AND k.since >= 0
+            ) AS r ON true
+            ORDER BY r.kind";
+    }
+}

@@ -1,0 +1,136 @@
+//! Ends, and what else happens to leases: extended, given back.
+
+use crate::postgres::engine::row::{Moment, row};
+use crate::sql::statements;
+
+row! {
+    /// An entry that ended.
+    pub(in crate::postgres) struct EndedRow {
+        id: i64,
+        queue_id: i32,
+        group_key: Option<String>,
+        flags: Option<i16>,
+        event_id: i64,
+        status: i16,
+    }
+}
+
+row! {
+    /// An entry, live or ended.
+    pub(in crate::postgres) struct FoundRow {
+        id: i64,
+        token: i64,
+        /// How it ended; none while it is live.
+        status: Option<i16>,
+        leased: bool,
+        generation: i32,
+    }
+}
+
+row! {
+    /// An extended lease.
+    pub(in crate::postgres) struct ExtendedRow {
+        id: i64 = "q.id",
+        token: i64 = "q.token",
+        lease_until: Moment = "q.lease_until",
+        flags: Option<i16> = "q.flags",
+        updated_at: Moment = "q.updated_at",
+    }
+}
+
+row! {
+    /// An entry whose lease was given back.
+    pub(in crate::postgres) struct RequeuedRow {
+        id: i64 = "q.id",
+        token: i64 = "q.token",
+        queue_id: i32 = "q.queue_id",
+        flags: Option<i16> = "q.flags",
+        due_at: Option<Moment> = "q.due_at",
+        lane: i32 = "q.lane",
+        place: i16 = "q.place",
+    }
+}
+
+statements! {
+    /// Statements about ends and leases.
+    pub(in crate::postgres) struct End {
+        /// Moves entries from the queue to the log (event_queue's primary key). Ids come sorted and distinct: the other
+        /// arrays are read at the position where a binary search finds the id. A token of -1 ends the entry whether it
+        /// is leased or not.
+        finalize: EndedRow = "
+            WITH gone AS (
+                DELETE FROM {live} q
+                WHERE q.id = ANY ($2::bigint[])
+                  AND (($3::bigint[])[width_bucket(q.id, $2::bigint[])] = -1
+                       OR q.lease_until IS NOT NULL AND q.token = ($3::bigint[])[width_bucket(q.id, $2::bigint[])])
+                RETURNING q.*, width_bucket(q.id, $2::bigint[]) AS at
+            )
+            INSERT INTO {log} (id, event_id, finished_at, processing_started_at, token, client_id, generation, lane,
+                               queue_id, attempts, max_attempts, status, exhausted_as, group_key, worker, errors,
+                               results, flags)
+            SELECT id, event_id, {now}, processing_started_at, token, client_id, generation, lane, queue_id,
+                   least(attempts, max_attempts), max_attempts, ($4::smallint[])[at], exhausted_as, group_key, worker,
+                   coalesce(($5::text[])[at], CASE WHEN ($4::smallint[])[at] <> 0 THEN last_error END),
+                   ($6::text[])[at], flags
+            FROM gone
+            RETURNING {columns}";
+        /// Moves a run of neighbouring entries that all end alike without errors, which is the usual case: one walk
+        /// along event_queue's primary key, each token found by its position.
+        finalize_run: EndedRow = "
+            WITH gone AS (
+                DELETE FROM {live} q
+                WHERE q.id >= $2 AND q.id <= $3 AND q.lease_until IS NOT NULL
+                  AND q.token = ($4::bigint[])[(q.id - $2) / $5::bigint + 1]
+                RETURNING q.*
+            )
+            INSERT INTO {log} (id, event_id, finished_at, processing_started_at, token, client_id, generation, lane,
+                               queue_id, attempts, max_attempts, status, exhausted_as, group_key, worker, errors,
+                               results, flags)
+            SELECT id, event_id, {now}, processing_started_at, token, client_id, generation, lane, queue_id,
+                   attempts, max_attempts, $6::smallint, exhausted_as, group_key, worker,
+                   CASE WHEN $6::smallint <> 0 THEN last_error END, $7::text, flags
+            FROM gone
+            RETURNING {columns}";
+        /// Whether entries are live or ended, with token and generation (event_queue's and event_log's primary keys).
+        look_up: FoundRow = "
+            SELECT q.id, q.token, NULL::smallint AS status, q.leased, q.generation
+            FROM unnest($1::bigint[]) AS i(id) CROSS JOIN LATERAL (
+                SELECT q.id, q.token, q.lease_until IS NOT NULL AS leased, q.generation
+                FROM {live} q WHERE q.id = i.id OFFSET 0
+            ) AS q
+            UNION ALL
+            SELECT g.id, g.token, g.status, false, g.generation
+            FROM unnest($1::bigint[]) AS i(id) CROSS JOIN LATERAL (
+                SELECT g.id, g.token, g.status, g.generation
+                FROM {log} g
+                WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0) AND g.superseded <> 1 OFFSET 0
+            ) AS g";
+        /// Extends leases (event_queue's primary key). Ids come sorted and distinct.
+        extend: ExtendedRow = "
+            UPDATE {live} q
+            SET lease_until = {now} + ($4::bigint[])[width_bucket(q.id, $2::bigint[])] * interval '1 microsecond',
+                updated_at = {now}
+            WHERE q.id = ANY ($2::bigint[]) AND q.token = ($3::bigint[])[width_bucket(q.id, $2::bigint[])]
+              AND q.lease_until IS NOT NULL
+            RETURNING {columns}";
+        /// Gives leases back (event_queue's primary key). Ids come sorted and distinct. Kind 0 changes neither place
+        /// nor due moment, so the update stays heap-only; kind 1 names a moment, kind 2 a delay.
+        requeue: RequeuedRow = "
+            UPDATE {live} q
+            SET lease_until = NULL,
+                updated_at = {now},
+                (attempts, last_error, place, due_at) = (
+                    SELECT q.attempts - CASE WHEN ($7::boolean[])[i.at] THEN 0 ELSE 1 END,
+                           coalesce(($8::text[])[i.at], q.last_error),
+                           CASE WHEN ($4::smallint[])[i.at] = 0 THEN q.place ELSE 1 END,
+                           CASE ($4::smallint[])[i.at]
+                           WHEN 0 THEN q.due_at
+                           WHEN 1 THEN greatest({now}, ($5::timestamptz[])[i.at])
+                           ELSE {now} + ($6::bigint[])[i.at] * interval '1 microsecond' END
+                    FROM (SELECT width_bucket(q.id, $2::bigint[]) AS at OFFSET 0) AS i
+                )
+            WHERE q.id = ANY ($2::bigint[]) AND q.token = ($3::bigint[])[width_bucket(q.id, $2::bigint[])]
+              AND q.lease_until IS NOT NULL
+            RETURNING {columns}";
+    }
+}

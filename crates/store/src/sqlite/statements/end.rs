@@ -1,0 +1,122 @@
+//! Ends, and what else happens to leases: extended, given back.
+
+use rusqlite::types::{FromSql, FromSqlResult, ValueRef};
+
+use crate::sql::{Only, statements};
+use crate::sqlite::engine::row::{Shown, row};
+
+row! {
+    /// The columns of a live entry that decisions depend on.
+    pub(in crate::sqlite) struct LiveRow {
+        token: i64,
+        lease_until: Option<i64>,
+        queue_id: i64,
+        group_key: Option<Shown>,
+        worker: Option<String>,
+        flags: Option<i64>,
+        event_id: i64,
+        attempts: u32,
+        max_attempts: u32,
+        generation: u32,
+        processing_started_at: Option<i64>,
+    }
+}
+
+row! {
+    /// The last log row of an entry.
+    pub(in crate::sqlite) struct LogRow {
+        seq: i64,
+        generation: u32,
+        token: i64,
+        status: i16,
+        superseded: bool,
+        queue_id: i64,
+        group_key: Option<GroupKey>,
+        flags: Option<i64>,
+        event_id: i64,
+    }
+}
+
+row! {
+    /// An entry whose lease was given back.
+    pub(in crate::sqlite) struct RequeuedRow {
+        queue_id: i64,
+        flags: Option<i64>,
+    }
+}
+
+/// A group's name as it is shown, and whether it can be read: another program may have stored anything.
+#[derive(Debug)]
+pub(in crate::sqlite) struct GroupKey {
+    pub(in crate::sqlite) shown: String,
+    pub(in crate::sqlite) is_readable: bool,
+}
+
+impl FromSql for GroupKey {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let is_readable = value.as_str().is_ok();
+        Shown::column_result(value).map(|Shown(shown)| Self { shown, is_readable })
+    }
+}
+
+statements! {
+    /// Statements about ends and leases.
+    pub(in crate::sqlite) struct End {
+        /// Logs a run of neighbours held under equal tokens, without group and flags. Primary key; the log appends.
+        log_run = "
+            INSERT INTO {log} (seq, id, generation, event_id, finished_at, processing_started_at, token, client_id,
+                               lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, worker,
+                               errors, results)
+            SELECT ?1 + (id - ?2) / ?7, id, generation, event_id, ?5, processing_started_at, token, client_id, lane,
+                   queue_id, attempts, max_attempts, ?6, exhausted_as, 0, worker,
+                   CASE WHEN ?6 <> 0 THEN last_error END, ?8
+            FROM {live}
+            WHERE id BETWEEN ?2 AND ?3 AND token = ?4 AND lease_until IS NOT NULL AND group_key IS NULL
+              AND flags IS NULL";
+        /// Undoes `log_run` for a run that did not match completely. Primary key of the log, at its end.
+        unlog_run = "DELETE FROM {log} WHERE seq >= ?1";
+        /// Removes a run of neighbours from the live table. Primary key.
+        delete_run = "DELETE FROM {live} WHERE id BETWEEN ?1 AND ?2";
+        /// Logs an entry in the usual case: held under this token, without group and flags. Primary key; the log
+        /// appends.
+        log_held = "
+            INSERT INTO {log} (seq, id, generation, event_id, finished_at, processing_started_at, token, client_id,
+                               lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, worker,
+                               errors, results)
+            SELECT ?1, id, generation, event_id, ?4, processing_started_at, token, client_id, lane, queue_id, attempts,
+                   max_attempts, ?5, exhausted_as, 0, worker, coalesce(?6, CASE WHEN ?5 <> 0 THEN last_error END), ?7
+            FROM {live}
+            WHERE id = ?2 AND token = ?3 AND lease_until IS NOT NULL AND group_key IS NULL AND flags IS NULL";
+        /// Removes a held entry from the live table. Primary key.
+        delete_held = "DELETE FROM {live} WHERE id = ?1 AND lease_until IS NOT NULL";
+        /// Logs an entry in any other case. Primary key; the log appends.
+        log_any = "
+            INSERT INTO {log} (seq, id, generation, event_id, finished_at, processing_started_at, token, client_id,
+                               lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, group_key,
+                               worker, errors, results, flags)
+            SELECT ?1, id, generation, event_id, ?3, processing_started_at, token + ?4, client_id, lane, queue_id,
+                   attempts, max_attempts, ?5, exhausted_as, 0, group_key, ?6,
+                   coalesce(?7, CASE WHEN ?5 <> 0 THEN last_error END), ?8, flags
+            FROM {live} WHERE id = ?2";
+        /// Removes an entry from the live table. Primary key.
+        delete_entry = "DELETE FROM {live} WHERE id = ?1";
+        /// What decisions about a live entry depend on. Primary key.
+        live: LiveRow = "SELECT {columns} FROM {live} WHERE id = ?1";
+        /// The last log row of an entry. Index event_log_key, from its end.
+        last_log: LogRow = "SELECT {columns} FROM {log} WHERE id = ?1 ORDER BY generation DESC LIMIT 1";
+        /// Extends a lease; returns the entry's flags. Primary key.
+        extend: Only<Option<i64>> = "
+            UPDATE {live} SET lease_until = ?3, updated_at = ?4
+            WHERE id = ?1 AND token = ?2 AND lease_until IS NOT NULL RETURNING flags";
+        /// Gives a lease back; the entry is claimable at once. Primary key; stays in its index.
+        requeue_now: RequeuedRow = "
+            UPDATE {live} SET lease_until = NULL, worker = NULL, updated_at = ?3, attempts = attempts - ?4,
+                last_error = coalesce(?5, last_error), room = zeroblob({room} - 16)
+            WHERE id = ?1 AND token = ?2 AND lease_until IS NOT NULL RETURNING {columns}";
+        /// Gives a lease back; the entry is claimable from a moment on. Primary key; moves to event_queue_timed.
+        requeue_at: RequeuedRow = "
+            UPDATE {live} SET lease_until = NULL, worker = NULL, updated_at = ?3, attempts = attempts - ?4,
+                last_error = coalesce(?5, last_error), place = 1, due_at = ?6, room = zeroblob({room} - 16)
+            WHERE id = ?1 AND token = ?2 AND lease_until IS NOT NULL RETURNING {columns}";
+    }
+}

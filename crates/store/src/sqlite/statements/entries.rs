@@ -1,0 +1,197 @@
+//! Single entries as people see them, and dead letters.
+
+use tidegate_core::{End, EntryId, LeaseToken, Tsid};
+
+use crate::error::Result;
+use crate::sql::{Columns as _, Only, statements};
+use crate::sqlite::engine::errors::damaged;
+use crate::sqlite::engine::row::{Moment, Shown, queue_name, row};
+use crate::sqlite::statements::facts::{ShownFactRow, shown_fact};
+use crate::values::{Census, EntryPhase, EntryView};
+
+row! {
+    /// What live and ended entries (`q`) have in common.
+    pub(in crate::sqlite) struct EntryRow {
+        event_id: i64 = "q.event_id",
+        queue: String = "n.name",
+        queue_client: Option<i64> = "n.client_id",
+        queue_id: i64 = "q.queue_id",
+        generation: u32 = "q.generation",
+        attempts: u32 = "q.attempts",
+        max_attempts: u32 = "q.max_attempts",
+        token: i64 = "q.token",
+        priority: i16 = "coalesce(l.priority, -1000 - q.lane)",
+        group_key: Option<Shown> = "q.group_key",
+        worker: Option<Shown> = "q.worker",
+    }
+}
+
+row! {
+    /// The rest of a live entry.
+    pub(in crate::sqlite) struct LiveRow {
+        error: Option<String> = "q.last_error",
+        place: i16 = "q.place",
+        due_at: Option<Moment> = "q.due_at",
+        lease_until: Option<Moment> = "q.lease_until",
+        processing_started_at: Option<Moment> = "q.processing_started_at",
+        updated_at: Moment = "coalesce(q.updated_at, e.created_at, 0)",
+    }
+}
+
+row! {
+    /// The rest of an ended entry.
+    pub(in crate::sqlite) struct EndedRow {
+        error: Option<String> = "q.errors",
+        results: Option<String> = "q.results",
+        status: i16 = "q.status",
+        finished_at: Moment = "q.finished_at",
+        superseded: bool = "q.superseded",
+    }
+}
+
+/// A live entry as it is shown.
+pub(in crate::sqlite) type ShownLive = ((EntryRow, LiveRow), ShownFactRow);
+/// An ended entry as it is shown.
+pub(in crate::sqlite) type ShownEnded = ((EntryRow, EndedRow), ShownFactRow);
+
+/// A live entry.
+pub(in crate::sqlite) fn live_view(id: EntryId, ((mut row, live), fact): ShownLive) -> Result<EntryView> {
+    let phase = match live.lease_until {
+        Some(until) => EntryPhase::Leased {
+            worker: row.worker.take().map(|shown| shown.0).unwrap_or_default(),
+            since: live.processing_started_at.unwrap_or(until).into(),
+            until: until.into(),
+        },
+        None if matches!(live.place, 0 | 1) => EntryPhase::Waiting { due: live.due_at.map(Into::into) },
+        None => EntryPhase::Parked,
+    };
+    view(id, row, Rest { phase, error: live.error, results: None, updated_at: live.updated_at }, fact)
+}
+
+/// An ended entry.
+pub(in crate::sqlite) fn ended_view(id: EntryId, ((mut row, ended), fact): ShownEnded) -> Result<EntryView> {
+    let EndedRow { error, results, status, finished_at, superseded } = ended;
+    let end = End::from_code(status).ok_or_else(|| damaged("an entry has an unknown end"))?;
+    let worker = row.worker.take().map(|shown| shown.0);
+    let phase = EntryPhase::Ended { end, at: finished_at.into(), worker, superseded };
+    view(id, row, Rest { phase, error, results, updated_at: finished_at }, fact)
+}
+
+/// The part of a view in which live and ended entries differ.
+struct Rest {
+    phase: EntryPhase,
+    error: Option<String>,
+    results: Option<String>,
+    updated_at: Moment,
+}
+
+fn view(id: EntryId, row: EntryRow, rest: Rest, fact: ShownFactRow) -> Result<EntryView> {
+    Ok(EntryView {
+        id,
+        event_id: Tsid::from_i64(row.event_id),
+        queue: queue_name(row.queue, row.queue_client)?,
+        generation: row.generation,
+        attempts: row.attempts,
+        max_attempts: row.max_attempts,
+        token: LeaseToken(row.token),
+        priority: row.priority,
+        group: row.group_key.map(|shown| shown.0),
+        phase: rest.phase,
+        error: rest.error,
+        results: rest.results,
+        updated_at: rest.updated_at.into(),
+        fact: fact.into(),
+    })
+}
+
+row! {
+    /// Counts of everything.
+    pub(in crate::sqlite) struct CensusRow {
+        events: i64,
+        waiting: i64,
+        leased: i64,
+        ended: i64,
+    }
+}
+
+impl From<CensusRow> for Census {
+    fn from(row: CensusRow) -> Self {
+        let [events, waiting, leased, ended] = [row.events, row.waiting, row.leased, row.ended].map(i64::unsigned_abs);
+        Self { events, waiting, leased, ended }
+    }
+}
+
+/// Fills in `{entry}`, the columns of an entry, and `{fact}`, those of its fact, which may be missing.
+fn shown(entry: &str, sql: &str) -> String {
+    sql.replace("{entry}", entry).replace("{fact}", &shown_fact("q"))
+}
+
+const LIVE: &str = "
+    SELECT {entry}, {fact} FROM {live} q JOIN {ns}_queues n ON n.id = q.queue_id
+    LEFT JOIN {ns}_lanes l ON l.id = q.lane LEFT JOIN {ns}_events e ON e.id = q.event_id WHERE q.id = ?1";
+const ENDED: &str = "
+    SELECT {entry}, {fact} FROM {log} q JOIN {ns}_queues n ON n.id = q.queue_id
+    LEFT JOIN {ns}_lanes l ON l.id = q.lane LEFT JOIN {ns}_events e ON e.id = q.event_id
+    WHERE q.id = ?1 ORDER BY q.generation DESC LIMIT 1";
+
+statements! {
+    /// Statements about entries.
+    pub(in crate::sqlite) struct Entries {
+        /// A live entry as it is shown. Primary keys.
+        live: ShownLive = &shown(&<(EntryRow, LiveRow)>::list(), LIVE);
+        /// An ended entry as it is shown. Index event_log_key, from its end, then primary keys.
+        ended: ShownEnded = &shown(&<(EntryRow, EndedRow)>::list(), ENDED);
+        /// The event of an entry, live or ended. Primary key; index event_log_key.
+        event_of: Only<Option<i64>> = "
+            SELECT coalesce((SELECT event_id FROM {live} WHERE id = ?1),
+                            (SELECT event_id FROM {log} WHERE id = ?1 LIMIT 1))";
+        /// The number of entries of a group before this one. Indexes event_queue_group_head and event_queue_parked.
+        ahead_in_group: Only<i64> = "
+            SELECT (SELECT count(*) FROM {live} INDEXED BY {live}_group_head
+                    WHERE queue_id = ?1 AND group_key = ?2 AND group_key IS NOT NULL AND place < 2 AND id <> ?3)
+                 + (SELECT count(*) FROM {live} INDEXED BY {live}_parked
+                    WHERE queue_id = ?1 AND group_key = ?2 AND place >= 2 AND id < ?3)";
+        /// The number of claimable entries of a queue before this one, up to 1,000. Indexes event_queue_fresh and
+        /// event_queue_timed, at most as many entries as are counted or skipped as leased.
+        ahead_in_queue: Only<i64> = "
+            SELECT count(*) FROM (
+                SELECT 1 FROM {ns}_lanes l
+                CROSS JOIN {live} q INDEXED BY {live}_fresh ON q.lane = l.id AND q.place = 0
+                WHERE l.queue_id = ?1 AND l.state = 0 AND (l.priority < ?2 OR l.priority = ?2 AND q.id < ?3)
+                AND (q.lease_until IS NULL OR q.lease_until <= ?4)
+                UNION ALL
+                SELECT 1 FROM {ns}_lanes l
+                CROSS JOIN {live} q INDEXED BY {live}_timed ON q.lane = l.id AND q.place = 1 AND q.due_at <= ?4
+                WHERE l.queue_id = ?1 AND l.state = 0 AND (l.priority < ?2 OR l.priority = ?2 AND q.id < ?3)
+                AND (q.lease_until IS NULL OR q.lease_until <= ?4)
+                LIMIT 1000)";
+        /// Dead letters of a queue. Index event_log_dead_letters.
+        dead_letters: Only<i64> = "
+            SELECT id FROM {log} INDEXED BY {log}_dead_letters
+            WHERE queue_id = ?1 AND status IN (1, 2) AND superseded = 0 AND id > ?2 ORDER BY id LIMIT ?3";
+        /// Dead letters of a queue with one type. Index event_log_dead_letters and the facts' primary key.
+        dead_letters_of_type: Only<i64> = "
+            SELECT g.id FROM {log} g INDEXED BY {log}_dead_letters
+            CROSS JOIN {ns}_events e ON e.id = g.event_id
+            WHERE g.queue_id = ?1 AND g.status IN (1, 2) AND g.superseded = 0 AND g.id > ?2 AND e.event_type = ?4
+            ORDER BY g.id LIMIT ?3";
+        /// Makes an ended entry live again as a new generation. Primary key of the log; adds to the queue's indexes.
+        redrive = "
+            INSERT INTO {live} (id, event_id, due_at, token, client_id, lane, queue_id, attempts, max_attempts,
+                                generation, place, exhausted_as, group_key, updated_at, room, flags)
+            SELECT id, event_id, ?2, token + ?3, client_id, lane, queue_id, 0, max_attempts, generation + 1,
+                   CASE WHEN group_key IS NULL THEN 1 ELSE 2 END, exhausted_as, group_key, ?2, zeroblob({room} - 8),
+                   flags
+            FROM {log} WHERE seq = ?1";
+        /// Marks a log row as redriven or discarded. Primary key.
+        supersede = "UPDATE {log} SET superseded = ?2 WHERE seq = ?1";
+        /// Counts of everything. The tables, whole, the log by event_log_key. An entry that ever ended has one log row
+        /// of generation 1; one that is live again has a later generation.
+        census: CensusRow = "
+            SELECT (SELECT count(*) FROM {ns}_events) AS events,
+                   (SELECT count(*) FROM {live} WHERE lease_until IS NULL) AS waiting,
+                   (SELECT count(*) FROM {live} WHERE lease_until IS NOT NULL) AS leased,
+                   (SELECT count(*) FROM {log} INDEXED BY {log}_key WHERE generation = 1)
+                   - (SELECT count(*) FROM {live} WHERE generation > 1) AS ended";
+    }
+}

@@ -1,0 +1,135 @@
+//! The statements of the SQLite store, with the index that serves each. `{ns}` is the namespace, `{live}` and `{log}` the
+//! tables of live and ended entries, `{room}` the length of what a claim fills in.
+
+pub(in crate::sqlite) mod attempts;
+pub(in crate::sqlite) mod audit;
+pub(in crate::sqlite) mod catalogue;
+pub(in crate::sqlite) mod claim;
+pub(in crate::sqlite) mod deduplication;
+pub(in crate::sqlite) mod end;
+pub(in crate::sqlite) mod entries;
+pub(in crate::sqlite) mod facts;
+pub(in crate::sqlite) mod groups;
+pub(in crate::sqlite) mod handlers;
+pub(in crate::sqlite) mod heartbeat;
+pub(in crate::sqlite) mod keys;
+pub(in crate::sqlite) mod lanes;
+pub(in crate::sqlite) mod lists;
+pub(in crate::sqlite) mod log_counts;
+pub(in crate::sqlite) mod projections;
+pub(in crate::sqlite) mod publish;
+pub(in crate::sqlite) mod queues;
+pub(in crate::sqlite) mod requests;
+pub(in crate::sqlite) mod retain;
+pub(in crate::sqlite) mod schedules;
+pub(in crate::sqlite) mod tags;
+pub(in crate::sqlite) mod transactions;
+
+crate::sql::subjects! {
+    /// The statements of each subject.
+    pub(in crate::sqlite) struct Sql {
+        attempts: attempts::Attempts,
+        audit: audit::Audit,
+        catalogue: catalogue::Catalogue,
+        claim: claim::Claim,
+        deduplication: deduplication::Deduplication,
+        end: end::End,
+        entries: entries::Entries,
+        groups: groups::Groups,
+        handlers: handlers::Handlers,
+        heartbeat: heartbeat::Heartbeat,
+        keys: keys::Keys,
+        lanes: lanes::Lanes,
+        lists: lists::Lists,
+        log_counts: log_counts::LogCounts,
+        projections: projections::Projections,
+        publish: publish::Publish,
+        queues: queues::Queues,
+        requests: requests::Requests,
+        retain: retain::Retain,
+        schedules: schedules::Schedules,
+        tags: tags::Tags,
+        transactions: transactions::Transactions,
+    }
+}
+
+impl Sql {
+    /// The statements in one namespace.
+    pub(in crate::sqlite) fn new(namespace: &str) -> Self {
+        let room = claim::ROOM.to_string();
+        Self::filled(|text| {
+            text.replace("{live}", "{ns}_event_queue")
+                .replace("{log}", "{ns}_event_log")
+                .replace("{ns}", namespace)
+                .replace("{room}", &room)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::*;
+    use crate::sql::Declared;
+
+    /// Every statement compiles against the schema, and only those listed here scan a table.
+    #[test]
+    fn statements_are_served_by_their_index() {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).unwrap();
+        crate::sqlite::engine::migrate::migrate(&conn, &crate::StoreOptions::default(), 0).unwrap();
+        let sql = Sql::new("tidegate");
+        let scans = [
+            "queues.depth",
+            "queues.depths",
+            "entries.census",
+            "heartbeat.shift_leases",
+            "queues.consumers_since",
+            "queues.forget_consumers",
+            "handlers.forget",
+            "lanes.forget",
+            "heartbeat.resign",
+            "queues.configs",
+            "queues.names",
+            "queues.insert",
+            "projections.versions",
+            "schedules.all_schedules",
+            "schedules.due",
+            "schedules.next_due",
+            "tags.shift_leases",
+            "tags.forget",
+            "lists.count_live",
+            "lists.held_tag",
+            "log_counts.client_tail",
+            "lists.lanes_of",
+            "lists.published_from",
+            "attempts.consumers",
+            "attempts.held",
+            "retain.projections_at",
+            "retain.forget_audit",
+            "keys.all_keys",
+        ];
+        for Declared { name, text, columns } in sql.all() {
+            let prepared = conn.prepare(text).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let found: Vec<&str> = prepared.column_names().collect();
+            let same = columns.iter().zip(&found).all(|(wanted, found)| wanted.is_none_or(|wanted| wanted == *found));
+            let fits = columns.is_empty() || same && columns.len() == found.len();
+            assert!(fits, "{name} returns {found:?}, its row has {columns:?}");
+            let mut plan =
+                conn.prepare(&format!("EXPLAIN QUERY PLAN {text}")).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let nulls = vec![rusqlite::types::Null; plan.parameter_count()];
+            let lines: Vec<String> = plan
+                .query_map(rusqlite::params_from_iter(nulls), |row| row.get(3))
+                .unwrap()
+                .collect::<Result<_, _>>()
+                .unwrap();
+            let small = ["meta", "heartbeat", "sequence", "log_counts"].map(|table| format!("SCAN tidegate_{table}"));
+            let scan = lines.iter().find(|line| {
+                line.starts_with("SCAN tidegate") && !small.iter().any(|table| line.starts_with(table.as_str()))
+                    || line.contains("TEMP B-TREE")
+            });
+            assert!(scan.is_none() || scans.contains(&name.as_str()), "{name}: {lines:?}");
+        }
+    }
+}

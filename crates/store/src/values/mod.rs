@@ -1,0 +1,25 @@
+//! The values that cross the traits of [`api`](crate::api).
+
+pub(crate) mod attempts;
+pub(crate) mod entries;
+pub(crate) mod handlers;
+pub(crate) mod keys;
+pub(crate) mod lists;
+pub(crate) mod options;
+pub(crate) mod projections;
+pub(crate) mod queues;
+pub(crate) mod schedules;
+pub(crate) mod upkeep;
+pub(crate) mod workers;
+
+pub use attempts::*;
+pub use entries::*;
+pub use handlers::*;
+pub use keys::*;
+pub use lists::*;
+pub use options::*;
+pub use projections::*;
+pub use queues::*;
+pub use schedules::*;
+pub use upkeep::*;
+pub use workers::*;

@@ -1,0 +1,11 @@
+//! Batchers: [`batcher`] is the mechanism, [`verbs`] has one batcher per verb of the store, [`claims`] one per set of
+//! claim parameters. Must not know handlers or projections.
+
+pub(crate) mod activity;
+pub mod batcher;
+pub(crate) mod claim_key;
+pub(crate) mod claims;
+mod flush;
+pub(crate) mod limits;
+pub(crate) mod verbs;
+pub(crate) mod waiting;

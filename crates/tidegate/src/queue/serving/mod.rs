@@ -1,0 +1,18 @@
+//! What a server does with a queue beyond the embedded API, one file per subject: API keys, queues by name, claims of
+//! pull workers, entries by number, pages of documents. It takes names and numbers of any queue of the database; whose
+//! they are is for the server to decide. Knows nothing of HTTP.
+
+mod api_keys;
+mod entries;
+mod hints;
+mod projections;
+mod publishing;
+mod pull;
+mod queues;
+
+pub use api_keys::ApiKeys;
+pub use entries::{AuditPart, Explained};
+pub use hints::WakeHints;
+pub use projections::{DocumentsPage, ProjectionPage};
+pub use pull::PullClaim;
+pub use queues::QueueStatus;

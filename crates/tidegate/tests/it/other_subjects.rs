@@ -1,0 +1,80 @@
+//! The subjects of a store that a test double does not implement itself: refused, or passed on to another store.
+
+/// Implements these traits for a type: calls the macro `$how` with each trait and its verbs.
+macro_rules! other_subjects {
+    ($how:ident, $type:ty) => {
+        $how! { $type, tidegate_store::Attempts, { }
+            report(items: Vec<Report>) -> Batch<Reported>;
+            started(items: Vec<Holder>) -> Batch<AuditRow>;
+            heartbeat(items: Vec<Heartbeat>) -> Batch<Held>;
+            reset(items: Vec<ManualAction>) -> Batch<()>;
+            audit_page(id: EntryId, after: i64, limit: usize) -> Vec<AuditRow>;
+        }
+        $how! { $type, tidegate_store::Projections, { }
+            register(id: &ProjectionId) -> ProjectionView;
+            take_reader(id: &ProjectionId, reader: &str, lease: std::time::Duration) -> Option<Reader>;
+            keep_reader(id: &ProjectionId, token: i64, lease: std::time::Duration) -> ();
+            leave_reader(id: &ProjectionId, token: i64) -> ();
+            read_log(query: ReadLog) -> LogPage;
+            apply(step: Step, changes: Vec<Change>) -> ();
+            fail(failure: Failed) -> ();
+            documents(id: &ProjectionId, keys: Vec<String>) -> Vec<Option<bytes::Bytes>>;
+            list_documents(id: &ProjectionId, query: ListDocuments) -> Vec<Document>;
+            activate(id: &ProjectionId, token: i64) -> ();
+            remove(name: &str) -> bool;
+            sweep(name: &str) -> bool;
+            projections() -> Vec<ProjectionView>;
+            active(name: &str) -> Option<ProjectionView>;
+            lag(id: &ProjectionId, bound: u32) -> Lag;
+            logged_at(entry: EntryId) -> Option<Position>;
+        }
+        $how! { $type, tidegate_store::Schedules, { }
+            put_schedule(spec: ScheduleSpec) -> ScheduleView;
+            schedule(name: &str) -> Option<ScheduleView>;
+            list_schedules() -> Vec<ScheduleView>;
+            delete_schedule(name: &str) -> bool;
+            pause_schedule(name: &str, paused: bool) -> ScheduleView;
+            due_schedules(limit: usize) -> DueSchedules;
+            tick(tick: Tick) -> Option<Vec<Published>>;
+        }
+        $how! { $type, tidegate_store::KeyStore, {
+                fn key_changes(&self) -> u64 {
+                    0
+                }
+            }
+            put_key(key: NewKey) -> KeyView;
+            keys() -> Vec<KeyView>;
+            revoke_key(id: i64) -> KeyView;
+            keys_by_hash(hashes: Vec<Vec<u8>>) -> Vec<Option<KeyView>>;
+            keys_used(ids: Vec<i64>, ago: std::time::Duration) -> ();
+        }
+    };
+}
+
+/// Every verb is refused.
+macro_rules! refuse {
+    ($type:ty, $trait:path, { $($own:item)* } $($verb:ident($($name:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        #[async_trait]
+        impl $trait for $type {
+            $($own)*
+            $(async fn $verb(&self, $(_: $kind),*) -> Result<$answer> {
+                Err(Error::invalid(concat!(stringify!($verb), " is not for this test")))
+            })*
+        }
+    };
+}
+
+/// Every verb is passed on to the store inside.
+macro_rules! pass_on {
+    ($type:ty, $trait:path, { $($own:item)* } $($verb:ident($($name:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        #[async_trait]
+        impl $trait for $type {
+            $($own)*
+            $(async fn $verb(&self, $($name: $kind),*) -> Result<$answer> {
+                self.inner.$verb($($name),*).await
+            })*
+        }
+    };
+}
+
+pub(crate) use {other_subjects, pass_on, refuse};
