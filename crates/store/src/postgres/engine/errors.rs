@@ -205,6 +205,13 @@ pub(in crate::postgres) fn classify(error: tokio_postgres::Error) -> Fault {
             Error::new(ErrorKind::Unavailable, format!("the schema was changed: {said}")).with_source(error),
         );
     }
+    if has_severity(&error, Severity::Panic) {
+        // A server that cannot write or sync its log stops at once, whatever code it names: whether a COMMIT took place
+        // is known only once it is back.
+        return Fault::Lost(
+            Error::new(ErrorKind::Unavailable, format!("the database stopped: {said}")).with_source(error),
+        );
+    }
     if code == SqlState::IN_FAILED_SQL_TRANSACTION {
         return Fault::Final(ignored_failure().with_source(error));
     }
@@ -229,12 +236,6 @@ pub(in crate::postgres) fn classify(error: tokio_postgres::Error) -> Fault {
             );
         }
         "53" => (ErrorKind::Unavailable, "the database is out of resources"),
-        // A server that cannot sync its log stops at once: whether a COMMIT took place is known only once it is back.
-        "58" if has_severity(&error, Severity::Panic) => {
-            return Fault::Lost(
-                Error::new(ErrorKind::Unavailable, format!("the database's disk failed: {said}")).with_source(error),
-            );
-        }
         "58" => (ErrorKind::Unavailable, "the database's disk failed"),
         "XX" => (ErrorKind::Corrupt, "the database reports damage or an internal error"),
         "28" | "3D" => return withheld("the database refuses the login", error),
@@ -314,6 +315,43 @@ mod tests {
         let fault = classify(asked.await.unwrap().unwrap_err());
         assert!(matches!(&fault, Fault::Lost(error) if error.kind() == ErrorKind::Unavailable), "{fault:?}");
         drop(driven);
+    }
+
+    /// A server that answers the first query with an error of this severity and code, and hangs up.
+    async fn failing_server(severity: &'static str, code: &'static str) -> String {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 1024];
+            stream.read(&mut request).await.unwrap();
+            // The login is accepted, and the server is ready for a query.
+            stream.write_all(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I").await.unwrap();
+            stream.read(&mut request).await.unwrap();
+            let fields = format!("S{severity}\0V{severity}\0C{code}\0Mcould not write to log file\0\0");
+            let length = u32::try_from(fields.len() + 4).unwrap();
+            stream.write_all(&[b"E", &length.to_be_bytes()[..], fields.as_bytes()].concat()).await.unwrap();
+        });
+        format!("postgres://tidegate@127.0.0.1:{port}/postgres")
+    }
+
+    #[tokio::test]
+    async fn a_server_that_panics_leaves_the_answer_open_whatever_its_code() {
+        let lost = async |severity, code| {
+            let url = failing_server(severity, code).await;
+            let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+            tokio::spawn(connection);
+            let fault = classify(client.batch_execute("COMMIT").await.unwrap_err());
+            let lost = matches!(fault, Fault::Lost(_));
+            assert_eq!(fault.into_error().kind(), ErrorKind::Unavailable);
+            lost
+        };
+        assert!(lost("PANIC", "53100").await);
+        assert!(lost("PANIC", "58030").await);
+        // An error is an answer: the transaction was rolled back.
+        assert!(!lost("ERROR", "53100").await);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
