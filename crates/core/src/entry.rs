@@ -3,15 +3,18 @@
 //! ```text
 //!            publish                claim                 finalize
 //!  ─────► Parked ──promote──► Waiting ──────────► Leased ──────────► Ended
-//!            │                 ▲  │                │ │ ▲               │
-//!            │                 │  │   release,     │ └─┘ extend,       │
-//!            │                 └──┼── retry at ────┘     claim again   │
-//!            └────── cancel ──────┴───────────── cancel ──────────────►│
-//!                              ▲                                       │
-//!                              └────────────── redrive ────────────────┘
+//!            │ ▲               ▲  │                │ │ ▲               │
+//!            │ └── overtaken ──┼──┤   release,     │ └─┘ extend,       │
+//!            │                 └──┼── retry at ────┤     claim again   │
+//!            └────── cancel ──────┴────────────────┼─── cancel ───────►│
+//!                              ▲                   │                   │
+//!                              ├────── redrive ────┼───────────────────┘
+//!                   promote ── Aside ◄─ retry aside┤
+//!                   redrive ── Kept ◄── exhausted ─┘
 //! ```
 //! A claim raises the token and the attempts; a release takes the attempt back but never the token. An entry whose
-//! lease ran out is claimed again, unless its attempts are used up: then that claim ends it.
+//! lease ran out is claimed again, unless its attempts are used up: then that claim ends it, or keeps it where it is if it
+//! keeps its place. An entry that is past its expiry and not being worked on is cancelled.
 
 use std::fmt;
 use std::time::Duration;
@@ -110,6 +113,13 @@ pub enum Phase {
     },
     /// Held by a worker; the lease may have expired.
     Leased(Lease),
+    /// Stepped aside after a failure: others of its group run, until it is promoted again from `due` on.
+    Aside {
+        /// When its retry is due.
+        due: Timestamp,
+    },
+    /// Exhausted, but live: it keeps the place of its group's head until it is redriven, ended manually or expires.
+    Kept(End),
     /// In the log.
     Ended(End),
 }
@@ -127,6 +137,10 @@ pub struct Entry {
     pub max_attempts: u32,
     /// How it ends when it is exhausted.
     pub exhausted_as: End,
+    /// Whether it stays live when it is exhausted, and keeps others of its group from running.
+    pub keeps_place: bool,
+    /// From when on it is cancelled instead of claimed.
+    pub expires: Option<Timestamp>,
     /// The token of its last claim; 0 before the first.
     pub token: LeaseToken,
     /// Where it is in its life.
@@ -136,7 +150,7 @@ pub struct Entry {
 /// What can happen to an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// It becomes the head of its group.
+    /// It becomes the head of its group, from behind the head or from aside.
     Promote {
         /// When it may be claimed; at once when `None`.
         due: Option<Timestamp>,
@@ -170,10 +184,17 @@ pub enum Input {
         due: Option<Timestamp>,
         /// Whether the attempt counts: it does for a retry, not for a release or a snooze.
         counts: bool,
+        /// Whether it steps aside until then, so that others of its group run; only with a moment.
+        aside: bool,
     },
+    /// Another entry of its group goes before it.
+    Overtake,
+    /// Its expiry has passed.
+    Expire,
     /// It is cancelled.
     Cancel,
-    /// A dead letter starts over as a new generation.
+    /// A dead letter, or an exhausted entry that kept its place, starts over as a new generation. An expiry that has
+    /// passed no longer applies.
     Redrive,
 }
 
@@ -192,9 +213,15 @@ pub enum Refusal {
     /// A redrive of an entry that is not a dead letter.
     #[error("the entry is not a dead letter")]
     NotADeadLetter,
-    /// A promotion of an entry that is not parked.
+    /// A promotion of an entry that is not parked, or aside and not due yet.
     #[error("the entry is not parked")]
     NotParked,
+    /// An entry that was claimed before cannot be overtaken.
+    #[error("the entry was started before")]
+    Started,
+    /// The entry has no expiry, it has not passed, or a worker holds the entry.
+    #[error("the entry has not expired, or a worker holds it")]
+    NotExpired,
 }
 
 /// Applies one input to an entry.
@@ -205,41 +232,65 @@ pub fn transition(entry: &Entry, input: &Input, now: Timestamp) -> Result<Entry,
     let mut next = entry.clone();
     match (input, &entry.phase) {
         (Input::Promote { due }, Phase::Parked) => next.phase = Phase::Waiting { due: *due },
+        (Input::Promote { due }, Phase::Aside { due: from }) if *from <= now => {
+            next.phase = Phase::Waiting { due: *due }
+        }
         (Input::Promote { .. }, _) => return Err(Refusal::NotParked),
+
+        (Input::Overtake, Phase::Waiting { .. }) if entry.token.0 == 0 => next.phase = Phase::Parked,
+        (Input::Overtake, _) => return Err(Refusal::Started),
 
         (Input::Claim { worker, lease }, phase) => {
             if !is_eligible(phase, now) {
                 return Err(Refusal::NotEligible);
             }
             next.token = LeaseToken(entry.token.0 + 1);
-            next.phase = if entry.attempts >= entry.max_attempts {
-                Phase::Ended(entry.exhausted_as)
+            next.phase = if has_expired(entry, now) {
+                Phase::Ended(End::Cancelled)
+            } else if entry.attempts >= entry.max_attempts {
+                exhausted(entry, entry.exhausted_as)
             } else {
                 next.attempts += 1;
                 Phase::Leased(Lease { worker: worker.clone(), until: later(now, *lease) })
             };
         }
 
-        (_, Phase::Ended(end)) => return from_end(next, *end, input),
+        (_, Phase::Ended(end)) => return from_end(next, *end, input, now),
 
-        (Input::Finalize { token, end }, phase) => {
-            if token.is_some_and(|token| !holds(entry, phase, token)) {
+        (Input::Expire, Phase::Leased(lease)) if lease.until > now => return Err(Refusal::NotExpired),
+        (Input::Expire, _) if !has_expired(entry, now) => return Err(Refusal::NotExpired),
+        // It is told as what it was: the expiry only frees its place.
+        (Input::Expire, Phase::Kept(end)) => next.phase = Phase::Ended(*end),
+        (Input::Expire, _) => next.phase = Phase::Ended(End::Cancelled),
+
+        // A repeat of the report that exhausted it.
+        (Input::Finalize { token: Some(token), .. }, Phase::Kept(_)) if *token == entry.token => {
+            return Err(Refusal::AlreadyEnded);
+        }
+        (Input::Finalize { token: Some(token), end }, phase) => {
+            if !holds(entry, phase, *token) {
                 return Err(Refusal::Fenced);
             }
-            next.phase = Phase::Ended(*end);
+            next.phase = if end.is_dead_letter() { exhausted(entry, *end) } else { Phase::Ended(*end) };
         }
+        (Input::Finalize { token: None, end }, _) => next.phase = Phase::Ended(*end),
         (Input::Extend { token, lease }, Phase::Leased(held)) if entry.token == *token => {
             next.phase = Phase::Leased(Lease { worker: held.worker.clone(), until: later(now, *lease) });
         }
-        (Input::Requeue { token, due, counts }, Phase::Leased(_)) if entry.token == *token => {
+        (Input::Requeue { token, due, counts, aside }, Phase::Leased(_)) if entry.token == *token => {
             // A past moment means now.
-            next.phase = Phase::Waiting { due: due.map(|due| due.max(now)) };
+            let due = due.map(|due| due.max(now));
+            next.phase = match due {
+                Some(due) if *aside => Phase::Aside { due },
+                due => Phase::Waiting { due },
+            };
             if !counts {
                 next.attempts -= 1;
             }
         }
         (Input::Extend { .. } | Input::Requeue { .. }, _) => return Err(Refusal::Fenced),
         (Input::Cancel, _) => next.phase = Phase::Ended(End::Cancelled),
+        (Input::Redrive, Phase::Kept(_)) => next = started_over(next, now),
         (Input::Redrive, _) => return Err(Refusal::NotADeadLetter),
     }
     check_step(entry, &next);
@@ -252,8 +303,28 @@ pub fn is_eligible(phase: &Phase, now: Timestamp) -> bool {
     match phase {
         Phase::Waiting { due } => due.is_none_or(|due| due <= now),
         Phase::Leased(lease) => lease.until <= now,
-        Phase::Parked | Phase::Ended(_) => false,
+        Phase::Parked | Phase::Aside { .. } | Phase::Kept(_) | Phase::Ended(_) => false,
     }
+}
+
+/// Whether the expiry of an entry has passed.
+#[must_use]
+pub fn has_expired(entry: &Entry, now: Timestamp) -> bool {
+    entry.expires.is_some_and(|expires| expires <= now)
+}
+
+/// What becomes of an entry that its last attempt, or its holder, ends as a dead letter.
+fn exhausted(entry: &Entry, end: End) -> Phase {
+    if entry.keeps_place { Phase::Kept(end) } else { Phase::Ended(end) }
+}
+
+/// The next generation of an entry.
+fn started_over(mut entry: Entry, now: Timestamp) -> Entry {
+    entry.generation += 1;
+    entry.attempts = 0;
+    entry.expires = entry.expires.filter(|expires| *expires > now);
+    entry.phase = Phase::Waiting { due: None };
+    entry
 }
 
 fn holds(entry: &Entry, phase: &Phase, token: LeaseToken) -> bool {
@@ -262,14 +333,9 @@ fn holds(entry: &Entry, phase: &Phase, token: LeaseToken) -> bool {
 
 /// Inputs to an entry that has ended: only a redrive of a dead letter changes it. A repeated finalize under the last
 /// token is told that the entry has ended, one under an older token that it is fenced.
-fn from_end(mut next: Entry, end: End, input: &Input) -> Result<Entry, Refusal> {
+fn from_end(next: Entry, end: End, input: &Input, now: Timestamp) -> Result<Entry, Refusal> {
     match input {
-        Input::Redrive if end.is_dead_letter() => {
-            next.generation += 1;
-            next.attempts = 0;
-            next.phase = Phase::Waiting { due: None };
-            Ok(next)
-        }
+        Input::Redrive if end.is_dead_letter() => Ok(started_over(next, now)),
         Input::Redrive => Err(Refusal::NotADeadLetter),
         Input::Finalize { token: Some(token), .. } if *token != next.token => Err(Refusal::Fenced),
         Input::Extend { .. } | Input::Requeue { .. } => Err(Refusal::Fenced),
@@ -310,6 +376,8 @@ mod tests {
             attempts: 0,
             max_attempts,
             exhausted_as: End::CompletedWithErrors,
+            keeps_place: false,
+            expires: None,
             token: LeaseToken(0),
             phase: Phase::Waiting { due: None },
         }
@@ -341,7 +409,7 @@ mod tests {
         for input in [
             Input::Finalize { token: Some(first.token), end: End::Completed },
             Input::Extend { token: first.token, lease: Duration::from_secs(1) },
-            Input::Requeue { token: first.token, due: None, counts: false },
+            Input::Requeue { token: first.token, due: None, counts: false, aside: false },
         ] {
             assert_eq!(transition(&second, &input, at(61)), Err(Refusal::Fenced), "{input:?}");
         }
@@ -360,7 +428,7 @@ mod tests {
     #[test]
     fn a_released_lease_cannot_finish() {
         let leased = step(&fresh(3), claim(), 0);
-        let released = step(&leased, Input::Requeue { token: leased.token, due: None, counts: false }, 1);
+        let released = step(&leased, Input::Requeue { token: leased.token, due: None, counts: false, aside: false }, 1);
         assert_eq!(released.attempts, 0);
         let late = Input::Finalize { token: Some(leased.token), end: End::Completed };
         assert_eq!(transition(&released, &late, at(2)), Err(Refusal::Fenced));
@@ -411,12 +479,70 @@ mod tests {
     #[test]
     fn a_retry_counts_and_waits_for_its_moment() {
         let leased = step(&fresh(3), claim(), 0);
-        let retry = Input::Requeue { token: leased.token, due: Some(at(30)), counts: true };
+        let retry = Input::Requeue { token: leased.token, due: Some(at(30)), counts: true, aside: false };
         let waiting = step(&leased, retry.clone(), 10);
         assert_eq!((waiting.attempts, &waiting.phase), (1, &Phase::Waiting { due: Some(at(30)) }));
         assert_eq!(transition(&waiting, &claim(), at(29)), Err(Refusal::NotEligible));
         assert_eq!(step(&waiting, claim(), 30).attempts, 2);
         assert_eq!(step(&leased, retry, 40).phase, Phase::Waiting { due: Some(at(40)) }, "a past moment is now");
+    }
+
+    #[test]
+    fn a_retry_aside_is_promoted_when_it_is_due() {
+        let leased = step(&fresh(3), claim(), 0);
+        let aside = Input::Requeue { token: leased.token, due: Some(at(30)), counts: true, aside: true };
+        let aside = step(&leased, aside, 10);
+        assert_eq!((aside.attempts, &aside.phase), (1, &Phase::Aside { due: at(30) }));
+        assert_eq!(transition(&aside, &claim(), at(99)), Err(Refusal::NotEligible));
+        let promote = Input::Promote { due: Some(at(30)) };
+        assert_eq!(transition(&aside, &promote, at(29)), Err(Refusal::NotParked));
+        assert_eq!(step(&step(&aside, promote, 30), claim(), 30).attempts, 2);
+    }
+
+    #[test]
+    fn only_an_entry_that_was_never_claimed_is_overtaken() {
+        let parked = step(&fresh(3), Input::Overtake, 0);
+        assert_eq!(parked.phase, Phase::Parked);
+        let leased = step(&fresh(3), claim(), 0);
+        assert_eq!(transition(&leased, &Input::Overtake, at(1)), Err(Refusal::Started));
+        let released = Input::Requeue { token: leased.token, due: None, counts: false, aside: false };
+        assert_eq!(transition(&step(&leased, released, 1), &Input::Overtake, at(1)), Err(Refusal::Started));
+    }
+
+    #[test]
+    fn an_exhausted_entry_may_keep_its_place() {
+        let entry = Entry { keeps_place: true, ..fresh(1) };
+        let leased = step(&entry, claim(), 0);
+        let failed = Input::Finalize { token: Some(leased.token), end: End::Failed };
+        let kept = step(&leased, failed.clone(), 1);
+        assert_eq!(kept.phase, Phase::Kept(End::Failed));
+        assert_eq!(transition(&kept, &failed, at(2)), Err(Refusal::AlreadyEnded), "a repeat is told so");
+        let stale = Input::Finalize { token: Some(LeaseToken(0)), end: End::Failed };
+        assert_eq!(transition(&kept, &stale, at(2)), Err(Refusal::Fenced));
+        assert_eq!(transition(&kept, &claim(), at(9_999)), Err(Refusal::NotEligible));
+        let again = step(&kept, Input::Redrive, 3);
+        assert_eq!((again.generation, again.attempts, &again.phase), (2, 0, &Phase::Waiting { due: None }));
+        assert_eq!(step(&kept, Input::Cancel, 3).phase, Phase::Ended(End::Cancelled));
+        // A worker that died with the last attempt leaves it kept as well.
+        assert_eq!(step(&leased, claim(), 60).phase, Phase::Kept(End::CompletedWithErrors));
+        let done = Input::Finalize { token: Some(leased.token), end: End::Completed };
+        assert_eq!(step(&leased, done, 1).phase, Phase::Ended(End::Completed));
+    }
+
+    #[test]
+    fn an_entry_past_its_expiry_is_cancelled_unless_a_worker_holds_it() {
+        let entry = Entry { expires: Some(at(100)), keeps_place: true, ..fresh(1) };
+        assert_eq!(transition(&entry, &Input::Expire, at(99)), Err(Refusal::NotExpired));
+        assert_eq!(step(&entry, Input::Expire, 100).phase, Phase::Ended(End::Cancelled));
+        assert_eq!(step(&entry, claim(), 100).phase, Phase::Ended(End::Cancelled));
+        let leased = step(&entry, claim(), 90);
+        assert_eq!(transition(&leased, &Input::Expire, at(149)), Err(Refusal::NotExpired));
+        assert_eq!(step(&leased, Input::Expire, 150).phase, Phase::Ended(End::Cancelled));
+        let kept = step(&leased, Input::Finalize { token: Some(leased.token), end: End::Failed }, 120);
+        let ended = step(&kept, Input::Expire, 120);
+        assert_eq!(ended.phase, Phase::Ended(End::Failed));
+        let again = step(&ended, Input::Redrive, 200);
+        assert_eq!(again.expires, None, "a redrive is not expired at once");
     }
 
     #[test]
@@ -426,7 +552,7 @@ mod tests {
         let ended = step(&leased, Input::Finalize { token: Some(token), end: End::Completed }, 1);
         let refusals = [
             (Input::Extend { token, lease: Duration::from_secs(1) }, Refusal::Fenced),
-            (Input::Requeue { token, due: None, counts: false }, Refusal::Fenced),
+            (Input::Requeue { token, due: None, counts: false, aside: false }, Refusal::Fenced),
             (Input::Finalize { token: None, end: End::Failed }, Refusal::AlreadyEnded),
             (Input::Cancel, Refusal::AlreadyEnded),
             (Input::Redrive, Refusal::NotADeadLetter),
@@ -461,7 +587,10 @@ mod tests {
             1 => due.clone().prop_map(|due| Input::Promote { due }),
             2 => (proptest::option::of(token.clone()), end).prop_map(|(token, end)| Input::Finalize { token, end }),
             1 => token.clone().prop_map(|token| Input::Extend { token, lease: Duration::from_secs(60) }),
-            2 => (token, due, any::<bool>()).prop_map(|(token, due, counts)| Input::Requeue { token, due, counts }),
+            2 => (token, due, any::<bool>(), any::<bool>())
+                .prop_map(|(token, due, counts, aside)| Input::Requeue { token, due, counts, aside }),
+            1 => Just(Input::Overtake),
+            1 => Just(Input::Expire),
             1 => Just(Input::Cancel),
             1 => Just(Input::Redrive),
         ]
@@ -475,8 +604,10 @@ mod tests {
             inputs in proptest::collection::vec((any_input(), 0_i64..50), 0..60),
             max_attempts in 1_u32..5,
             parked: bool,
+            keeps_place: bool,
+            expires in proptest::option::of((0_i64..3_000).prop_map(at)),
         ) {
-            let mut entry = fresh(max_attempts);
+            let mut entry = Entry { keeps_place, expires, ..fresh(max_attempts) };
             if parked {
                 entry.phase = Phase::Parked;
             }
@@ -496,6 +627,10 @@ mod tests {
                 if let Input::Requeue { counts: false, .. } = input {
                     prop_assert_eq!(next.attempts, entry.attempts - 1);
                 }
+                if matches!(next.phase, Phase::Leased(_)) && matches!(input, Input::Claim { .. }) {
+                    prop_assert!(!has_expired(&next, at(now)), "an expired entry was given out");
+                }
+                prop_assert!(keeps_place || !matches!(next.phase, Phase::Kept(_)));
                 prop_assert!(next.attempts <= max_attempts);
                 entry = next;
             }
@@ -507,7 +642,7 @@ mod tests {
             let mut entry = fresh(1);
             for _ in 0..rounds {
                 entry = step(&entry, claim(), 0);
-                entry = step(&entry, Input::Requeue { token: entry.token, due: None, counts: false }, 0);
+                entry = step(&entry, Input::Requeue { token: entry.token, due: None, counts: false, aside: false }, 0);
             }
             prop_assert_eq!(entry.attempts, 0);
             prop_assert_eq!(entry.token.0, rounds as i64);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 
 use crate::attempt::{MAX_DESCRIPTION, MAX_TAGS, MAX_TITLE, check_tag, is_readable};
-use crate::entry::End;
+use crate::entry::{End, later};
 use crate::id::Tsid;
 use crate::name::{InvalidName, QueueName, check_text};
 use crate::retry::RetryPolicy;
@@ -68,6 +68,14 @@ pub struct NewEvent {
     pub max_attempts: u32,
     /// How the entry ends when it is exhausted: [`End::CompletedWithErrors`] or [`End::Failed`].
     pub exhausted_as: End,
+    /// Whether the entry stays live when it is exhausted, so that nothing else of its group runs until it is redriven,
+    /// ended manually or expires.
+    pub keeps_place: bool,
+    /// Order within the group before the order of publication; lower goes first. A head that no worker has claimed yet
+    /// is overtaken by a lower rank.
+    pub rank: i32,
+    /// From when on the entry is cancelled instead of claimed.
+    pub expires: Option<Expiry>,
     /// A title, for people.
     pub title: Option<String>,
     /// A description, for people.
@@ -108,6 +116,26 @@ pub enum Availability {
     At(Timestamp),
     /// This long after publication, in database time.
     After(Duration),
+}
+
+/// When an entry that nobody works on is cancelled, in database time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expiry {
+    /// At a moment.
+    At(Timestamp),
+    /// This long after publication.
+    After(Duration),
+}
+
+impl Expiry {
+    /// The moment, for an entry that is published now.
+    #[must_use]
+    pub fn moment(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::At(at) => at,
+            Self::After(age) => later(now, age),
+        }
+    }
 }
 
 /// Suppresses repeats of one logical event.
@@ -163,12 +191,43 @@ impl NewEvent {
             deduplication: None,
             max_attempts: DEFAULT_MAX_ATTEMPTS,
             exhausted_as: End::CompletedWithErrors,
+            keeps_place: false,
+            rank: 0,
+            expires: None,
             title: None,
             description: None,
             tags: Vec::new(),
             retry: None,
             idempotency: None,
         }
+    }
+
+    /// Sets the order within the group, before that of publication: lower goes first, 0 by default.
+    #[must_use]
+    pub fn rank(mut self, rank: i32) -> Self {
+        self.rank = rank;
+        self
+    }
+
+    /// Cancels the entry if no worker has taken it this long after publication.
+    #[must_use]
+    pub fn expires_after(mut self, age: Duration) -> Self {
+        self.expires = Some(Expiry::After(age));
+        self
+    }
+
+    /// Cancels the entry if no worker has taken it by a moment of database time.
+    #[must_use]
+    pub fn expires_at(mut self, at: Timestamp) -> Self {
+        self.expires = Some(Expiry::At(at));
+        self
+    }
+
+    /// Keeps the entry live when it is exhausted, so that nothing else of its group runs before somebody looked at it.
+    #[must_use]
+    pub fn keep_place(mut self) -> Self {
+        self.keeps_place = true;
+        self
     }
 
     /// Sets the title.
@@ -352,6 +411,9 @@ impl NewEvent {
         if !matches!(self.exhausted_as, End::CompletedWithErrors | End::Failed) {
             return Err(InvalidEvent::BadExhaustedEnd(self.exhausted_as));
         }
+        if self.keeps_place && self.group.is_none() {
+            return Err(InvalidEvent::KeepsNoPlace);
+        }
         self.check_for_workers()?;
         self.check_moments()
     }
@@ -387,7 +449,12 @@ impl NewEvent {
         let far = matches!(self.available, Availability::After(delay) if delay > 100 * year);
         let out_of_range = |at: &Timestamp| !(0..253_370_764_800).contains(&at.as_second());
         let bad_moment = matches!(&self.available, Availability::At(at) if out_of_range(at));
-        if far || bad_moment || self.time.as_ref().is_some_and(out_of_range) {
+        let bad_expiry = match &self.expires {
+            Some(Expiry::At(at)) => out_of_range(at),
+            Some(Expiry::After(age)) => *age > 100 * year,
+            None => false,
+        };
+        if far || bad_moment || bad_expiry || self.time.as_ref().is_some_and(out_of_range) {
             return Err(InvalidEvent::MomentOutOfRange);
         }
         let windows =
@@ -430,6 +497,9 @@ pub enum InvalidEvent {
     /// An exhausted entry must end as a dead letter.
     #[error("an exhausted entry cannot end as {0}: use COMPLETED_WITH_ERRORS or FAILED")]
     BadExhaustedEnd(End),
+    /// Only an entry of a group has a place to keep.
+    #[error("an entry keeps its place for its group: name a message group, or leave keeps_place out")]
+    KeepsNoPlace,
     /// A moment that a database may not be able to store, or a delay that is too long.
     #[error("a moment must be between 1970 and 9998, a delay at most 100 years")]
     MomentOutOfRange,

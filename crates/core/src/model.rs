@@ -3,7 +3,7 @@
 //! The stores are compared with it step by step over random histories, so it specifies what they must do: which entries
 //! a claim takes and in which order, which entry of a group is next, how a publish under a repeated key is answered.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -94,6 +94,8 @@ impl Model {
             attempts: 0,
             max_attempts: event.max_attempts,
             exhausted_as: event.exhausted_as,
+            keeps_place: event.keeps_place,
+            expires: event.expires.map(|expiry| expiry.moment(now)),
             token: LeaseToken(0),
             phase,
         };
@@ -116,7 +118,7 @@ impl Model {
             DedupMode::KeepFirst => Some(PublishOutcome::KeyConflict),
             DedupMode::ReplaceWaiting => {
                 let item = self.items.get_mut(&key.id)?;
-                if !matches!(item.entry.phase, Phase::Waiting { .. } | Phase::Parked) {
+                if !matches!(item.entry.phase, Phase::Waiting { .. } | Phase::Parked | Phase::Aside { .. }) {
                     return None;
                 }
                 item.event.payload = event.payload.clone();
@@ -126,8 +128,8 @@ impl Model {
         }
     }
 
-    /// Claims up to `max` eligible entries of these types (all when `None`) and returns them in order. Exhausted
-    /// entries end here and are not returned.
+    /// Claims up to `max` eligible entries of these types (all when `None`) and returns them in order. Exhausted and
+    /// expired entries end here and are not returned.
     pub fn claim(
         &mut self,
         max: usize,
@@ -136,15 +138,34 @@ impl Model {
         lease: Duration,
         now: Timestamp,
     ) -> Vec<EntryId> {
+        self.claim_within(max, types, &BTreeMap::new(), worker, lease, now)
+    }
+
+    /// The same with quotas: of each lane whose type has one, at most so many are taken.
+    pub fn claim_within(
+        &mut self,
+        max: usize,
+        types: Option<&[String]>,
+        quotas: &BTreeMap<String, usize>,
+        worker: &str,
+        lease: Duration,
+        now: Timestamp,
+    ) -> Vec<EntryId> {
         if self.state == QueueState::Paused {
             return Vec::new();
         }
         let input = Input::Claim { worker: worker.into(), lease };
-        let mut taken = Vec::new();
-        // Other entries may be claimed instead of those that end here, so repeat until none ends.
+        let mut taken: Vec<(i16, EntryId)> = Vec::new();
+        // Other entries may be claimed instead of those that end here, so repeat until none ends. What stepped aside is
+        // looked for once the rest does not suffice.
         loop {
             let mut ended = false;
-            for id in self.candidates(max - taken.len(), types, now) {
+            let left = |lane: &(i16, &str)| {
+                let of_lane = |id: &EntryId| self.lane_of(*id) == Some(*lane);
+                let quota = quotas.get(lane.1).copied().unwrap_or(usize::MAX);
+                quota.saturating_sub(taken.iter().filter(|(_, id)| of_lane(id)).count())
+            };
+            for id in self.candidates(max - taken.len(), types, left, now) {
                 let item = self.items.get_mut(&id).expect("a candidate exists");
                 item.entry = transition(&item.entry, &input, now).expect("a candidate is eligible");
                 if matches!(item.entry.phase, Phase::Leased(_)) {
@@ -155,7 +176,7 @@ impl Model {
                     self.promote(group.as_deref(), now);
                 }
             }
-            if !ended {
+            if !ended && (taken.len() >= max || !self.promote_due_asides(now)) {
                 break;
             }
         }
@@ -165,7 +186,13 @@ impl Model {
 
     /// Each lane (type and priority) offers its first `max` fresh entries by id and its first `max` timed ones by due
     /// moment; of all that are offered, the first `max` by priority and id are taken.
-    fn candidates(&self, max: usize, types: Option<&[String]>, now: Timestamp) -> Vec<EntryId> {
+    fn candidates(
+        &self,
+        max: usize,
+        types: Option<&[String]>,
+        left: impl Fn(&(i16, &str)) -> usize,
+        now: Timestamp,
+    ) -> Vec<EntryId> {
         let mut offers: BTreeMap<Path<'_>, Vec<(Option<Timestamp>, EntryId)>> = BTreeMap::new();
         for (id, item) in &self.items {
             let wanted = types.is_none_or(|types| types.contains(&item.event.event_type));
@@ -174,13 +201,23 @@ impl Model {
                 offers.entry(lane).or_default().push((item.due, *id));
             }
         }
+        let mut lanes: BTreeMap<(i16, &str), Vec<EntryId>> = BTreeMap::new();
+        for ((priority, event_type, _), mut path) in offers {
+            path.sort();
+            let offered = path.into_iter().take(max).map(|(_, id)| id);
+            lanes.entry((priority, event_type)).or_default().extend(offered);
+        }
         let mut merged: Vec<(i16, EntryId)> = Vec::new();
-        for ((priority, ..), mut lane) in offers {
-            lane.sort();
-            merged.extend(lane.into_iter().take(max).map(|(_, id)| (priority, id)));
+        for (lane, mut ids) in lanes {
+            ids.sort();
+            merged.extend(ids.into_iter().take(left(&lane)).map(|id| (lane.0, id)));
         }
         merged.sort();
         merged.into_iter().take(max).map(|(_, id)| id).collect()
+    }
+
+    fn lane_of(&self, id: EntryId) -> Option<(i16, &str)> {
+        self.items.get(&id).map(|item| (item.event.priority, item.event.event_type.as_str()))
     }
 
     /// Applies any other input to one entry.
@@ -189,16 +226,23 @@ impl Model {
     /// The refusal of [`transition`]; [`Refusal::AlreadyEnded`] also for an unknown id.
     pub fn apply(&mut self, id: EntryId, input: &Input, now: Timestamp) -> Result<(), Refusal> {
         let item = self.items.get_mut(&id).ok_or(Refusal::AlreadyEnded)?;
+        let kept = matches!(item.entry.phase, Phase::Kept(_));
         item.entry = transition(&item.entry, input, now)?;
         match input {
-            Input::Requeue { due: Some(due), .. } => item.due = Some((*due).max(now)),
+            Input::Requeue { due: Some(due), .. } => {
+                item.due = Some((*due).max(now));
+                // Without a group there is nobody to make way for.
+                if item.event.group.is_none() {
+                    item.entry.phase = Phase::Waiting { due: item.due };
+                }
+            }
             // A released entry goes back to where it waited before.
             Input::Requeue { due: None, .. } => item.entry.phase = Phase::Waiting { due: item.due },
             Input::Redrive => {
                 item.due = Some(now);
                 item.entry.phase = match item.event.group {
-                    Some(_) => Phase::Parked,
-                    None => Phase::Waiting { due: Some(now) },
+                    Some(_) if !kept => Phase::Parked,
+                    _ => Phase::Waiting { due: Some(now) },
                 };
             }
             _ => {}
@@ -208,23 +252,58 @@ impl Model {
         Ok(())
     }
 
-    /// Makes the first parked entry of the group its head, unless another one is waiting or leased.
-    fn promote(&mut self, group: Option<&str>, now: Timestamp) {
-        let Some(group) = group else { return };
-        let of_group = |item: &&mut Item| item.event.group.as_deref() == Some(group);
-        let mut parked = None;
-        for item in self.items.values_mut().filter(of_group) {
-            match item.entry.phase {
-                Phase::Waiting { .. } | Phase::Leased(_) => return,
-                Phase::Parked if parked.is_none() => parked = Some(item),
-                Phase::Parked | Phase::Ended(_) => {}
+    /// What upkeep does: ends what has expired, and promotes what stepped aside and is due.
+    pub fn maintain(&mut self, now: Timestamp) {
+        for id in self.items.keys().copied().collect::<Vec<_>>() {
+            let _ = self.apply(id, &Input::Expire, now);
+        }
+        self.promote_due_asides(now);
+    }
+
+    /// Promotes in the groups in which something stepped aside and is due; `false` when nothing could be promoted.
+    fn promote_due_asides(&mut self, now: Timestamp) -> bool {
+        let is_due = |item: &&Item| matches!(item.entry.phase, Phase::Aside { due } if due <= now);
+        let groups: BTreeSet<_> =
+            self.items.values().filter(is_due).filter_map(|item| item.event.group.clone()).collect();
+        let mut promoted = false;
+        for group in groups {
+            promoted |= self.promote(Some(&group), now);
+        }
+        promoted
+    }
+
+    /// Gives the group a head if it has none: the first that stepped aside and is due, else the first parked entry by
+    /// rank and id. A head that was never claimed gives way to a parked entry of a smaller rank.
+    fn promote(&mut self, group: Option<&str>, now: Timestamp) -> bool {
+        let Some(group) = group else { return false };
+        let mut head = None;
+        let mut next: Option<(bool, Option<Timestamp>, i32, EntryId)> = None;
+        for (id, item) in self.items.iter().filter(|(_, item)| item.event.group.as_deref() == Some(group)) {
+            let turn = match item.entry.phase {
+                Phase::Waiting { .. } | Phase::Leased(_) | Phase::Kept(_) => {
+                    head = Some(*id);
+                    continue;
+                }
+                Phase::Aside { due } if due <= now => (false, Some(due), 0, *id),
+                Phase::Parked => (true, None, item.event.rank, *id),
+                Phase::Aside { .. } | Phase::Ended(_) => continue,
+            };
+            next = Some(next.map_or(turn, |next| next.min(turn)));
+        }
+        let Some((parked, _, rank, next)) = next else { return false };
+        if let Some(head) = head {
+            let head = self.items.get_mut(&head).expect("it was just found");
+            if !parked || rank >= head.event.rank {
+                return false;
             }
+            let Ok(overtaken) = transition(&head.entry, &Input::Overtake, now) else { return false };
+            head.entry = overtaken;
         }
-        if let Some(item) = parked {
-            let due = Some(item.due.map_or(now, |due| due.max(now)));
-            item.due = due;
-            item.entry = transition(&item.entry, &Input::Promote { due }, now).expect("it is parked");
-        }
+        let item = self.items.get_mut(&next).expect("it was just found");
+        let due = Some(item.due.map_or(now, |due| due.max(now)));
+        item.due = due;
+        item.entry = transition(&item.entry, &Input::Promote { due }, now).expect("it is parked, or aside and due");
+        true
     }
 
     /// The entry, live or ended.
@@ -253,6 +332,8 @@ impl Model {
                 Phase::Parked => depth.parked += 1,
                 Phase::Waiting { due } if due.is_some_and(|due| due > now) => depth.delayed += 1,
                 Phase::Waiting { .. } => depth.ready += 1,
+                // What stepped aside or kept its place waits for a moment or a person.
+                Phase::Aside { .. } | Phase::Kept(_) => depth.delayed += 1,
                 Phase::Leased(_) => depth.leased += 1,
                 Phase::Ended(_) => {}
             }
@@ -423,7 +504,7 @@ mod tests {
         let requeue = |model: &mut Model, id: i64, due, second| {
             let id = EntryId::new(id).unwrap();
             let token = model.entry(id).unwrap().token;
-            model.apply(id, &Input::Requeue { token, due, counts: true }, at(second)).unwrap();
+            model.apply(id, &Input::Requeue { token, due, counts: true, aside: false }, at(second)).unwrap();
             model.entry(id).unwrap().phase.clone()
         };
         assert_eq!(numbers(&model.claim(9, None, "w", LEASE, at(10))), [1, 2]);
@@ -447,7 +528,6 @@ mod tests {
         for id in [1, 2] {
             model.apply(EntryId::new(id).unwrap(), &Input::Redrive, at(5)).unwrap();
         }
-        let phase = |model: &Model, id| model.entry(EntryId::new(id).unwrap()).unwrap().phase.clone();
         assert_eq!(phase(&model, 1), Phase::Waiting { due: Some(at(5)) });
         assert_eq!(phase(&model, 2), Phase::Parked, "the third of all is the head of the group now");
         model.apply(EntryId::new(3).unwrap(), &Input::Cancel, at(6)).unwrap();
@@ -475,20 +555,129 @@ mod tests {
         assert_eq!(model.ids().count(), 11);
     }
 
+    fn phase(model: &Model, id: i64) -> Phase {
+        model.entry(EntryId::new(id).unwrap()).unwrap().phase.clone()
+    }
+
+    #[test]
+    fn a_smaller_rank_goes_before_heads_that_were_not_started() {
+        let mut model = Model::new();
+        for rank in [5, 5, 1] {
+            model.publish(&event("a").group("g").rank(rank), at(0));
+        }
+        assert_eq!(numbers(&model.claim(9, None, "w", LEASE, at(1))), [3]);
+        model.publish(&event("a").group("g").rank(0), at(1));
+        assert_eq!(phase(&model, 4), Phase::Parked, "the head was started");
+        for expected in [4, 1, 2] {
+            let head = if expected == 4 {
+                3
+            } else if expected == 1 {
+                4
+            } else {
+                1
+            };
+            model
+                .apply(EntryId::new(head).unwrap(), &Input::Finalize { token: None, end: End::Completed }, at(2))
+                .unwrap();
+            assert_eq!(numbers(&model.claim(9, None, "w", LEASE, at(2))), [expected]);
+        }
+    }
+
+    #[test]
+    fn what_stepped_aside_takes_the_next_turn_once_it_is_due() {
+        let mut model = Model::new();
+        for _ in 0..3 {
+            model.publish(&event("a").group("g"), at(0));
+        }
+        let ids = model.claim(9, None, "w", LEASE, at(0));
+        let aside = Input::Requeue { token: LeaseToken(1), due: Some(at(20)), counts: true, aside: true };
+        model.apply(ids[0], &aside, at(1)).unwrap();
+        assert_eq!(phase(&model, 1), Phase::Aside { due: at(20) });
+        assert_eq!(numbers(&model.claim(9, None, "w", LEASE, at(19))), [2]);
+        model.maintain(at(20));
+        assert_eq!(phase(&model, 1), Phase::Aside { due: at(20) }, "the group has a head");
+        model.apply(EntryId::new(2).unwrap(), &Input::Finalize { token: None, end: End::Completed }, at(21)).unwrap();
+        assert_eq!(numbers(&model.claim(9, None, "w", LEASE, at(21))), [1], "it goes before the parked one");
+        // Alone in its group it is promoted by the claim that finds it due.
+        model.apply(EntryId::new(3).unwrap(), &Input::Cancel, at(21)).unwrap();
+        let aside = Input::Requeue { token: LeaseToken(2), due: Some(at(40)), counts: true, aside: true };
+        model.apply(ids[0], &aside, at(22)).unwrap();
+        assert_eq!(numbers(&model.claim(9, None, "w", LEASE, at(39))), [] as [i64; 0]);
+        assert_eq!(numbers(&model.claim(9, None, "w", LEASE, at(40))), [1]);
+        assert_eq!(model.depth(at(40)), Depth { leased: 1, ..Depth::default() });
+    }
+
+    #[test]
+    fn a_kept_entry_holds_its_group_until_it_is_redriven_or_expires() {
+        let mut model = Model::new();
+        let kept = event("a").group("g").max_attempts(1).keep_place().expires_after(Duration::from_secs(500));
+        model.publish(&kept, at(0));
+        model.publish(&event("a").group("g"), at(0));
+        model.claim(9, None, "w", LEASE, at(0));
+        let first = EntryId::new(1).unwrap();
+        let failed = Input::Finalize { token: Some(LeaseToken(1)), end: End::Failed };
+        model.apply(first, &failed, at(1)).unwrap();
+        assert_eq!(numbers(&model.claim(9, None, "w", LEASE, at(400))), [] as [i64; 0]);
+        model.apply(first, &Input::Redrive, at(400)).unwrap();
+        assert_eq!(numbers(&model.claim(9, None, "w", LEASE, at(400))), [1], "it did not lose its place");
+        let failed = Input::Finalize { token: Some(LeaseToken(2)), end: End::Failed };
+        model.apply(first, &failed, at(401)).unwrap();
+        model.maintain(at(499));
+        assert_eq!(phase(&model, 1), Phase::Kept(End::Failed));
+        model.maintain(at(500));
+        assert_eq!(phase(&model, 1), Phase::Ended(End::Failed));
+        assert_eq!(numbers(&model.claim(9, None, "w", LEASE, at(500))), [2]);
+    }
+
+    #[test]
+    fn quotas_bound_each_lane() {
+        let mut model = Model::new();
+        for kind in ["a", "a", "a", "b", "b"] {
+            model.publish(&event(kind), at(0));
+        }
+        model.publish(&event("a").priority(-1), at(0));
+        let quotas = BTreeMap::from([("a".to_owned(), 1)]);
+        let claimed = model.claim_within(9, None, &quotas, "w", LEASE, at(0));
+        assert_eq!(numbers(&claimed), [6, 1, 4, 5], "one of each lane of type a");
+        assert_eq!(numbers(&model.claim_within(9, None, &quotas, "w", LEASE, at(0))), [2]);
+    }
+
+    #[test]
+    fn what_expired_is_cancelled_by_a_claim_or_by_upkeep_and_frees_its_group() {
+        let mut model = Model::new();
+        for _ in 0..2 {
+            model.publish(&event("a").group("g").expires_after(Duration::from_secs(10)), at(0));
+        }
+        model.publish(&event("a").group("g"), at(0));
+        assert_eq!(numbers(&model.claim(9, None, "w", LEASE, at(10))), [3]);
+        assert_eq!(model.ended(End::Cancelled), 2);
+        model.publish(&event("a").expires_at(at(20)), at(10));
+        model.maintain(at(20));
+        assert_eq!(phase(&model, 4), Phase::Ended(End::Cancelled));
+    }
+
     #[derive(Debug, Clone)]
     enum Step {
-        Publish { kind: u8, priority: i16, group: Option<u8>, delay: u64 },
+        Publish { kind: u8, priority: i16, group: Option<u8>, delay: u64, rank: i32, expires: u64, keeps_place: bool },
         Claim { max: usize, kind: Option<u8> },
         Apply { pick: usize, how: u8 },
     }
 
     fn any_step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            (0_u8..3, -1_i16..2, proptest::option::of(0_u8..3), 0_u64..3).prop_map(|(kind, priority, group, delay)| {
-                Step::Publish { kind, priority, group, delay: delay * 20 }
-            }),
+            (0_u8..3, -1_i16..2, proptest::option::of(0_u8..3), 0_u64..3, -1_i32..2, 0_u64..4, any::<bool>()).prop_map(
+                |(kind, priority, group, delay, rank, expires, keeps_place)| Step::Publish {
+                    kind,
+                    priority,
+                    group,
+                    delay: delay * 20,
+                    rank,
+                    expires: expires * 100,
+                    keeps_place,
+                },
+            ),
             (1_usize..5, proptest::option::of(0_u8..3)).prop_map(|(max, kind)| Step::Claim { max, kind }),
-            (0_usize..50, 0_u8..5).prop_map(|(pick, how)| Step::Apply { pick, how }),
+            (0_usize..50, 0_u8..8).prop_map(|(pick, how)| Step::Apply { pick, how }),
         ]
     }
 
@@ -510,6 +699,11 @@ mod tests {
             }
             for round in 0..500 {
                 let late = at(now + 1000 + round * 100);
+                for id in model.ids().collect::<Vec<_>>() {
+                    if matches!(model.entry(id).unwrap().phase, Phase::Kept(_)) {
+                        model.apply(id, &Input::Cancel, late).unwrap();
+                    }
+                }
                 for id in model.claim(100, None, "w", LEASE, late) {
                     model.apply(id, &Input::Finalize { token: None, end: End::Completed }, late).unwrap();
                 }
@@ -520,9 +714,13 @@ mod tests {
 
     fn play(model: &mut Model, step: Step, now: Timestamp) {
         match step {
-            Step::Publish { kind, priority, group, delay } => {
-                let mut new = event(&format!("t{kind}")).priority(priority).max_attempts(3);
+            Step::Publish { kind, priority, group, delay, rank, expires, keeps_place } => {
+                let mut new = event(&format!("t{kind}")).priority(priority).max_attempts(3).rank(rank);
                 new.group = group.map(|group| format!("g{group}"));
+                new.keeps_place = keeps_place && group.is_some();
+                if expires > 0 {
+                    new = new.expires_after(Duration::from_secs(expires));
+                }
                 if delay > 0 {
                     new = new.delay(Duration::from_secs(delay));
                 }
@@ -538,9 +736,12 @@ mod tests {
                 let token = model.entry(id).unwrap().token;
                 let input = match how {
                     0 => Input::Finalize { token: Some(token), end: End::Completed },
-                    1 => Input::Requeue { token, due: None, counts: false },
-                    2 => Input::Requeue { token, due: Some(later(now, LEASE)), counts: true },
+                    1 => Input::Requeue { token, due: None, counts: false, aside: false },
+                    2 => Input::Requeue { token, due: Some(later(now, LEASE)), counts: true, aside: false },
                     3 => Input::Cancel,
+                    4 => Input::Finalize { token: Some(token), end: End::Failed },
+                    5 => Input::Requeue { token, due: Some(later(now, LEASE)), counts: true, aside: true },
+                    6 => return model.maintain(now),
                     _ => Input::Redrive,
                 };
                 let _ = model.apply(id, &input, now);
@@ -553,7 +754,8 @@ mod tests {
         for item in model.items.values() {
             if let Some(group) = &item.event.group {
                 let slot = open.entry(group).or_default();
-                *slot += u32::from(matches!(item.entry.phase, Phase::Waiting { .. } | Phase::Leased(_)));
+                let holds = matches!(item.entry.phase, Phase::Waiting { .. } | Phase::Leased(_) | Phase::Kept(_));
+                *slot += u32::from(holds);
                 prop_assert!(*slot <= 1, "two entries of group {} are waiting or leased", group);
             }
         }

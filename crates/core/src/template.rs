@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::entry::End;
-use crate::event::{Availability, DedupMode, Deduplication, Idempotency, NewEvent};
+use crate::event::{Availability, DedupMode, Deduplication, Expiry, Idempotency, NewEvent};
 use crate::id::Tsid;
 use crate::name::QueueName;
 use crate::retry::RetryPolicy;
@@ -54,6 +54,14 @@ pub struct EventTemplate {
     deduplication: Option<Key>,
     max_attempts: u32,
     exhausted_as: i16,
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    keeps_place: bool,
+    #[serde(skip_serializing_if = "is_zero", default)]
+    rank: i32,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    expires_after_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    expires_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     title: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -85,6 +93,10 @@ struct Request {
 #[error("a stored event has {0} that cannot be read")]
 pub struct DamagedTemplate(pub &'static str);
 
+fn is_zero(number: &i32) -> bool {
+    *number == 0
+}
+
 impl From<NewEvent> for EventTemplate {
     fn from(event: NewEvent) -> Self {
         // No `..`: a new field must be given a stored form here.
@@ -107,6 +119,9 @@ impl From<NewEvent> for EventTemplate {
             deduplication,
             max_attempts,
             exhausted_as,
+            keeps_place,
+            rank,
+            expires,
             title,
             description,
             tags,
@@ -118,6 +133,11 @@ impl From<NewEvent> for EventTemplate {
             Availability::Now => (0, None),
             Availability::After(delay) => (micros(delay), None),
             Availability::At(moment) => (0, Some(moment)),
+        };
+        let (expires_after_us, expires_at) = match expires {
+            None => (None, None),
+            Some(Expiry::After(age)) => (Some(micros(age)), None),
+            Some(Expiry::At(moment)) => (None, Some(moment)),
         };
         Self {
             queue,
@@ -140,6 +160,10 @@ impl From<NewEvent> for EventTemplate {
             deduplication: deduplication.map(Key::from),
             max_attempts,
             exhausted_as: exhausted_as.code(),
+            keeps_place,
+            rank,
+            expires_after_us,
+            expires_at,
             title,
             description,
             tags,
@@ -163,6 +187,10 @@ impl TryFrom<EventTemplate> for NewEvent {
             (None, 0) => Availability::Now,
             (None, delay) => Availability::After(Duration::from_micros(delay)),
         };
+        let expires = match (stored.expires_at, stored.expires_after_us) {
+            (Some(moment), _) => Some(Expiry::At(moment)),
+            (None, age) => age.map(|age| Expiry::After(Duration::from_micros(age))),
+        };
         Ok(Self {
             queue: stored.queue,
             event_type: stored.event_type,
@@ -182,6 +210,9 @@ impl TryFrom<EventTemplate> for NewEvent {
             deduplication: stored.deduplication.map(Deduplication::from),
             max_attempts: stored.max_attempts,
             exhausted_as: End::from_code(stored.exhausted_as).ok_or(DamagedTemplate("an end"))?,
+            keeps_place: stored.keeps_place,
+            rank: stored.rank,
+            expires,
             title: stored.title,
             description: stored.description,
             tags: stored.tags,
@@ -243,6 +274,9 @@ pub fn every_field(event_type: &str) -> NewEvent {
         }),
         max_attempts: 3,
         exhausted_as: End::Failed,
+        keeps_place: true,
+        rank: -3,
+        expires: Some(Expiry::After(Duration::from_micros(9_000_000_001))),
         title: Some("Title".into()),
         description: Some("Description".into()),
         tags: vec!["b".into(), "a".into()],
@@ -289,6 +323,9 @@ mod tests {
             deduplication,
             max_attempts,
             exhausted_as,
+            keeps_place,
+            rank,
+            expires,
             title,
             description,
             tags,
@@ -313,6 +350,9 @@ mod tests {
             ("deduplication", *deduplication == plain.deduplication),
             ("max_attempts", *max_attempts == plain.max_attempts),
             ("exhausted_as", *exhausted_as == plain.exhausted_as),
+            ("keeps_place", *keeps_place == plain.keeps_place),
+            ("rank", *rank == plain.rank),
+            ("expires", *expires == plain.expires),
             ("title", *title == plain.title),
             ("description", *description == plain.description),
             ("tags", *tags == plain.tags),
@@ -333,10 +373,15 @@ mod tests {
         full.queue = QueueName::of(Tsid::from_i64(77), "billing").unwrap();
         assert_eq!(left_out(&full), <[&str; 0]>::default());
         // Negative numbers, because a sign can get lost too.
-        assert!(full.priority < 0 && full.idempotency.as_ref().is_some_and(|request| request.fingerprint < 0));
+        assert!(
+            full.priority < 0
+                && full.rank < 0
+                && full.idempotency.as_ref().is_some_and(|request| request.fingerprint < 0)
+        );
         let plain = NewEvent::new("plain", "{\"a\": \"\u{e9}\"}");
         let timed = plain.clone().available_at(Timestamp::UNIX_EPOCH);
-        for event in [full, plain, timed, NewEvent::new("empty", "").deduplicate("k")] {
+        let expiring = plain.clone().expires_at(Timestamp::UNIX_EPOCH);
+        for event in [full, plain, timed, expiring, NewEvent::new("empty", "").deduplicate("k")] {
             assert_eq!(there_and_back(&event), event);
         }
     }
