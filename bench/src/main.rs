@@ -13,6 +13,7 @@ mod runner;
 mod scale;
 mod served;
 mod soak;
+mod svg;
 mod tide;
 
 use std::path::PathBuf;

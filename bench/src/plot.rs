@@ -1,10 +1,9 @@
 //! Draws the results as one SVG: a bar per discipline on a logarithmic scale where 1 is `must` and further right is
 //! always better. Knows nothing of how they were measured.
 
-use std::fmt::Write as _;
-
 use crate::catalogue::Better;
 use crate::report::{Measured, Verdict};
+use crate::svg::{GRID, INK, begin, escape, line, rect, text};
 
 const WIDTH: f64 = 1280.0;
 const LEFT: f64 = 400.0;
@@ -20,28 +19,21 @@ const HIGH: f64 = 8.0;
 pub(crate) fn svg(outcomes: &[Measured], subtitle: &str) -> String {
     let bottom = TOP + ROW * outcomes.len() as f64;
     let height = bottom + 58.0;
-    let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         font-family=\"system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif\" role=\"img\">\n\
-         <title>Tidegate beside the raw limit of the same database</title>\n\
-         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>"
-    );
-    text(&mut out, 24.0, 38.0, 21.0, "start", "#16202c", "600", "Tidegate beside the raw limit of the same database");
-    text(&mut out, 24.0, 62.0, 12.5, "start", "#5b6775", "400", &escape(subtitle));
+    let mut out = begin(WIDTH, height, "Tidegate beside the raw limit of the same database");
+    text(&mut out, (24.0, 38.0), 21.0, "start", INK, "600", "Tidegate beside the raw limit of the same database");
+    text(&mut out, (24.0, 62.0), 12.5, "start", "#5b6775", "400", &escape(subtitle));
     legend(&mut out);
     for stripe in (0..outcomes.len()).step_by(2) {
-        rect(&mut out, 12.0, TOP + ROW * stripe as f64 - 3.0, WIDTH - 24.0, ROW, "#f5f7f9");
+        rect(&mut out, (12.0, TOP + ROW * stripe as f64 - 3.0), WIDTH - 24.0, ROW, "#f5f7f9");
     }
     grid(&mut out, bottom);
     for (index, outcome) in outcomes.iter().enumerate() {
         row(&mut out, outcome, TOP + ROW * index as f64);
     }
     // Drawn last, so that bars do not hide it.
-    line(&mut out, x(1.0), TOP - 10.0, x(1.0), bottom + 4.0, "#16202c", 1.6, "");
+    line(&mut out, (x(1.0), TOP - 10.0), (x(1.0), bottom + 4.0), INK, 1.6, "");
     let caption = "how many times as good as it must be (logarithmic; further right is better)";
-    text(&mut out, f64::midpoint(LEFT, RIGHT), bottom + 40.0, 12.5, "middle", "#5b6775", "400", caption);
+    text(&mut out, (f64::midpoint(LEFT, RIGHT), bottom + 40.0), 12.5, "middle", "#5b6775", "400", caption);
     out.push_str("</svg>\n");
     out
 }
@@ -69,12 +61,12 @@ fn legend(out: &mut String) {
         [(Verdict::Aim, "reaches its aim"), (Verdict::Must, "reaches what it must"), (Verdict::Missed, "misses it")];
     let mut at = LEFT;
     for (verdict, label) in entries {
-        rect(out, at, 80.0, 12.0, 12.0, colour(verdict));
-        text(out, at + 18.0, 90.5, 12.5, "start", "#16202c", "400", label);
+        rect(out, (at, 80.0), 12.0, 12.0, colour(verdict));
+        text(out, (at + 18.0, 90.5), 12.5, "start", INK, "400", label);
         at += 48.0 + 7.0 * label.len() as f64;
     }
-    line(out, at + 6.0, 79.0, at + 6.0, 93.0, "#16202c", 2.5, "");
-    text(out, at + 16.0, 90.5, 12.5, "start", "#16202c", "400", "aim");
+    line(out, (at + 6.0, 79.0), (at + 6.0, 93.0), INK, 2.5, "");
+    text(out, (at + 16.0, 90.5), 12.5, "start", INK, "400", "aim");
 }
 
 fn grid(out: &mut String, bottom: f64) {
@@ -82,27 +74,27 @@ fn grid(out: &mut String, bottom: f64) {
     while mark <= HIGH {
         let at = x(mark);
         let is_must = mark == 1.0;
-        line(out, at, TOP - 10.0, at, bottom + 4.0, "#d5dbe2", 1.0, "");
+        line(out, (at, TOP - 10.0), (at, bottom + 4.0), GRID, 1.0, "");
         let label = if is_must { "must".to_owned() } else { format!("{mark}×") };
-        let (fill, weight) = if is_must { ("#16202c", "600") } else { ("#5b6775", "400") };
-        text(out, at, bottom + 20.0, 12.0, "middle", fill, weight, &label);
+        let (fill, weight) = if is_must { (INK, "600") } else { ("#5b6775", "400") };
+        text(out, (at, bottom + 20.0), 12.0, "middle", fill, weight, &label);
         mark *= 2.0;
     }
 }
 
 fn row(out: &mut String, outcome: &Measured, top: f64) {
     let middle = top + ROW / 2.0 - 3.0;
-    text(out, LEFT - 14.0, middle - 1.0, 13.0, "end", "#16202c", "600", outcome.name);
-    text(out, LEFT - 14.0, middle + 13.0, 10.0, "end", "#5b6775", "400", &escape(outcome.what()));
+    text(out, (LEFT - 14.0, middle - 1.0), 13.0, "end", INK, "600", outcome.name);
+    text(out, (LEFT - 14.0, middle + 13.0), 10.0, "end", "#5b6775", "400", &escape(outcome.what()));
     // Bars start at `must`: to the left is worse, to the right is better.
     let (from, to) = (x(1.0), x(score(outcome)));
     let (left, width) = (from.min(to), (from - to).abs().max(2.0));
-    rect(out, left, middle - BAR / 2.0, width, BAR, colour(outcome.verdict()));
+    rect(out, (left, middle - BAR / 2.0), width, BAR, colour(outcome.verdict()));
     let aim = x(against_must(outcome, outcome.aim));
-    line(out, aim, middle - BAR / 2.0 - 4.0, aim, middle + BAR / 2.0 + 4.0, "#16202c", 2.5, "round");
-    text(out, RIGHT + 18.0, middle + 4.5, 14.0, "start", colour(outcome.verdict()), "700", &outcome.judged_text());
+    line(out, (aim, middle - BAR / 2.0 - 4.0), (aim, middle + BAR / 2.0 + 4.0), INK, 2.5, "round");
+    text(out, (RIGHT + 18.0, middle + 4.5), 14.0, "start", colour(outcome.verdict()), "700", &outcome.judged_text());
     let marks = format!("must {}, aim {}", outcome.mark_text(outcome.must), outcome.mark_text(outcome.aim));
-    text(out, WIDTH - 20.0, middle + 4.5, 10.5, "end", "#5b6775", "400", &marks);
+    text(out, (WIDTH - 20.0, middle + 4.5), 10.5, "end", "#5b6775", "400", &marks);
 }
 
 fn colour(verdict: Verdict) -> &'static str {
@@ -111,35 +103,6 @@ fn colour(verdict: Verdict) -> &'static str {
         Verdict::Must => "#3b73b9",
         Verdict::Missed => "#c8372d",
     }
-}
-
-fn rect(out: &mut String, left: f64, top: f64, width: f64, height: f64, fill: &str) {
-    let _ = writeln!(
-        out,
-        "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" rx=\"2\" fill=\"{fill}\"/>"
-    );
-}
-
-#[allow(clippy::too_many_arguments, reason = "a line of a drawing has that many properties")]
-fn line(out: &mut String, x1: f64, y1: f64, x2: f64, y2: f64, stroke: &str, width: f64, cap: &str) {
-    let cap = if cap.is_empty() { String::new() } else { format!(" stroke-linecap=\"{cap}\"") };
-    let _ = writeln!(
-        out,
-        "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{stroke}\" stroke-width=\"{width}\"{cap}/>"
-    );
-}
-
-#[allow(clippy::too_many_arguments, reason = "a text of a drawing has that many properties")]
-fn text(out: &mut String, x: f64, y: f64, size: f64, anchor: &str, fill: &str, weight: &str, content: &str) {
-    let _ = writeln!(
-        out,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" text-anchor=\"{anchor}\" fill=\"{fill}\" \
-         font-weight=\"{weight}\">{content}</text>"
-    );
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]

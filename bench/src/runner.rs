@@ -66,6 +66,15 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// The 99th percentile by nearest rank: the smallest value that at least 99 % of the values do not exceed. `None` of
+/// none.
+pub(crate) fn p99<T: Into<f64>>(values: impl IntoIterator<Item = T>) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.into_iter().map(Into::into).collect();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (sorted.len() * 99).div_ceil(100);
+    sorted.get(rank.checked_sub(1)?).copied()
+}
+
 /// Count per second.
 pub(crate) fn rate(count: usize, took: Duration) -> f64 {
     count as f64 / took.as_secs_f64().max(1e-9)
@@ -110,6 +119,17 @@ mod tests {
         assert_eq!(median(&[7.0]), 7.0);
         assert_eq!(median(&[1.0, 1.0, 1.0, 1.0, 1000.0]), 1.0, "one outlier must not move it");
         assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn percentiles() {
+        let up_to = |last: u16| (1..=last).rev().map(f64::from);
+        assert_eq!(p99(up_to(0)), None);
+        assert_eq!(p99([7.0_f32]), Some(7.0));
+        assert_eq!(p99(up_to(99)), Some(99.0));
+        assert_eq!(p99(up_to(100)), Some(99.0), "one in a hundred may be larger");
+        assert_eq!(p99(up_to(101)), Some(100.0));
+        assert_eq!(p99(up_to(200)), Some(198.0));
     }
 
     #[test]

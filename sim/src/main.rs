@@ -3,6 +3,7 @@
 
 mod campaign;
 mod checker;
+mod denied;
 mod history;
 mod http;
 mod scenario;

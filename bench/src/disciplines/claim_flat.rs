@@ -4,6 +4,7 @@
 //! Each claim of 100 is timed alone. After each, the claimed entries are finalised and as many are published, so that
 //! the scene does not change. Pages are those that the claim's statements touched, as PostgreSQL counts them.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tidegate::{End, EventQueue, Finalize, NewEvent, QueueName};
@@ -187,6 +188,7 @@ fn want(queue: &EventQueue, max: usize) -> Claim {
         max,
         lease: Duration::from_secs(60),
         worker: "bench".into(),
+        quotas: BTreeMap::new(),
         tags: None,
         audit: false,
     }

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::{Bench, known, server};
 use crate::http::Connection;
 use crate::report::Measured;
-use crate::runner::{Pair, at_once, median, progress, rate, short};
+use crate::runner::{Pair, at_once, median, p99, progress, rate, short};
 use crate::scale::{BATCH, CALLERS, CONNECTIONS, PAYLOAD};
 use crate::served::Served;
 use crate::{Result, tide};
@@ -309,8 +309,7 @@ async fn publish(address: SocketAddr, key: &str, time: Duration) -> Result<Publi
     });
     at_once(work).await?;
     let took = start.elapsed();
-    let mut times = std::mem::take(&mut *times.lock().unwrap_or_else(PoisonError::into_inner));
-    times.sort_by(f64::total_cmp);
-    let p99 = times.get((times.len() * 99).div_ceil(100).saturating_sub(1)).ok_or("nothing was published")?;
-    Ok(Published { rate: rate(times.len(), took), p99: *p99 })
+    let times = std::mem::take(&mut *times.lock().unwrap_or_else(PoisonError::into_inner));
+    let rate = rate(times.len(), took);
+    Ok(Published { rate, p99: p99(times).ok_or("nothing was published")? })
 }

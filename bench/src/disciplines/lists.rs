@@ -8,7 +8,7 @@ use tidegate::{End, EventQueue, Finalize, QueueName, Tsid};
 use super::{Bench, known};
 use crate::http::Connection;
 use crate::report::Measured;
-use crate::runner::{progress, short};
+use crate::runner::{p99, progress, short};
 use crate::scale::{BATCH, PAYLOAD};
 use crate::served::Served;
 use crate::{Result, tide};
@@ -124,8 +124,7 @@ async fn measure(bench: &Bench, name: &str, address: &str, paths: &[&str]) -> Re
             connection.expect(200, "GET", path, b"").await?;
             times.push(start.elapsed().as_secs_f64() * 1e3);
         }
-        times.sort_by(f64::total_cmp);
-        let p99 = times[(times.len() * 99).div_ceil(100) - 1];
+        let p99 = p99(times).ok_or("nothing was listed")?;
         let note = format!("{path}: p99 {} ms, the very first {} ms, {} in all", short(p99), short(first), page.total);
         progress(&format!("{name} {note}"));
         notes.push(note);

@@ -12,7 +12,7 @@ use crate::Result;
 use crate::http::Connection;
 use crate::machine::cpu_time;
 use crate::report::Measured;
-use crate::runner::{progress, short};
+use crate::runner::{median, p99, progress, short};
 use crate::scale::{LONG_POLLS, PAYLOAD, payload};
 use crate::served::Served;
 
@@ -48,6 +48,7 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
             outcomes.push(Measured::absolute(known(CPU)?, vec![percent]));
         }
         outcomes.push(latency(bench, SAME_NODE[0], &mut subscribers, served.address).await?);
+        drop(subscribers);
         served.stop().await?;
     }
     if bench.wanted.has_any(&[SAME_NODE[1], OTHER_NODE]) {
@@ -78,9 +79,9 @@ async fn latency(
         // 977 and the number of subscribers have no common factor, so no subscriber comes twice before all others.
         took.push(subscribers.deliver(number * 977 % LONG_POLLS, &mut publisher).await?.as_secs_f64() * 1e3);
     }
-    took.sort_by(f64::total_cmp);
-    let p99 = took[took.len() * 99 / 100];
-    progress(&format!("{name}: p50 {} ms, p99 {} ms", short(took[took.len() / 2]), short(p99)));
+    let p50 = median(&took);
+    let p99 = p99(took).ok_or("nothing was delivered")?;
+    progress(&format!("{name}: p50 {} ms, p99 {} ms", short(p50), short(p99)));
     Ok(Measured::absolute(known(name)?, vec![p99]))
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, mpsc};
 use super::{Bench, known};
 use crate::pg::Database;
 use crate::report::Measured;
-use crate::runner::{interleave, median, progress, rate, short};
+use crate::runner::{interleave, median, p99, progress, rate, short};
 use crate::scale::{BATCH, PAYLOAD};
 use crate::{Result, raw, tide};
 
@@ -105,36 +105,37 @@ async fn drain(database: &Database, events: usize, handlers: usize) -> Result<f6
     let queue = EventQueue::open(&database.url).await?;
     tide::fill(&queue, &tide::event(PAYLOAD), events).await?;
     database.vacuum().await?;
+    work_off(queue, handlers, events, async |_| Ok(())).await
+}
+
+/// Publishes batch by batch while one manager works them off; returns events per second of the whole.
+async fn cycle(folder: &Path, events: usize) -> Result<f64> {
+    let event = tide::event(PAYLOAD);
+    let publish = async |queue: &EventQueue| {
+        for _ in 0..events / BATCH {
+            tide::publish(queue, &event, BATCH).await?;
+        }
+        Ok(())
+    };
+    work_off(open_sqlite(folder).await?, 1, events, publish).await
+}
+
+/// Runs one manager, publishes beside it, and waits until all events have ended; returns events per second.
+async fn work_off(
+    queue: EventQueue,
+    handlers: usize,
+    events: usize,
+    publish: impl AsyncFnOnce(&EventQueue) -> Result<()>,
+) -> Result<f64> {
     let (manager, finished) = no_op(&queue, handlers, events)?;
     let start = Instant::now();
     let running = tokio::spawn({
         let manager = manager.clone();
         async move { manager.run_process_loop().await }
     });
+    publish(&queue).await?;
     finished.notified().await;
     // A shutdown waits until the handled entries have ended.
-    manager.shutdown();
-    running.await??;
-    let took = start.elapsed();
-    tide::expect_ended(&queue, events).await?;
-    queue.close().await;
-    Ok(rate(events, took))
-}
-
-/// Publishes batch by batch while one manager works them off; returns events per second of the whole.
-async fn cycle(folder: &Path, events: usize) -> Result<f64> {
-    let queue = open_sqlite(folder).await?;
-    let (manager, finished) = no_op(&queue, 1, events)?;
-    let event = tide::event(PAYLOAD);
-    let start = Instant::now();
-    let running = tokio::spawn({
-        let manager = manager.clone();
-        async move { manager.run_process_loop().await }
-    });
-    for _ in 0..events / BATCH {
-        tide::publish(&queue, &event, BATCH).await?;
-    }
-    finished.notified().await;
     manager.shutdown();
     running.await??;
     let took = start.elapsed();
@@ -152,12 +153,11 @@ async fn latencies<K>(
     let (mut middles, mut tails) = (Vec::new(), Vec::new());
     for run in 1..=bench.scale.runs {
         let (queue, kept) = open().await?;
-        let mut took = latency(&queue, bench.scale.latency).await?;
+        let took = latency(&queue, bench.scale.latency).await?;
         queue.close().await;
         drop(kept);
-        took.sort_by(f64::total_cmp);
         middles.push(median(&took));
-        tails.push(took[took.len() * 99 / 100]);
+        tails.push(p99(took).ok_or("no event was measured")?);
         progress(&format!(
             "{} {run}/{}: p50 {} ms, p99 {} ms",
             names[0],

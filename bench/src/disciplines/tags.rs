@@ -142,6 +142,7 @@ async fn round(queue: &EventQueue, ask: &[String], claims: usize) -> Result<f64>
             lease: Duration::from_secs(60),
             worker: "bench".into(),
             tags: Some(ask.to_vec()),
+            quotas: std::collections::BTreeMap::new(),
             audit: true,
         };
         let start = Instant::now();

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::{Bench, known};
 use crate::machine::cpu_time;
 use crate::report::Measured;
-use crate::runner::{progress, short};
+use crate::runner::{p99, progress, short};
 use crate::scale::PAYLOAD;
 use crate::{Result, tide};
 
@@ -106,8 +106,7 @@ async fn wake(bench: &Bench, name: &str) -> Result<f64> {
     running.await??;
     other.close().await;
     queue.close().await;
-    took.sort_by(f64::total_cmp);
-    Ok(took[took.len() * 99 / 100])
+    Ok(p99(took).ok_or("no event was measured")?)
 }
 
 /// Publishes with plain SQL, with or without a notification.

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::database::Database;
 use super::load::Load;
 use crate::Result;
+use crate::runner::p99;
 
 /// Name and unit of the series.
 pub(super) const SERIES: [(&str, &str); 7] = [
@@ -75,12 +76,6 @@ fn resident() -> Result<u64> {
     Ok(kib << 10)
 }
 
-fn p99(mut latencies: Vec<f32>) -> Option<f64> {
-    latencies.sort_by(f32::total_cmp);
-    let place = (latencies.len() * 99).div_ceil(100);
-    latencies.get(place.saturating_sub(1)).map(|value| f64::from(*value))
-}
-
 /// All samples as CSV.
 pub(super) fn csv(samples: &[Sample]) -> String {
     let mut text = String::from("minute,published,handled,redriven,forgotten");
@@ -102,13 +97,6 @@ pub(super) fn csv(samples: &[Sample]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn percentiles() {
-        assert_eq!(p99(Vec::new()), None);
-        assert_eq!(p99(vec![7.0]), Some(7.0));
-        assert_eq!(p99((1..=200).map(|number| number as f32).collect()), Some(198.0));
-    }
 
     #[test]
     fn a_table_has_a_column_for_each_series() {

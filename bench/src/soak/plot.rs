@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::figures::{SERIES, Sample};
 use crate::runner::short;
+use crate::svg::{GRID, INK, Point, begin, escape, line, text};
 
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 90.0;
@@ -17,15 +18,9 @@ pub(super) fn svg(samples: &[Sample], title: &str, machine: &str) -> String {
     let present: Vec<usize> =
         (0..SERIES.len()).filter(|index| samples.iter().any(|s| s.values[*index].is_some())).collect();
     let height = TOP + (PANEL + GAP) * present.len() as f64 + 20.0;
-    let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         font-family=\"system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif\" role=\"img\">\n\
-         <title>Tidegate over time</title>\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>"
-    );
-    text(&mut out, 24.0, 36.0, 20.0, "start", &format!("Tidegate over time: {}", escape(title)));
-    text(&mut out, 24.0, 60.0, 12.5, "start", &escape(machine));
+    let mut out = begin(WIDTH, height, "Tidegate over time");
+    label(&mut out, (24.0, 36.0), 20.0, "start", &format!("Tidegate over time: {}", escape(title)));
+    label(&mut out, (24.0, 60.0), 12.5, "start", &escape(machine));
     let last = samples.last().map_or(1.0, |sample| sample.minute).max(1e-9);
     for (place, index) in present.into_iter().enumerate() {
         panel(&mut out, samples, index, TOP + (PANEL + GAP) * place as f64, last);
@@ -41,16 +36,13 @@ fn panel(out: &mut String, samples: &[Sample], index: usize, top: f64, last: f64
     let most = points.iter().map(|(_, value)| *value).fold(0.0, f64::max);
     let most = if most > 0.0 { most } else { 1.0 };
     let bottom = top + PANEL;
-    text(out, LEFT, top - 8.0, 13.5, "start", &format!("{name} ({unit})"));
+    label(out, (LEFT, top - 8.0), 13.5, "start", &format!("{name} ({unit})"));
     for part in [0.0, 0.5, 1.0] {
         let y = bottom - PANEL * part;
-        let _ = writeln!(
-            out,
-            "<line x1=\"{LEFT:.1}\" y1=\"{y:.1}\" x2=\"{RIGHT:.1}\" y2=\"{y:.1}\" stroke=\"#d5dbe2\" stroke-width=\"1\"/>"
-        );
-        text(out, LEFT - 8.0, y + 4.0, 11.0, "end", &short(most * part));
+        line(out, (LEFT, y), (RIGHT, y), GRID, 1.0, "");
+        label(out, (LEFT - 8.0, y + 4.0), 11.0, "end", &short(most * part));
     }
-    text(out, RIGHT, bottom + 16.0, 11.0, "end", &format!("{} min", short(last)));
+    label(out, (RIGHT, bottom + 16.0), 11.0, "end", &format!("{} min", short(last)));
     let path: Vec<String> = points
         .iter()
         .map(|(minute, value)| {
@@ -64,15 +56,8 @@ fn panel(out: &mut String, samples: &[Sample], index: usize, top: f64, last: f64
     );
 }
 
-fn text(out: &mut String, x: f64, y: f64, size: f64, anchor: &str, content: &str) {
-    let _ = writeln!(
-        out,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" text-anchor=\"{anchor}\" fill=\"#16202c\">{content}</text>"
-    );
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+fn label(out: &mut String, at: Point, size: f64, anchor: &str, content: &str) {
+    text(out, at, size, anchor, INK, "400", content);
 }
 
 #[cfg(test)]

@@ -37,6 +37,17 @@ pub enum Why {
         /// How many entries go first.
         ahead: u64,
     },
+    /// Its attempts are used up, and it keeps its place: nothing else of its group runs before it is redriven, ended
+    /// manually or expires.
+    KeepsPlace {
+        /// How it ends when it expires.
+        end: End,
+    },
+    /// It failed and stepped aside: others of its group run until it is due.
+    SteppedAside {
+        /// When its retry is due.
+        at: Timestamp,
+    },
     /// Its queue is paused.
     QueuePaused,
     /// It is not due yet.

@@ -76,7 +76,7 @@ mod tests {
     use crate::wire::tags::Tags;
 
     #[derive(Debug, Deserialize)]
-    #[allow(dead_code, reason = "only read")]
+    #[expect(dead_code, reason = "only read")]
     struct Body {
         priority: Option<i16>,
         count: Option<u32>,

@@ -19,7 +19,7 @@ use crate::workload::{Failure, Job, sqlite_path};
 const MENDED_WITHIN: Duration = Duration::from_secs(30);
 /// Counts the groups that have parked or arrived entries and no head.
 const HEADLESS: &str = "SELECT count(*) FROM (SELECT DISTINCT queue_id, group_key FROM {queue}
-                                              WHERE group_key IS NOT NULL AND place >= 2) g
+                                              WHERE group_key IS NOT NULL AND place IN (2, 3)) g
                         WHERE NOT EXISTS (SELECT 1 FROM {queue} b WHERE b.queue_id = g.queue_id
                                           AND b.group_key = g.group_key AND b.place < 2)";
 

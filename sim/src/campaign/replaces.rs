@@ -15,6 +15,7 @@ use tidegate_core::End;
 
 use self::plain_sql::PlainSql;
 use crate::checker::replaces::{self, Offered, Taken};
+use crate::denied::{complete, retried};
 use crate::scenario::{Arena, ScenarioResult, Settings, server};
 use crate::state::State;
 use crate::workload::{BACK_OFF, Failure};
@@ -79,7 +80,8 @@ fn work(arena: &Arena, settings: Settings) -> ScenarioResult {
 }
 
 async fn open(arena: &Arena) -> Result<EventQueue, Failure> {
-    Ok(EventQueue::builder().lease(LEASE).poll_interval(Duration::from_millis(50)).open(&arena.address).await?)
+    let builder = EventQueue::builder().lease(LEASE).poll_interval(Duration::from_millis(50));
+    Ok(retried(|| builder.clone().open(&arena.address)).await?)
 }
 
 async fn load(
@@ -133,7 +135,7 @@ async fn publish(
         let entry = if rng.random_ratio(1, 4) {
             plain.publish(&key, &content).await?
         } else {
-            let published = queue.publish(event).await?;
+            let published = retried(|| queue.publish(event.clone())).await?;
             notes.replaced.fetch_add(u64::from(published.outcome == PublishOutcome::Replaced), Ordering::Relaxed);
             Some(published.id.get())
         };
@@ -150,15 +152,17 @@ async fn publish(
 async fn consume(queue: EventQueue, notes: Arc<Notes>, deadline: Instant, mut rng: StdRng) -> Result<(), Failure> {
     while Instant::now() < deadline {
         let last = notes.published.load(Ordering::SeqCst);
-        let events = queue.wait_many(rng.random_range(1..6), Duration::from_millis(100)).await?;
-        if events.is_empty() && last && queue.depth().await?.total() == 0 {
+        let count = rng.random_range(1..6);
+        let events = retried(|| queue.wait_many(count, Duration::from_millis(100))).await?;
+        if events.is_empty() && last && retried(|| queue.depth()).await?.total() == 0 {
             return Ok(());
         }
         for event in events {
             let (entry, content) = (event.id.get(), crate::state::key_of(event.payload()));
+            let held = event.hand_over();
             let at = notes.now();
             list(&notes.taken).push(Taken { entry, content, at });
-            event.complete().await?;
+            complete(&queue, &held).await?;
         }
         // A pause, so that entries wait and can be replaced.
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..15))).await;

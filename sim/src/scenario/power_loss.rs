@@ -17,6 +17,7 @@ use tidegate::{EventQueue, NewEvent};
 use tidegate_store::sqlite::{SqliteOptions, SqliteStore, Synchronous};
 
 use super::{ScenarioResult, Settings};
+use crate::denied::{self, retried};
 use crate::supervisor::{POLL_INTERVAL, myself};
 use crate::workload::Failure;
 
@@ -209,7 +210,8 @@ fn say(what: &str, which: impl std::fmt::Display) -> Result<(), Failure> {
 async fn publish(queue: EventQueue, name: String) -> Result<(), Failure> {
     for number in 0_u64.. {
         let key = format!("{name}/{number}");
-        queue.publish(NewEvent::new("sim.power", format!("{key}\n"))).await?;
+        let event = NewEvent::new("sim.power", format!("{key}\n"));
+        retried(|| queue.publish(event.clone())).await?;
         say("published", key)?;
     }
     Ok(())
@@ -217,9 +219,9 @@ async fn publish(queue: EventQueue, name: String) -> Result<(), Failure> {
 
 async fn complete(queue: EventQueue) -> Result<(), Failure> {
     loop {
-        for event in queue.wait_many(10, Duration::from_secs(1)).await? {
+        for event in retried(|| queue.wait_many(10, Duration::from_secs(1))).await? {
             let id = event.id.get();
-            event.complete().await?;
+            denied::complete(&queue, &event.hand_over()).await?;
             say("completed", id)?;
         }
     }

@@ -35,23 +35,31 @@ impl Stub {
     }
 }
 
-fn serve(mut stream: TcpStream, seen: &Mutex<Vec<String>>, answer: &dyn Fn(&str) -> Answer) {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let (mut first, mut length) = (String::new(), 0);
-    if reader.read_line(&mut first).unwrap_or(0) == 0 {
-        return;
-    }
+/// A request: its head, from the first line on, and its body. `None` when the caller is gone.
+pub(crate) fn read_request(stream: &TcpStream) -> Option<(String, Vec<u8>)> {
+    let mut reader = BufReader::new(stream);
+    let (mut head, mut length) = (String::new(), 0);
     loop {
         let mut line = String::new();
-        reader.read_line(&mut line).unwrap();
+        if reader.read_line(&mut line).unwrap_or(0) == 0 {
+            return None;
+        }
         if line.trim().is_empty() {
             break;
         }
         if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
             length = value.trim().parse().unwrap();
         }
+        head.push_str(&line);
     }
-    reader.read_exact(&mut vec![0; length]).unwrap();
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    Some((head, body))
+}
+
+fn serve(mut stream: TcpStream, seen: &Mutex<Vec<String>>, answer: &dyn Fn(&str) -> Answer) {
+    let Some((head, _)) = read_request(&stream) else { return };
+    let first = head.lines().next().unwrap_or_default();
     let request = first.trim().trim_end_matches(" HTTP/1.1").to_owned();
     let (status, body) = answer(&request);
     seen.lock().unwrap().push(request);

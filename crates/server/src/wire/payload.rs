@@ -37,7 +37,7 @@ fn base64(bytes: &[u8]) -> String {
 
 /// A payload.
 #[derive(Debug, ToSchema)]
-#[allow(dead_code, reason = "it only describes an answer")]
+#[expect(dead_code, reason = "it only describes an answer")]
 pub(crate) struct PayloadSchema {
     /// Any JSON, as it was published; null when it is not JSON.
     #[schema(value_type = Value)]

@@ -11,7 +11,7 @@ use crate::error::{ApiError, Result};
 /// The name of a queue in a path, as the document describes it.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Path)]
-#[allow(dead_code, reason = "it only describes a parameter")]
+#[expect(dead_code, reason = "it only describes a parameter")]
 pub(crate) struct QueuePath {
     #[param(min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:/-]+$", example = "default")]
     name: String,

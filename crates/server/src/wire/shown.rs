@@ -47,9 +47,10 @@ pub(crate) struct WhyAnswer {
     why: Why,
 }
 
-/// A reason: `ended`, `leased`, `abandoned`, `behind_in_group`, `queue_paused`, `due_at`, `no_live_consumer`, `ready`.
+/// A reason: `ended`, `leased`, `abandoned`, `behind_in_group`, `keeps_place`, `stepped_aside`,
+/// `queue_paused`, `due_at`, `no_live_consumer`, `ready`.
 #[derive(Debug, ToSchema)]
-#[allow(dead_code, reason = "it only describes an answer")]
+#[expect(dead_code, reason = "it only describes an answer")]
 pub(crate) struct WhySchema {
     /// The reason.
     #[schema(example = "due_at")]
@@ -101,6 +102,8 @@ mod tests {
             Why::Leased { worker: worker(), until: at },
             Why::Abandoned { worker: worker(), since: at },
             Why::BehindInGroup { group: group(), ahead: 1 },
+            Why::KeepsPlace { end: End::Failed },
+            Why::SteppedAside { at },
             Why::QueuePaused,
             Why::DueAt { at },
             Why::NoLiveConsumer { event_type: "t".into(), tags: vec!["a".into()] },

@@ -96,6 +96,13 @@ async fn a_job_is_published_taken_and_completed(scene: Scene) {
     expected[3].1 = "COMPLETED".into();
     has_fields(&shown, &expected);
     assert_eq!(shown["created_at"], created["created_at"]);
+    has_logs(&shown, &done);
+    assert!(scene.get(&format!("/events/{id}")).await.expect(200).get("logs").is_none());
+    scene.close().await;
+}
+
+/// The logs of an event that `worker-02:8742` took and completed, with the answer to the latter.
+fn has_logs(shown: &Value, done: &Value) {
     let logs = shown["logs"].as_array().unwrap();
     assert_eq!(logs.len(), 2, "{shown}");
     has_fields(&logs[0], &[("worker_id", "worker-02:8742".into()), ("action", "PICKED".into())]);
@@ -114,8 +121,6 @@ async fn a_job_is_published_taken_and_completed(scene: Scene) {
     );
     assert!(logs[0]["id"].as_i64() < logs[1]["id"].as_i64());
     assert!(is_moment(&logs[0], "created_at") <= is_moment(&logs[1], "created_at"));
-    assert!(scene.get(&format!("/events/{id}")).await.expect(200).get("logs").is_none());
-    scene.close().await;
 }
 
 async fn a_failure_is_retried_and_the_last_one_ends_it(scene: Scene) {

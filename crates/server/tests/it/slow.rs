@@ -27,23 +27,30 @@ async fn until_closed(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&said).into_owned()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_head_that_trickles_in_is_cut_off() {
-    let scene = impatient().await;
-    let started = Instant::now();
+/// Sends a start and then one piece after the other without end; returns what the server sends before it closes the
+/// connection.
+async fn trickle(scene: &Scene, start: &str, piece: &'static [u8]) -> String {
     let mut stream = TcpStream::connect(scene.address()).await.unwrap();
-    stream.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\nx-slow: ").await.unwrap();
+    stream.write_all(start.as_bytes()).await.unwrap();
     let (mut reader, mut writer) = stream.into_split();
-    let trickle = tokio::spawn(async move {
-        while writer.write_all(b"a").await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+    let sending = tokio::spawn(async move {
+        while writer.write_all(piece).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
     });
     let mut said = Vec::new();
     let closed = tokio::time::timeout(PATIENCE, reader.read_to_end(&mut said)).await;
     assert!(closed.is_ok(), "the server keeps the connection");
+    sending.abort();
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_trickles_in_is_cut_off() {
+    let scene = impatient().await;
+    let started = Instant::now();
+    trickle(&scene, "GET /livez HTTP/1.1\r\nhost: localhost\r\nx-slow: ", b"a").await;
     assert!(started.elapsed() >= Duration::from_millis(250));
-    trickle.abort();
     scene.close().await;
 }
 
@@ -58,22 +65,10 @@ async fn a_connection_that_says_nothing_is_cut_off() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_never_ends_is_cut_off() {
     let scene = impatient().await;
-    let mut stream = TcpStream::connect(scene.address()).await.unwrap();
     let head = "POST /events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
-    stream.write_all(head.as_bytes()).await.unwrap();
-    let (mut reader, mut writer) = stream.into_split();
-    let endless = tokio::spawn(async move {
-        while writer.write_all(b"1\r\n \r\n").await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    });
-    let mut said = Vec::new();
-    let closed = tokio::time::timeout(PATIENCE, reader.read_to_end(&mut said)).await;
-    assert!(closed.is_ok(), "the server keeps the connection");
-    let said = String::from_utf8_lossy(&said);
+    let said = trickle(&scene, head, b"1\r\n \r\n").await;
     assert!(said.starts_with("HTTP/1.1 408"), "{said}");
     assert!(said.contains("request_timeout"), "{said}");
-    endless.abort();
     scene.close().await;
 }
 

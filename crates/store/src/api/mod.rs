@@ -2,6 +2,7 @@
 
 pub(crate) mod attempts;
 pub(crate) mod entries;
+pub(crate) mod families;
 pub(crate) mod handlers;
 pub(crate) mod keys;
 pub(crate) mod maintenance;
@@ -12,6 +13,7 @@ pub(crate) mod schedules;
 
 pub use attempts::Attempts;
 pub use entries::Entries;
+pub use families::Families;
 pub use handlers::HandlerStates;
 pub use keys::KeyStore;
 pub use maintenance::Maintenance;
@@ -22,11 +24,20 @@ pub use schedules::Schedules;
 
 /// A database that keeps everything: all subjects together.
 pub trait Store:
-    Queue + Entries + Queues + Maintenance + Attempts + HandlerStates + Projections + Schedules + KeyStore
+    Queue + Entries + Queues + Maintenance + Attempts + HandlerStates + Projections + Schedules + KeyStore + Families
 {
 }
 
 impl<S> Store for S where
-    S: Queue + Entries + Queues + Maintenance + Attempts + HandlerStates + Projections + Schedules + KeyStore
+    S: Queue
+        + Entries
+        + Queues
+        + Maintenance
+        + Attempts
+        + HandlerStates
+        + Projections
+        + Schedules
+        + KeyStore
+        + Families
 {
 }

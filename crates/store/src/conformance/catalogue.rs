@@ -6,7 +6,7 @@ use super::scene::*;
 use crate::ErrorKind::NotFound;
 use crate::values::*;
 
-const VERSION: &str = "SELECT generation FROM tidegate.meta";
+const VERSION: &str = "SELECT catalogue_version FROM tidegate.meta";
 
 /// Publishes an event of every type through each store and claims it through the other.
 async fn works_across(one: &AnyStore, other: &AnyStore, types: &[&str]) {
@@ -23,10 +23,10 @@ async fn works_across(one: &AnyStore, other: &AnyStore, types: &[&str]) {
 pub(super) async fn a_version_that_was_set_back_stops_nobody(scene: Scene) {
     let (one, other) = (scene.open().await, scene.open().await);
     works_across(&one, &other, &["a", "b"]).await;
-    scene.fixture.sql("UPDATE tidegate.meta SET generation = generation - 1").await;
+    scene.fixture.sql("UPDATE tidegate.meta SET catalogue_version = catalogue_version - 1").await;
     works_across(&one, &other, &["a", "b"]).await;
     works_across(&one, &other, &["c"]).await;
-    scene.fixture.sql("UPDATE tidegate.meta SET generation = 1").await;
+    scene.fixture.sql("UPDATE tidegate.meta SET catalogue_version = 1").await;
     works_across(&one, &other, &["a", "d"]).await;
     one.put_queue(&queue("late"), QueueChange::default()).await.unwrap();
     publish_one(&other, event("t").queue(queue("late"))).await;
@@ -43,7 +43,7 @@ pub(super) async fn an_equal_version_of_another_history_is_noticed(scene: Scene)
     let known = scene.fixture.number(VERSION).await;
     assert!(known > before);
     scene.fixture.sql("DELETE FROM tidegate.lanes WHERE event_type = 'lost'").await;
-    scene.fixture.sql(&format!("UPDATE tidegate.meta SET generation = {before}")).await;
+    scene.fixture.sql(&format!("UPDATE tidegate.meta SET catalogue_version = {before}")).await;
     let other = scene.open().await;
     while scene.fixture.number(VERSION).await < known {
         let number = scene.fixture.number(VERSION).await;
@@ -115,7 +115,7 @@ pub(super) async fn a_process_that_slept_through_many_changes_catches_up(scene: 
         assert_eq!(sleeper.claim(Claim { queue: name, ..want(9) }).await.unwrap().len(), 1);
     }
     // Further behind than the catalogue history reaches.
-    scene.fixture.sql("UPDATE tidegate.meta SET generation = generation + 5000").await;
+    scene.fixture.sql("UPDATE tidegate.meta SET catalogue_version = catalogue_version + 5000").await;
     scene.fixture.sql("DELETE FROM tidegate.catalogue_history").await;
     one.put_queue(&queue("last"), QueueChange::default()).await.unwrap();
     publish_one(&sleeper, event("t").queue(queue("last"))).await;

@@ -17,10 +17,12 @@ mod dead_letters;
 mod deduplication;
 mod delays;
 mod eligibility;
+mod families;
 mod fencing;
 mod groups;
 mod handlers;
 mod ids;
+mod jobs;
 mod lanes;
 mod lists;
 mod model;
@@ -38,6 +40,7 @@ mod scene;
 mod schedules;
 mod schema;
 mod tags;
+mod turns;
 mod wakeups;
 mod why;
 mod work;
@@ -52,8 +55,9 @@ use tidegate_core::{NewEvent, Tsid};
 
 use crate::api::Store;
 use crate::error::Result;
-use crate::values::{Backend, Finalize, Finalized, Published, StoreOptions};
+use crate::values::{Backend, Family, Finalize, Finalized, Published, StoreOptions};
 
+pub use jobs::Jobs;
 pub use scene::Scene;
 
 /// A fresh database for one case.
@@ -61,6 +65,11 @@ pub use scene::Scene;
 pub trait Fixture: Debug + Send + Sync + 'static {
     /// The database that this fixture provides.
     fn backend(&self) -> Backend;
+
+    /// The family whose verbs the opened stores have.
+    fn family(&self) -> Family {
+        Family::Entries
+    }
 
     /// Opens the store as another process would; several may be open at once.
     async fn open(&self, options: StoreOptions) -> Result<Arc<dyn Store>>;
@@ -253,6 +262,32 @@ macro_rules! conformance_cases {
                 a_follower_that_commits_before_the_head_ends,
                 concurrent_publishers_and_workers_keep_groups_in_order,
                 a_group_never_stalls_when_ends_race_with_publishes,
+            }
+            turns {
+                a_smaller_rank_goes_first,
+                a_head_that_was_not_started_is_overtaken,
+                a_failure_steps_aside_and_comes_back,
+                what_is_aside_alone_is_found_when_due,
+                aside_without_a_group_is_a_retry,
+                what_is_aside_can_be_ended_and_replaced,
+                an_exhausted_entry_keeps_its_place,
+                a_dead_worker_leaves_its_last_attempt_kept,
+                a_kept_entry_ends_when_it_expires,
+                a_new_generation_keeps_rank_and_place,
+                a_key_of_a_kept_entry_makes_a_new_one,
+                a_claim_cancels_what_expired,
+                upkeep_cancels_what_expired_wherever_it_waits,
+                quotas_bound_each_lane,
+                quotas_hold_though_entries_end_in_the_claim,
+                turns_hold_however_many_race,
+            }
+            families {
+                two_families_are_apart,
+                queues_of_one_name_are_two,
+                upkeep_serves_both,
+                an_outage_moves_the_leases_of_both,
+                jobs_have_neither_tags_nor_audit,
+                a_claim_by_tag_takes_no_quotas,
             }
             deduplication {
                 a_repeat_answers_the_first,
@@ -553,6 +588,237 @@ macro_rules! conformance_cases {
                 retention_waits_for_projections,
                 retention_waits_for_a_version_that_is_being_built,
                 a_removed_projection_holds_no_row_back,
+            }
+            model {
+                random_histories_match_the_model,
+                random_histories_of_groups_match_the_model,
+            }
+        }
+    };
+}
+
+/// Calls the macro `$then` with the cases that hold for [`Family::Jobs`] too: those without tags, audit, lists and callers'
+/// own transactions.
+#[macro_export]
+macro_rules! jobs_cases {
+    ($then:ident) => {
+        $then! {
+            eligibility {
+                publish_is_pending_with_no_attempts,
+                nothing_to_claim_is_an_empty_answer,
+                claim_leases_and_counts_an_attempt,
+                a_leased_entry_is_not_offered,
+                an_abandoned_entry_is_claimed_again,
+                the_lease_runs_from_each_claim,
+                finalize_moves_to_the_log,
+                finalize_with_errors_is_completed_with_errors,
+                finalize_by_id_without_a_claim,
+                finalize_is_idempotent,
+                claim_by_type_takes_only_these_types,
+            }
+            attempts {
+                each_abandonment_counts,
+                releases_never_use_up_attempts,
+                failures_count_and_keep_their_error,
+                an_end_that_says_no_errors_keeps_the_last_one,
+                neighbours_that_say_no_errors_keep_their_last_ones,
+                an_event_that_kills_its_worker_ends_in_the_log,
+                exhausted_entries_end_as_they_were_told,
+                a_retry_that_used_the_last_attempt_ends_at_the_next_claim,
+                exhausted_entries_do_not_hide_the_ones_behind,
+            }
+            fencing {
+                an_old_token_changes_nothing,
+                two_tokens_in_one_batch_are_each_judged,
+                a_zombie_in_the_same_process_is_fenced,
+                an_expired_lease_that_nobody_took_still_finishes,
+                a_released_lease_cannot_finish,
+                tokens_rise_and_survive_a_redrive,
+                a_repeat_under_the_ending_token_is_repeated,
+                a_late_finalize_after_the_end_is_fenced,
+                extend_moves_the_lease,
+                extend_and_requeue_of_the_unknown,
+                tokens_of_the_future_are_fenced,
+                zombies_that_end_a_whole_run_are_each_fenced,
+                a_zombie_inside_a_run_is_fenced_alone,
+            }
+            order {
+                oldest_first,
+                priority_before_order,
+                order_within_one_batch,
+                a_release_keeps_its_place,
+                priorities_across_types,
+                more_types_than_lanes,
+                late_starts_do_not_hide_earlier_entries,
+                retried_entries_and_fresh_ones_share_one_order,
+            }
+            delays {
+                a_delayed_entry_waits_for_its_moment,
+                a_moment_in_the_past_is_due_at_once,
+                many_delayed_in_front_hide_nothing,
+                snooze_waits_without_counting,
+                retry_at_waits_and_counts,
+                due_entries_go_by_their_due_moment_within_a_lane,
+            }
+            groups {
+                one_of_a_group_in_flight_in_order,
+                groups_do_not_hold_each_other_up,
+                one_claim_takes_one_of_each_group,
+                a_released_head_stays_first,
+                a_retrying_head_holds_its_group,
+                a_delayed_head_holds_its_group,
+                a_cancelled_head_frees_the_next,
+                an_exhausted_head_frees_the_next,
+                a_cancelled_follower_is_skipped,
+                a_redriven_member_goes_in_by_its_number,
+                the_same_group_in_two_queues_is_two_groups,
+                an_abandoned_head_is_taken_over_before_its_followers,
+                concurrent_publishers_and_workers_keep_groups_in_order,
+                a_group_never_stalls_when_ends_race_with_publishes,
+            }
+            turns {
+                a_smaller_rank_goes_first,
+                a_head_that_was_not_started_is_overtaken,
+                a_failure_steps_aside_and_comes_back,
+                what_is_aside_alone_is_found_when_due,
+                aside_without_a_group_is_a_retry,
+                what_is_aside_can_be_ended_and_replaced,
+                an_exhausted_entry_keeps_its_place,
+                a_dead_worker_leaves_its_last_attempt_kept,
+                a_kept_entry_ends_when_it_expires,
+                a_new_generation_keeps_rank_and_place,
+                a_key_of_a_kept_entry_makes_a_new_one,
+                a_claim_cancels_what_expired,
+                upkeep_cancels_what_expired_wherever_it_waits,
+                quotas_bound_each_lane,
+                quotas_hold_though_entries_end_in_the_claim,
+                turns_hold_however_many_race,
+            }
+            deduplication {
+                a_repeat_answers_the_first,
+                a_repeat_is_answered_by_a_queue_that_takes_nothing_new,
+                a_repeat_after_the_end_still_answers_the_first,
+                another_body_under_the_key_is_a_conflict,
+                keys_are_scoped_by_queue,
+                keys_are_scoped_by_client,
+                keys_expire,
+                a_repeat_inside_one_batch,
+                replace_changes_what_waits,
+                replace_of_a_taken_entry_is_a_new_one,
+                concurrent_repeats_make_one_entry,
+            }
+            replacing {
+                concurrent_replacements_leave_one_entry_with_its_fact,
+                concurrent_takeovers_of_a_key_make_one_entry,
+                a_replacement_mends_an_entry_without_its_fact,
+            }
+            dead_letters {
+                listed_by_queue_type_and_page,
+                only_the_middle_two_ends_are_dead_letters,
+                redrive_starts_a_generation,
+                a_new_generation_has_no_error_yet,
+                redrive_of_anything_else_is_a_conflict,
+                each_generation_ends_once,
+                discard_takes_off_the_list,
+                cancel_ends_whoever_holds,
+                cancel_tells_ended_from_unknown,
+                errors_and_results_are_kept,
+            }
+            bounds {
+                a_claim_takes_no_more_bytes_than_it_may,
+                an_event_larger_than_a_claim_goes_alone,
+            }
+            clients {
+                queues_of_one_name_are_apart,
+                two_changes_at_once_both_count,
+            }
+            queues {
+                the_default_queue_exists,
+                put_creates_and_changes,
+                queues_are_apart,
+                a_paused_queue_accepts_but_does_not_deliver,
+                a_draining_queue_refuses_but_delivers,
+                a_full_queue_refuses,
+                a_repeated_key_is_answered_by_a_full_queue,
+                changes_reach_other_processes,
+                an_unknown_queue_is_not_found,
+                the_first_claimable_entry_tells_a_queues_age,
+            }
+            catalogue {
+                a_version_that_was_set_back_stops_nobody,
+                an_equal_version_of_another_history_is_noticed,
+                reading_and_unchanged_changes_leave_the_version,
+                changes_by_plain_sql_are_seen,
+                a_process_that_slept_through_many_changes_catches_up,
+            }
+            lanes {
+                one_too_many_is_refused_and_names_the_limit,
+                idle_lanes_go_and_come_back,
+                lanes_in_use_stay,
+                a_dead_letter_of_a_removed_lane_is_redriven,
+                an_entry_in_a_removed_lane_is_found,
+                leases_in_front_are_passed_and_found_again,
+            }
+            why {
+                ready_and_how_many_are_ahead,
+                no_live_consumer_for_its_type,
+                due_at,
+                leased_and_abandoned,
+                behind_in_group,
+                queue_paused,
+                ended,
+                unknown_is_not_found,
+            }
+            counting {
+                depth_counts_each_kind,
+                census_balances_over_every_end,
+                census_balances_while_others_write,
+                depth_of_a_paused_queue_counts_ready,
+            }
+            bad_input {
+                each_bad_event_is_refused_alone,
+                payloads_above_the_limit,
+                texts_that_no_database_can_hold,
+                unknown_entries,
+                empty_batches,
+                extreme_leases_and_moments,
+            }
+            batches {
+                one_bad_item_in_a_thousand,
+                the_same_entry_twice_in_one_batch,
+                mixed_answers_in_one_finalize,
+                a_thousand_of_everything,
+                mixed_queues_in_one_batch,
+            }
+            concurrency {
+                many_claimers_get_each_entry_once,
+                many_processes_get_each_entry_once,
+                concurrent_finalizers_end_it_once,
+                finalize_races_with_takeover,
+                cancelled_futures_leave_nothing_half_done,
+                crossing_batches_do_not_deadlock,
+            }
+            outage {
+                leases_do_not_expire_while_the_store_was_down,
+                leases_expire_while_the_heartbeat_is_young,
+                an_outage_is_told_once,
+                a_heartbeat_alone_keeps_leases_running_out,
+            }
+            wakeups {
+                a_publish_wakes_its_own_process,
+                a_publish_wakes_another_process,
+                a_freed_group_wakes,
+            }
+            restart {
+                everything_is_there_after_reopening,
+                closing_twice_is_fine,
+                a_closed_store_answers_with_an_error,
+                another_process_sees_every_commit_at_once,
+            }
+            payloads {
+                every_byte_value_comes_back,
+                empty_and_large_payloads,
+                json_is_not_reformatted,
             }
             model {
                 random_histories_match_the_model,

@@ -3,7 +3,7 @@
 //! The seed is fixed, so that a run is repeatable; `TIDEGATE_MODEL_SEED` and `TIDEGATE_MODEL_CASES` explore further.
 //! Each history has a namespace of its own. A failing history is shrunk before it is reported.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use crate::values::*;
 #[derive(Debug, Clone)]
 enum Step {
     Publish(Vec<Spec>),
-    Claim { max: usize, kind: Option<u8> },
+    Claim { max: usize, kind: Option<u8>, quota: Option<usize> },
     Finalize { pick: usize, token: Token, end: End },
     Extend { pick: usize, token: Token, lease: u64 },
-    Requeue { pick: usize, token: Token, when: When, counts: bool },
+    Requeue { pick: usize, token: Token, when: When, counts: bool, aside: bool },
     Cancel { pick: usize },
     Redrive { pick: usize },
     State(QueueState),
@@ -41,6 +41,9 @@ struct Spec {
     key: Option<(u8, bool)>,
     payload: u8,
     attempts: u32,
+    rank: i32,
+    expires: Option<u64>,
+    keeps_place: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -69,8 +72,11 @@ fn any_step(group: BoxedStrategy<Option<u8>>) -> impl Strategy<Value = Step> {
     let key = prop_oneof![4 => Just(None), 1 => (0_u8..3, any::<bool>()).prop_map(Some)];
     let priority = prop_oneof![3 => Just(0_i16), 1 => -2_i16..3];
     let delay = prop_oneof![3 => Just(0_u64), 1 => 1_u64..100];
-    let spec = (0_u8..3, priority, group, delay, key, 0_u8..2, 1_u32..4).prop_map(
-        |(kind, priority, group, delay, key, payload, attempts)| Spec {
+    let rank = prop_oneof![3 => Just(0_i32), 1 => -2_i32..3];
+    let expires = proptest::option::weighted(0.2, 1_u64..300);
+    let turn = (rank, expires, proptest::bool::weighted(0.3));
+    let spec = (0_u8..3, priority, group, delay, key, 0_u8..2, 1_u32..4, turn).prop_map(
+        |(kind, priority, group, delay, key, payload, attempts, (rank, expires, keeps_place))| Spec {
             kind,
             priority,
             group,
@@ -78,6 +84,9 @@ fn any_step(group: BoxedStrategy<Option<u8>>) -> impl Strategy<Value = Step> {
             key,
             payload,
             attempts,
+            rank,
+            expires,
+            keeps_place: keeps_place && group.is_some(),
         },
     );
     let pick = 0_usize..64;
@@ -88,11 +97,12 @@ fn any_step(group: BoxedStrategy<Option<u8>>) -> impl Strategy<Value = Step> {
         prop_oneof![3 => Just(QueueState::Active), 1 => Just(QueueState::Paused), 1 => Just(QueueState::Draining)];
     prop_oneof![
         8 => proptest::collection::vec(spec, 1..5).prop_map(Step::Publish),
-        8 => (1_usize..5, proptest::option::weighted(0.4, 0_u8..4)).prop_map(|(max, kind)| Step::Claim { max, kind }),
+        8 => (1_usize..5, proptest::option::weighted(0.4, 0_u8..4), proptest::option::weighted(0.2, 0_usize..3))
+            .prop_map(|(max, kind, quota)| Step::Claim { max, kind, quota }),
         6 => (pick.clone(), token.clone(), end).prop_map(|(pick, token, end)| Step::Finalize { pick, token, end }),
         2 => (pick.clone(), token.clone(), 1_u64..200).prop_map(|(pick, token, lease)| Step::Extend { pick, token, lease }),
-        4 => (pick.clone(), token, when, any::<bool>())
-            .prop_map(|(pick, token, when, counts)| Step::Requeue { pick, token, when, counts }),
+        4 => (pick.clone(), token, when, any::<bool>(), any::<bool>())
+            .prop_map(|(pick, token, when, counts, aside)| Step::Requeue { pick, token, when, counts, aside }),
         1 => pick.clone().prop_map(|pick| Step::Cancel { pick }),
         2 => pick.prop_map(|pick| Step::Redrive { pick }),
         1 => state.prop_map(Step::State),
@@ -166,10 +176,12 @@ impl Twins<'_> {
     async fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
         match step {
             Step::Publish(specs) => self.publish(specs).await,
-            Step::Claim { max, kind } => self.claim(*max, *kind).await,
+            Step::Claim { max, kind, quota } => self.claim(*max, *kind, *quota).await,
             Step::Finalize { pick, token, end } => self.finalize(*pick, *token, *end).await,
             Step::Extend { pick, token, lease } => self.extend(*pick, *token, seconds(*lease)).await,
-            Step::Requeue { pick, token, when, counts } => self.requeue(*pick, *token, *when, *counts).await,
+            Step::Requeue { pick, token, when, counts, aside } => {
+                self.requeue(*pick, *token, *when, *counts, *aside).await
+            }
             Step::Cancel { pick } => self.cancel(*pick).await,
             Step::Redrive { pick } => self.redrive(*pick).await,
             Step::State(state) => {
@@ -180,7 +192,10 @@ impl Twins<'_> {
                 self.model.depth_limit = *limit;
                 self.change(QueueChange { depth_limit: Some(*limit), ..QueueChange::default() }).await
             }
-            Step::Maintain => self.store.maintain().await.map(drop).map_err(unexpected),
+            Step::Maintain => {
+                self.model.maintain(self.scene.now());
+                self.store.maintain().await.map(drop).map_err(unexpected)
+            }
             Step::Reopen => {
                 self.store.close().await;
                 self.store = self.scene.open_with(self.options.clone()).await;
@@ -198,7 +213,8 @@ impl Twins<'_> {
     }
 
     async fn publish(&mut self, specs: &[Spec]) -> Result<(), TestCaseError> {
-        let events: Vec<NewEvent> = specs.iter().map(Spec::event).collect();
+        let family = self.scene.fixture.family();
+        let events: Vec<NewEvent> = specs.iter().map(|spec| spec.event(family)).collect();
         let answers = self.store.publish(events.clone()).await.map_err(unexpected)?;
         prop_assert_eq!(answers.len(), events.len());
         for (event, answer) in events.iter().zip(answers) {
@@ -224,14 +240,16 @@ impl Twins<'_> {
         Ok(())
     }
 
-    async fn claim(&mut self, max: usize, kind: Option<u8>) -> Result<(), TestCaseError> {
+    async fn claim(&mut self, max: usize, kind: Option<u8>, quota: Option<usize>) -> Result<(), TestCaseError> {
         let types = kind.map(|kind| vec![format!("t{kind}")]);
         // Events of some types are tagged with their type. A claim of everything with that tag takes what a claim of
         // everything of that type takes.
-        let by_tag = kind.is_some_and(is_tagged) && max.is_multiple_of(2);
+        let tagged = |kind| is_tagged(kind, self.scene.fixture.family());
+        let by_tag = kind.is_some_and(tagged) && max.is_multiple_of(2) && quota.is_none();
         let max = if by_tag { ALL } else { max };
-        let theirs = self.model.claim(max, types.as_deref(), "w", LEASE, self.scene.now());
-        let claim = if by_tag { Claim { tags: types, ..want(max) } } else { Claim { types, ..want(max) } };
+        let quotas: BTreeMap<String, usize> = quota.into_iter().map(|quota| ("t0".to_owned(), quota)).collect();
+        let theirs = self.model.claim_within(max, types.as_deref(), &quotas, "w", LEASE, self.scene.now());
+        let claim = if by_tag { Claim { tags: types, ..want(max) } } else { Claim { types, quotas, ..want(max) } };
         let claimed = self.store.claim(claim).await.map_err(unexpected)?;
         let ours: Vec<Option<EntryId>> = claimed.iter().map(|claimed| self.number.get(&claimed.id).copied()).collect();
         prop_assert_eq!(ours, theirs.into_iter().map(Some).collect::<Vec<_>>(), "claimed, in the model's numbers");
@@ -269,7 +287,14 @@ impl Twins<'_> {
         Ok(())
     }
 
-    async fn requeue(&mut self, pick: usize, token: Token, when: When, counts: bool) -> Result<(), TestCaseError> {
+    async fn requeue(
+        &mut self,
+        pick: usize,
+        token: Token,
+        when: When,
+        counts: bool,
+        aside: bool,
+    ) -> Result<(), TestCaseError> {
         let Some((theirs, ours, current)) = self.pick(pick) else { return Ok(()) };
         let now = self.scene.now();
         let token = token.of(current).unwrap_or(LeaseToken(0));
@@ -281,8 +306,8 @@ impl Twins<'_> {
                 (RequeueAt::At(at), Some(at))
             }
         };
-        let modelled = self.model.apply(theirs, &Input::Requeue { token, due, counts }, now);
-        let answer = requeue(&self.store, Requeue { id: ours, token, when, counts, error: None }).await;
+        let modelled = self.model.apply(theirs, &Input::Requeue { token, due, counts, aside }, now);
+        let answer = requeue(&self.store, Requeue { id: ours, token, when, counts, aside, error: None }).await;
         prop_assert_eq!(answer.map_err(|error| error.kind()), modelled.map_err(|_| ErrorKind::Fenced));
         Ok(())
     }
@@ -318,12 +343,15 @@ impl Twins<'_> {
             let ours = (view.attempts, view.token, view.generation, view.max_attempts);
             let expected = (entry.attempts, entry.token, entry.generation, entry.max_attempts);
             prop_assert_eq!(ours, expected, "attempts, token, generation, maximum of {}", theirs);
+            prop_assert_eq!(view.expires_at, entry.expires, "expiry of {}", theirs);
             let same = match (&view.phase, &entry.phase) {
                 (EntryPhase::Parked, Phase::Parked) => true,
                 (EntryPhase::Waiting { due }, Phase::Waiting { due: expected }) => due == expected,
                 (EntryPhase::Leased { worker, until, .. }, Phase::Leased(lease)) => {
                     (worker, until) == (&lease.worker, &lease.until)
                 }
+                (EntryPhase::Aside { due }, Phase::Aside { due: expected }) => due == expected,
+                (EntryPhase::Kept { end }, Phase::Kept(expected)) => end == expected,
                 (EntryPhase::Ended { end, superseded, .. }, Phase::Ended(expected)) => end == expected && !superseded,
                 _ => false,
             };
@@ -358,22 +386,27 @@ impl Token {
 /// More than any history publishes.
 const ALL: usize = 1000;
 
-/// Whether events of this type are tagged with it.
-fn is_tagged(kind: u8) -> bool {
-    kind < 2
+/// Whether events of this type are tagged with it. Jobs have no tags.
+fn is_tagged(kind: u8, family: Family) -> bool {
+    kind < 2 && family == Family::Entries
 }
 
 impl Spec {
-    fn event(&self) -> NewEvent {
+    fn event(&self, family: Family) -> NewEvent {
         // Each key is used with one type; another type under the same key is a conformance case of its own.
         let kind = self.key.map_or(self.kind, |(key, _)| key);
         let mut event = NewEvent::new(format!("t{kind}"), format!("p{}", self.payload))
             .priority(self.priority)
             .max_attempts(self.attempts);
-        if is_tagged(kind) {
+        if is_tagged(kind, family) {
             event = event.tags([format!("t{kind}"), "all".to_owned()]);
         }
         event.group = self.group.map(|group| format!("g{group}"));
+        event.rank = self.rank;
+        event.keeps_place = self.keeps_place;
+        if let Some(age) = self.expires {
+            event = event.expires_after(seconds(age));
+        }
         if self.delay > 0 {
             event = event.delay(seconds(self.delay));
         }

@@ -1,5 +1,6 @@
 //! Helpers that cases share: a manual clock, single-item calls, waiting for a condition.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,7 +119,16 @@ pub(super) async fn try_publish(store: &AnyStore, event: NewEvent) -> Result<Pub
 
 /// The claim that most cases make: all types of the queue `default`, for [`LEASE`].
 pub(super) fn want(max: usize) -> Claim {
-    Claim { queue: default_queue(), types: None, max, lease: LEASE, worker: "w".into(), tags: None, audit: false }
+    Claim {
+        queue: default_queue(),
+        types: None,
+        max,
+        lease: LEASE,
+        worker: "w".into(),
+        quotas: BTreeMap::new(),
+        tags: None,
+        audit: false,
+    }
 }
 
 pub(super) fn want_types(max: usize, types: &[&str]) -> Claim {
@@ -165,12 +175,12 @@ pub(super) async fn complete(store: &AnyStore, claimed: &Claimed) {
 
 /// Releases a lease: the entry is claimable at once, and the attempt does not count.
 pub(super) fn release(claimed: &Claimed) -> Requeue {
-    Requeue { id: claimed.id, token: claimed.token, when: RequeueAt::Now, counts: false, error: None }
+    Requeue { id: claimed.id, token: claimed.token, when: RequeueAt::Now, counts: false, aside: false, error: None }
 }
 
 /// Gives a lease back after a failed attempt, which counts.
 pub(super) fn retry(claimed: &Claimed, when: RequeueAt) -> Requeue {
-    Requeue { id: claimed.id, token: claimed.token, when, counts: true, error: Some("it failed".into()) }
+    Requeue { id: claimed.id, token: claimed.token, when, counts: true, aside: false, error: Some("it failed".into()) }
 }
 
 pub(super) async fn requeue(store: &AnyStore, item: Requeue) -> Result<()> {

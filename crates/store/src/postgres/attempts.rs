@@ -19,9 +19,9 @@ use crate::postgres::engine::connection::Tx;
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::Inner;
 use crate::postgres::engine::store::PostgresStore;
+use crate::postgres::flags::is_tagged;
 use crate::postgres::groups::{Groups, borrowed};
 use crate::postgres::holders::{Live, nothing_held};
-use crate::postgres::tags::is_tagged;
 use crate::values::attempts::{lease_required, not_resettable, replay};
 use crate::values::{
     AuditRow, Batch, Extend, Finalize, Heartbeat, HeartbeatLease, Held, Holder, ManualAction, Report, Reported,
@@ -217,6 +217,7 @@ impl Inner {
                 token: live.token,
                 when: RequeueAt::After(delay),
                 counts: true,
+                aside: false,
                 error: item.error_message.clone(),
             });
         }

@@ -3,6 +3,7 @@
 //! arrivals, which are sorted in after the commit. The caller's transaction may have any isolation level; where its
 //! snapshot is too old, the error says so.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +22,11 @@ use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::Inner;
 use crate::postgres::engine::store::MAX_CATALOG_READS;
 use crate::postgres::engine::store::PostgresStore;
+use crate::postgres::flags::is_tagged;
 use crate::postgres::items::{Columns, Item};
 use crate::postgres::statements::deduplication::Drawn;
-use crate::postgres::statements::end::EndedRow;
 use crate::postgres::statements::publish::CallerRow;
 use crate::postgres::tags::Ended;
-use crate::sql::FromRow;
 use crate::values::{Finalize, Finalized, Published};
 
 impl PostgresStore {
@@ -42,7 +42,7 @@ impl PostgresStore {
     pub async fn publish_in(&self, tx: &Transaction<'_>, events: Vec<NewEvent>) -> Result<Vec<Published>> {
         let inner = &self.inner;
         for event in &events {
-            event.check(inner.options.store.payload_limit)?;
+            event.check(inner.shared.options.store.payload_limit)?;
             if event.idempotency.is_some() {
                 return Err(Error::invalid("an idempotency key needs a transaction of its own: use publish"));
             }
@@ -65,8 +65,9 @@ impl PostgresStore {
     /// is no longer held, the transaction is aborted and can only be rolled back.
     ///
     /// # Errors
-    /// `Fenced` when a lease is no longer held or an entry does not exist. `Busy` when the transaction's snapshot
-    /// (under REPEATABLE READ or SERIALIZABLE) is older than the claim. Else what the database says.
+    /// `Fenced` when a lease is no longer held, or an entry does not exist or is named twice. `Busy` when the
+    /// transaction's snapshot (under REPEATABLE READ or SERIALIZABLE) is older than the claim. Else what the database
+    /// says.
     pub async fn finalize_in(&self, tx: &Transaction<'_>, items: Vec<Finalize>) -> Result<Vec<Finalized>> {
         self.inner.finalize_in(tx, items).await.map_err(caller_error)
     }
@@ -82,6 +83,12 @@ fn caller_error(fault: Fault) -> Error {
     let Fault::Again(error) = fault else { return fault.into_error() };
     let message = format!("{error}; roll your transaction back and run it again (READ COMMITTED collides least)");
     Error::new(ErrorKind::Busy, message).with_source(error)
+}
+
+/// Makes sure that the caller's transaction cannot commit: only an error inside of it does.
+async fn abort(tx: &Transaction<'_>, reason: &str) {
+    // It fails, as it must.
+    let _ = tx.batch_execute(&format!("DO $$ BEGIN RAISE EXCEPTION 'tidegate: {reason}'; END $$")).await;
 }
 
 /// Gives the application's own statements PostgreSQL's default planner settings, which the store's sessions change.
@@ -117,7 +124,7 @@ impl PostgresStore {
     /// # Errors
     /// `Busy` when no connection becomes free in time, `Unavailable` when the database cannot be reached.
     pub async fn connection(&self) -> Result<PostgresConnection> {
-        let database = &self.inner.database;
+        let database = &self.inner.shared.database;
         let (client, turn) = database.lend().await.map_err(Fault::into_error)?;
         Ok(PostgresConnection { client: Some(client), line: Arc::clone(&database.line), open: false, _turn: turn })
     }
@@ -215,7 +222,7 @@ impl Inner {
             }
             match queue.lane(&event.event_type, event.priority) {
                 Ok(lane) => items.push(Item { index, event: event.clone(), queue_id: queue.id, lane }),
-                Err(lane) => match queue.too_many_lanes(self.options.store.max_lanes) {
+                Err(lane) => match queue.too_many_lanes(self.shared.options.store.max_lanes) {
                     Some(error) if self.catalog_stands(catalog).await? => return Err(error.into()),
                     Some(_) => return Err(Fault::StaleCatalog),
                     None => missing.push(lane),
@@ -307,17 +314,24 @@ impl Inner {
     async fn finalize_in(&self, tx: &Transaction<'_>, items: Vec<Finalize>) -> Result<Vec<Finalized>, Fault> {
         let mut sorted: Vec<&Finalize> = items.iter().collect();
         sorted.sort_by_key(|item| item.id);
-        sorted.dedup_by_key(|item| item.id);
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0].id == pair[1].id) {
+            let message = format!("entry {} is named twice", pair[0].id);
+            abort(tx, &message).await;
+            return Err(Error::new(ErrorKind::Fenced, message).into());
+        }
         // One statement per entry, in the order of ids: in which order one statement would lock many rows depends on
         // the plan, and that on the settings of the caller's session.
         let mut rows = Vec::with_capacity(sorted.len());
+        let mut kept = Vec::new();
         for item in sorted {
-            let columns = FinalizeColumns::new(&[item]);
-            for row in tx.query(&*self.sql.end.finalize, &columns.params(&self.now())).await? {
-                rows.push(EndedRow::read(&row, 0)?);
+            let ended = tx.rows(&self.sql.end.finalize, &FinalizeColumns::new(&[item]).params(&self.now())).await?;
+            if ended.is_empty() {
+                kept.extend(self.keep_in(tx, item).await?);
             }
+            rows.extend(ended);
         }
-        if rows.len() == items.len() {
+        let moved: HashSet<i64> = rows.iter().map(|row| row.id).chain(kept).collect();
+        let Some(stale) = items.iter().find(|item| !moved.contains(&item.id.get())) else {
             if let Some(ended) = Ended::new(&rows) {
                 tx.execute(&*self.sql.tags.end, &ended.params()).await?;
             }
@@ -329,18 +343,10 @@ impl Inner {
                 tx.execute(&*self.sql.groups.note, &[&queue_ids, &names]).await?;
             }
             return Ok(items.iter().map(|item| Finalized { repeated: false, end: item.end }).collect());
-        }
-        let moved: std::collections::HashSet<i64> = rows.iter().map(|row| row.id).collect();
-        let stale = items.iter().find(|item| !moved.contains(&item.id.get()));
-        let id = stale.map_or(0, |item| item.id.get());
-        let unseen = match stale {
-            Some(item) => self.is_unseen(tx, item).await?,
-            None => false,
         };
-        // An error inside the transaction is the only way to make sure that it cannot commit.
-        let abort =
-            format!("DO $$ BEGIN RAISE EXCEPTION 'tidegate: the lease of entry {id} is no longer held'; END $$");
-        let _ = tx.batch_execute(&abort).await;
+        let id = stale.id;
+        let unseen = self.is_unseen(tx, stale).await?;
+        abort(tx, &format!("the lease of entry {id} is no longer held")).await;
         if unseen {
             return Err(Error::new(
                 ErrorKind::Busy,
@@ -354,12 +360,27 @@ impl Inner {
         Err(Error::fenced().into())
     }
 
+    /// Keeps an entry in its place, if it does so when its holder ends it as a dead letter. Returns its number then.
+    async fn keep_in(&self, tx: &Transaction<'_>, item: &Finalize) -> Result<Option<i64>, Fault> {
+        if item.token.is_none() || !item.end.is_dead_letter() {
+            return Ok(None);
+        }
+        let columns = FinalizeColumns::new(&[item]);
+        let Some(row) = tx.rows(&self.sql.end.keep, &columns.params(&self.now())[..5]).await?.pop() else {
+            return Ok(None);
+        };
+        if is_tagged(row.flags) {
+            tx.execute(&*self.sql.tags.follow, &[&vec![row.id]]).await?;
+        }
+        Ok(Some(row.id))
+    }
+
     /// Whether the lease is held, but the snapshot of the caller's transaction is older than the claim.
     async fn is_unseen(&self, tx: &Transaction<'_>, item: &Finalize) -> Result<bool, Fault> {
         if tx.rows(&self.sql.publish.reads_committed, &[]).await?.iter().any(|reads_committed| reads_committed.0) {
             return Ok(false);
         }
-        let reader = self.database.reader().await?;
+        let reader = self.shared.database.reader().await?;
         let rows = reader.rows(&self.sql.end.look_up, &[&vec![item.id.get()]]).await?;
         Ok(rows.iter().any(|row| item.token.is_none_or(|held| row.leased && held.0 == row.token)))
     }

@@ -2,7 +2,7 @@
 //! entries whose attempts are used up, and a second scan, from the bottom of the lanes, when the first one found
 //! nothing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use tidegate_core::{End, EntryId, LeaseToken, QueueState, RetryPolicy, Timestamp
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::postgres::engine::catalogue::{Catalog, Lane, Queue};
 use crate::postgres::engine::claim_sizes::MAX_CLAIM;
 use crate::postgres::engine::connection::{Begin, Prelude, Tx};
@@ -22,20 +22,25 @@ use crate::postgres::engine::row::count;
 use crate::postgres::engine::store::Inner;
 use crate::postgres::engine::store::MAX_CATALOG_READS;
 use crate::postgres::engine::store::accept_catalog;
+use crate::postgres::flags::{is_audited, is_tagged};
 use crate::postgres::groups::{Groups, borrowed};
 use crate::postgres::items::micros;
 use crate::postgres::statements::claim::{ClaimRow, EventId, LeasedRow};
 use crate::postgres::statements::facts::FactRow;
-use crate::postgres::tags::{self, TagPaths};
-use crate::postgres::undeliverable::{end_exhausted, end_missing, exhausted_as};
+use crate::postgres::tags::TagPaths;
+use crate::postgres::undeliverable::{Undelivered, end_without_fact, exhausted_as, undelivered};
 use crate::sql::{Columns, FromRow, Only, Statement};
-use crate::values::{Claim, Claimed, Finalize, HandlerHistory, MAX_CLAIM_BYTES};
+use crate::values::{Claim, Claimed, Family, Finalize, HandlerHistory, MAX_CLAIM_BYTES};
 
 /// Payload bytes that one claim hands out at most, as a statement's parameter.
 const MAX_BYTES: i64 = MAX_CLAIM_BYTES as i64;
 /// Up to this many lanes are each scanned; past it a claim steps along the index from one lane that holds something to
 /// the next.
 const FEW_LANES: usize = 16;
+
+/// Entries that are aside and due, in the queue of a claim that found too little, of which a claim looks for groups that
+/// have no head. Upkeep looks further.
+const ASIDES: i64 = 1000;
 
 /// What one claim transaction found.
 #[derive(Debug, Default)]
@@ -44,23 +49,46 @@ struct Found {
     claimed: Vec<(i16, Claimed)>,
     /// The lane and number of each claimed entry.
     places: Vec<(i32, i64)>,
-    /// How entries ended whose attempts were used up, or whose fact is missing.
-    exhausted: Vec<End>,
+    /// The ends of entries that ended or were kept instead of being claimed.
+    undelivered: Vec<End>,
     /// Rows that were offered; more than were taken means that other claims were taking them.
     offered: usize,
     /// The scan of a tag started at its mark, and may be repeated from the bottom.
     may_rescan: bool,
+    /// Groups without a head in which something is aside and due; `None` if they were not looked for.
+    asides: Option<Groups>,
+}
+
+/// What one claim has tried so far.
+#[derive(Debug)]
+struct Tried {
+    search: Search,
+    /// What is aside and due was promoted.
+    asides: bool,
+    /// How many entries were claimed from each lane, if the claim has quotas.
+    taken: HashMap<i32, usize>,
+}
+
+/// One scan of a claim.
+#[derive(Debug, Clone, Copy)]
+struct Ask<'a> {
+    claim: &'a Claim,
+    /// The most entries to take.
+    max: usize,
+    /// How many times as many rows to offer.
+    widen: usize,
+    /// Whether the scan ignores the marks.
+    from_bottom: bool,
+    /// How many entries earlier scans took from each lane, if the claim has quotas.
+    taken: &'a HashMap<i32, usize>,
 }
 
 impl Inner {
     pub(super) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>> {
-        tidegate_core::name::check_text("worker id", &claim.worker)?;
-        for tag in claim.tags.iter().flatten() {
-            tidegate_core::attempt::check_tag(tag)?;
-        }
+        check(&claim, self.family)?;
         let mut wanted = claim.max.min(MAX_CLAIM);
         let mut claimed = Vec::new();
-        let mut search = Search::new(Goal::Any);
+        let mut tried = Tried { search: Search::new(Goal::Any), asides: false, taken: HashMap::new() };
         while claimed.len() < wanted {
             self.queue(&claim.queue).await?;
             let catalog = self.catalog().await?;
@@ -71,11 +99,12 @@ impl Inner {
             if claimed.is_empty() {
                 wanted = self.claim_sizes.of(queue.id, wanted);
             }
-            let (left, widen) = (wanted - claimed.len(), self.contention.factor());
-            let scans_again = match self.claim_once(&catalog, queue, &claim, left, widen, search.is_from_bottom()).await
-            {
+            let (max, widen) = (wanted - claimed.len(), self.contention.factor());
+            let from_bottom = tried.search.is_from_bottom();
+            let ask = Ask { claim: &claim, max, widen, from_bottom, taken: &tried.taken };
+            let scans_again = match self.claim_once(&catalog, queue, ask).await {
                 Ok(mut found) => {
-                    found.exhausted.iter().for_each(|end| self.exhausted.add(&claim.queue, *end));
+                    found.undelivered.iter().for_each(|end| self.exhausted.add(&claim.queue, *end));
                     let scan = found.scan();
                     claimed.append(&mut found.claimed);
                     if claimed.len() >= wanted {
@@ -83,9 +112,10 @@ impl Inner {
                         self.contention.fell();
                         break;
                     }
-                    self.prepare_scan(&mut search, scan, &claim, widen, found.may_rescan).await?
+                    tried.count(&claim, &found);
+                    self.prepare_scan(&mut tried, scan, &found, (&claim, queue.id), widen).await?
                 }
-                Err(fault) => self.recover(&mut search, fault, queue.id, !claimed.is_empty()).await?,
+                Err(fault) => self.recover(&mut tried.search, fault, queue.id, !claimed.is_empty()).await?,
             };
             if !scans_again {
                 break;
@@ -100,19 +130,19 @@ impl Inner {
     /// one.
     async fn prepare_scan(
         &self,
-        search: &mut Search,
+        tried: &mut Tried,
         mut scan: Scan,
-        claim: &Claim,
+        found: &Found,
+        (claim, queue_id): (&Claim, i32),
         widen: usize,
-        may_rescan_tags: bool,
     ) -> Result<bool> {
         let may_start_lower = || match &claim.tags {
             None => self.marks.may_look(Instant::now()),
-            Some(_) => may_rescan_tags,
+            Some(_) => found.may_rescan,
         };
         loop {
-            match search.after(scan, may_start_lower) {
-                Next::Answer => return Ok(false),
+            match tried.search.after(scan, may_start_lower) {
+                Next::Answer => return self.promote_asides(tried, found, queue_id).await,
                 Next::Scan | Next::ScanFromBottom => return Ok(true),
                 Next::Widen if self.contention.grew(widen) => return Ok(true),
                 Next::Widen => scan.contended = false,
@@ -123,6 +153,18 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Promotes what is aside and due in the queue, once in a claim. Returns whether something was promoted.
+    async fn promote_asides(&self, tried: &mut Tried, found: &Found, queue_id: i32) -> Result<bool> {
+        if std::mem::replace(&mut tried.asides, true) {
+            return Ok(false);
+        }
+        let promoted = match &found.asides {
+            Some(groups) => self.promote_groups(groups).await?,
+            None => self.promote_due_asides(&[queue_id], ASIDES).await?,
+        };
+        Ok(promoted > 0)
     }
 
     /// Does what is to be done after a scan that was rolled back. Returns whether there is another one. `claimed`:
@@ -146,25 +188,19 @@ impl Inner {
         Ok(true)
     }
 
-    /// Runs one claim transaction, of at most `max` entries. `widen` says how many times as many rows to offer;
-    /// `from_bottom` has the scans ignore the marks.
-    async fn claim_once(
-        &self,
-        catalog: &Catalog,
-        queue: &Queue,
-        claim: &Claim,
-        max: usize,
-        widen: usize,
-        from_bottom: bool,
-    ) -> Result<Found, Fault> {
+    /// Runs one claim transaction.
+    async fn claim_once(&self, catalog: &Catalog, queue: &Queue, ask: Ask<'_>) -> Result<Found, Fault> {
+        let Ask { claim, from_bottom, .. } = ask;
         let at = Instant::now();
-        let of: Vec<&Lane> = queue.lanes_for(claim.types.as_deref()).collect();
+        let quotas = &Quotas::new(queue, ask);
+        let of: Vec<&Lane> =
+            queue.lanes_for(claim.types.as_deref()).filter(|lane| quotas.left_of(lane.id) > 0).collect();
         let marks = match from_bottom {
             true => vec![Mark::BOTTOM; of.len()],
             false => self.marks.of(of.iter().map(|lane| lane.id), at, self.now()),
         };
         let may_step = of.len() > FEW_LANES && self.marks.may_step(at);
-        let lanes = Lanes::new(&of, &marks, may_step, claim.types.is_some());
+        let lanes = Lanes::new(&of, &marks, may_step, claim.types.is_some(), quotas);
         if of.is_empty() {
             // No lane can hold these types; that may have changed since the catalogue was read.
             return if self.catalog_stands(catalog).await? { Ok(Found::default()) } else { Err(Fault::StaleCatalog) };
@@ -175,7 +211,7 @@ impl Inner {
             .transact(
                 Begin::Lazy,
                 |prelude| self.accept_claim(catalog, prelude),
-                |tx| async move { self.take(&tx, queue, sources, claim, max, widen).await },
+                |tx| async move { self.take(&tx, queue, sources, ask).await },
                 |tx, found: &Found| {
                     let first = found.claimed.first();
                     let first = first.map(|(_, first)| (first.id.get(), first.token.0, first.claimed_at));
@@ -196,7 +232,7 @@ impl Inner {
             None => {}
         }
         self.lane_use.claimed(found.places.iter().map(|(lane, _)| *lane));
-        self.marks.claimed(found.places.drain(..));
+        self.marks.claimed(found.places.iter().copied());
         Ok(found)
     }
 
@@ -205,16 +241,9 @@ impl Inner {
         self.accept_clock(prelude)
     }
 
-    async fn take(
-        &self,
-        tx: &Tx,
-        queue: &Queue,
-        sources: &Sources<'_>,
-        claim: &Claim,
-        max: usize,
-        widen: usize,
-    ) -> Result<Found, Fault> {
-        let (max, widen) = (max as i64, widen as i64);
+    async fn take(&self, tx: &Tx, queue: &Queue, sources: &Sources<'_>, ask: Ask<'_>) -> Result<Found, Fault> {
+        let claim = ask.claim;
+        let (max, widen) = (ask.max as i64, ask.widen as i64);
         let rows = match &sources.tags {
             None => self.lease(tx, &sources.lanes, claim, max, widen).await?,
             Some(paths) => self.lease_tagged(tx, queue, claim, paths, max, widen).await?,
@@ -224,59 +253,77 @@ impl Inner {
         let leased: Vec<LeasedRow> = rows.into_iter().filter_map(|row| row.leased).collect();
         let Some(first) = leased.first() else { return Ok(found) };
         tx.set_leases_at(first.processing_started_at.into());
-        let mut facts = self.facts_of(tx, &leased).await?;
+        let looks_aside = leased.len() < ask.max;
+        let mut facts = match looks_aside {
+            false => self.facts_of(tx, &leased).await?,
+            true => {
+                // In the same round trip: where it found too little, a claim looks for what is aside.
+                let (facts, asides) = join(self.facts_of(tx, &leased), self.due_asides(tx, &[queue.id], ASIDES)).await;
+                let (facts, asides) = both(facts, asides)?;
+                found.asides = Some(asides);
+                facts
+            }
+        };
         let queue_retry = queue.settings.retry.clone().map(Arc::new);
-        let mut exhausted = Vec::new();
-        let mut audited = Vec::new();
-        let mut untagged = Vec::new();
+        let mut rest = Rest::default();
         for row in leased {
-            if tags::is_audited(row.flags) && row.token > 1 {
-                audited.push((row.id, row.token));
+            if is_audited(row.flags) && row.token > 1 {
+                rest.audited.push((row.id, row.token));
             }
-            if row.attempts > row.max_attempts {
-                exhausted.push(end_exhausted(&row)?);
-                continue;
+            let fact = facts.remove(&row.event_id);
+            if fact.is_none() && is_tagged(row.flags) {
+                rest.untagged.push(row.id);
             }
-            match facts.remove(&row.event_id) {
-                Some(fact) => {
+            match (undelivered(&row)?, fact) {
+                (Some(undelivered), _) => rest.add(undelivered),
+                (None, None) => {
+                    let last_error = row.last_error.as_deref();
+                    rest.ends.push(end_without_fact(row.id, row.exhausted_as, row.event_id, last_error)?);
+                }
+                (None, Some(fact)) => {
                     found.places.push((row.lane, row.id));
                     let priority = queue.priority_of(row.lane).unwrap_or(0);
                     found.claimed.push((priority, claimed(row, fact, queue_retry.clone())?));
                 }
-                None => {
-                    if tags::is_tagged(row.flags) {
-                        untagged.push(row.id);
-                    }
-                    exhausted.push(end_missing(&row)?);
-                }
             }
-        }
-        if !untagged.is_empty() {
-            // Only their events said which tags they had.
-            tx.execute(&self.sql.tags.forget, &[&untagged]).await?;
         }
         self.lease_tags(tx, &found.claimed).await?;
         let worker = claim.audit.then_some((claim.worker.as_str(), claim.lease));
-        self.audit_claim(tx, &audited, &found.claimed, worker).await?;
-        found.exhausted = exhausted.iter().map(|item| item.end).collect();
-        self.end_undeliverable(tx, exhausted).await?;
+        self.audit_claim(tx, &rest.audited, &found.claimed, worker).await?;
+        found.undelivered = rest.ends.iter().chain(&rest.kept).map(|item| item.end).collect();
+        self.end_rest(tx, rest).await?;
         Ok(found)
     }
 
-    /// Ends claimed entries that cannot be delivered.
-    async fn end_undeliverable(&self, tx: &Tx, mut items: Vec<Finalize>) -> Result<(), Fault> {
+    /// Ends or keeps claimed entries that are not delivered.
+    async fn end_rest(&self, tx: &Tx, mut rest: Rest) -> Result<(), Fault> {
+        if !rest.untagged.is_empty() {
+            // Only their events said which tags they had.
+            tx.execute(&self.sql.tags.forget, &[&rest.untagged]).await?;
+        }
+        if !rest.uncounted.is_empty() {
+            tx.execute(&self.sql.claim.take_back, &[&rest.uncounted]).await?;
+        }
+        rest.kept.sort_by_key(|item| item.id);
+        self.keep(tx, &rest.kept.iter().collect::<Vec<_>>()).await?;
+        self.end_for_good(tx, rest.ends).await?;
+        Ok(())
+    }
+
+    /// Ends entries that nobody reports on, with what their handlers answered. Returns the queues in which others were
+    /// promoted.
+    pub(super) async fn end_for_good(&self, tx: &Tx, mut items: Vec<Finalize>) -> Result<BTreeSet<i32>, Fault> {
         if items.is_empty() {
-            return Ok(());
+            return Ok(BTreeSet::new());
         }
         items.sort_by_key(|item| item.id);
         self.add_results(tx, &mut items).await?;
         let mut freed = Groups::new();
         self.move_to_log(tx, &items, &mut freed).await?;
-        self.promote(tx, borrowed(&freed)).await?;
-        Ok(())
+        self.promote(tx, borrowed(&freed)).await
     }
 
-    /// Adds what handlers answered to entries whose attempts are used up: a redrive reads it from the log row.
+    /// Adds what handlers answered: a redrive reads it from the log row.
     async fn add_results(&self, tx: &Tx, exhausted: &mut [Finalize]) -> Result<(), Fault> {
         let ids: Vec<i64> = exhausted.iter().map(|item| item.id.get()).collect();
         let histories = self.handled_in(tx, &ids).await?;
@@ -294,10 +341,11 @@ impl Inner {
             return Ok(Vec::new());
         }
         if let ([lane], [mark], [due], [false]) = (&*lanes.ids, &*lanes.marks, &*lanes.due_marks, &*lanes.shared) {
+            let max = lanes.quotas.iter().fold(max, |max, quota| max.min(*quota));
             let params: [&(dyn ToSql + Sync); 7] = [&now, lane, mark, due, &max, &lease, &claim.worker];
             return tx.rows(if claim.audit { &sql.of_one_audited } else { &sql.of_one }, &params).await;
         }
-        let params: [&(dyn ToSql + Sync); 11] = [
+        let params: [&(dyn ToSql + Sync); 12] = [
             &now,
             &lanes.ids,
             &lanes.priorities,
@@ -309,8 +357,13 @@ impl Inner {
             &claim.worker,
             &claim.types,
             &offers,
+            &lanes.quotas,
         ];
-        tx.rows(if claim.audit { &sql.of_many_audited } else { &sql.of_many }, &params).await
+        if !claim.quotas.is_empty() {
+            let within = if claim.audit { &sql.within_quotas_audited } else { &sql.within_quotas };
+            return tx.rows(within, &params).await;
+        }
+        tx.rows(if claim.audit { &sql.of_many_audited } else { &sql.of_many }, &params[..11]).await
     }
 
     /// The lanes of a claim without the empty ones, as far as stepping over them is allowed. Asked for first: where a
@@ -324,7 +377,7 @@ impl Inner {
         let began = Instant::now();
         for Only(lane) in tx.rows(&self.sql.claim.filled_lanes, &[&stepped.ids]).await? {
             if let Ok(at) = stepped.ids.binary_search(&lane) {
-                filled.add(lane, stepped.priorities[at], Mark::BOTTOM, stepped.shared[at]);
+                filled.add(lane, stepped.priorities[at], Mark::BOTTOM, stepped.shared[at], stepped.quotas[at]);
             }
         }
         self.marks.stepped(stepped.ids.len(), began, Instant::now());
@@ -340,7 +393,7 @@ impl Inner {
         let entries = leased.iter().map(|row| row.id);
         let (lowest, highest) = entries.fold((i64::MAX, 0), |(low, high), id| (low.min(id), high.max(id)));
         let mut facts = HashMap::with_capacity(ids.len());
-        if (highest - lowest) / self.options.store.ids.step < ids.len() as i64 {
+        if (highest - lowest) / self.shared.options.store.ids.step < ids.len() as i64 {
             self.facts_between(tx, &ids, share, &mut facts).await?;
         }
         if facts.len() < ids.len() {
@@ -379,8 +432,74 @@ impl Inner {
 
 impl Found {
     fn scan(&self) -> Scan {
-        let (taken, ended) = (self.claimed.len(), !self.exhausted.is_empty());
+        let (taken, ended) = (self.claimed.len(), !self.undelivered.is_empty());
         Scan { took: taken > 0, ended, contended: self.offered > taken }
+    }
+}
+
+impl Tried {
+    /// Counts what a scan took from each lane, if that matters.
+    fn count(&mut self, claim: &Claim, found: &Found) {
+        if !claim.quotas.is_empty() {
+            found.places.iter().for_each(|(lane, _)| *self.taken.entry(*lane).or_default() += 1);
+        }
+    }
+}
+
+/// What is to be written about claimed entries besides their leases.
+#[derive(Debug, Default)]
+struct Rest {
+    ends: Vec<Finalize>,
+    kept: Vec<Finalize>,
+    /// Those of `ends` for which this claim was no attempt.
+    uncounted: Vec<i64>,
+    /// Entries that were claimed with an audit before, with their new tokens.
+    audited: Vec<(i64, i64)>,
+    /// Tagged entries without a fact.
+    untagged: Vec<i64>,
+}
+
+impl Rest {
+    fn add(&mut self, undelivered: Undelivered) {
+        match undelivered {
+            Undelivered::Ends(item) => self.ends.push(item),
+            Undelivered::Kept(item) => self.kept.push(item),
+            Undelivered::EndsUncounted(item) => {
+                self.uncounted.push(item.id.get());
+                self.ends.push(item);
+            }
+        }
+    }
+}
+
+/// How many entries a claim may still take from lanes, by their ids; as many as it wants from lanes that are not in it.
+#[derive(Debug, Default)]
+struct Quotas(HashMap<i32, i64>);
+
+impl Quotas {
+    fn new(queue: &Queue, ask: Ask<'_>) -> Self {
+        let claim = ask.claim;
+        if claim.quotas.is_empty() {
+            return Self::default();
+        }
+        let is_wanted =
+            |event_type: &str| claim.types.as_ref().is_none_or(|types| types.iter().any(|t| t == event_type));
+        // Types without lanes of their own share one.
+        let of_shared = claim.quotas.iter().filter(|(of, _)| is_wanted(of) && !queue.has_lanes_for(of));
+        let of_shared = of_shared.map(|(_, quota)| *quota).min();
+        let left = |lane: &Lane| {
+            let quota = match &lane.event_type {
+                Some(event_type) => claim.quotas.get(event_type).copied(),
+                None => of_shared,
+            }?;
+            let left = quota.saturating_sub(ask.taken.get(&lane.id).copied().unwrap_or(0));
+            Some((lane.id, i64::try_from(left).unwrap_or(i64::MAX)))
+        };
+        Self(queue.lanes.iter().filter_map(left).collect())
+    }
+
+    fn left_of(&self, lane: i32) -> i64 {
+        self.0.get(&lane).copied().unwrap_or(i64::MAX)
     }
 }
 
@@ -407,11 +526,13 @@ struct LaneColumns {
     due_marks: Vec<Timestamp>,
     /// Many types share the lane and only some are wanted.
     shared: Vec<bool>,
+    /// The most entries to take from the lane.
+    quotas: Vec<i64>,
 }
 
 impl Lanes {
     /// A lane with a mark is scanned from there, never stepped to: below the mark there may be many dead rows.
-    fn new(of: &[&Lane], marks: &[Mark], may_step: bool, by_type: bool) -> Self {
+    fn new(of: &[&Lane], marks: &[Mark], may_step: bool, by_type: bool, quotas: &Quotas) -> Self {
         let mut lanes = Self::default();
         let mut stepped: Vec<&Lane> = Vec::new();
         let shared = |lane: &Lane| by_type && lane.event_type.is_none();
@@ -419,23 +540,40 @@ impl Lanes {
             if may_step && *mark == Mark::BOTTOM {
                 stepped.push(*lane);
             } else {
-                lanes.each.add(lane.id, lane.priority, *mark, shared(lane));
+                lanes.each.add(lane.id, lane.priority, *mark, shared(lane), quotas.left_of(lane.id));
             }
         }
         stepped.sort_unstable_by_key(|lane| lane.id);
-        stepped.into_iter().for_each(|lane| lanes.stepped.add(lane.id, lane.priority, Mark::BOTTOM, shared(lane)));
+        for lane in stepped {
+            lanes.stepped.add(lane.id, lane.priority, Mark::BOTTOM, shared(lane), quotas.left_of(lane.id));
+        }
         lanes
     }
 }
 
 impl LaneColumns {
-    fn add(&mut self, id: i32, priority: i16, mark: Mark, shared: bool) {
+    fn add(&mut self, id: i32, priority: i16, mark: Mark, shared: bool, quota: i64) {
         self.ids.push(id);
         self.priorities.push(priority);
         self.marks.push(mark.id);
         self.due_marks.push(mark.due);
         self.shared.push(shared);
+        self.quotas.push(quota);
     }
+}
+
+fn check(claim: &Claim, family: Family) -> Result<()> {
+    if family == Family::Jobs && (claim.tags.is_some() || claim.audit) {
+        return Err(Error::invalid("jobs have neither tags nor an audit: claim them without"));
+    }
+    tidegate_core::name::check_text("worker id", &claim.worker)?;
+    for tag in claim.tags.iter().flatten() {
+        tidegate_core::attempt::check_tag(tag)?;
+    }
+    if claim.tags.is_some() && !claim.quotas.is_empty() {
+        return Err(Error::invalid("claims by tag take no quotas"));
+    }
+    Ok(())
 }
 
 fn claimed(row: LeasedRow, fact: FactRow, queue_retry: Option<Arc<RetryPolicy>>) -> Result<Claimed> {

@@ -10,7 +10,8 @@ use crate::postgres::engine::connection::Tx;
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::row::count;
 use crate::postgres::engine::store::Inner;
-use crate::postgres::tags::is_tagged;
+use crate::postgres::flags::is_tagged;
+use crate::postgres::statements::entries::RedrivenRow;
 use crate::sql::Only;
 use crate::values::{Batch, DeadLetters, EntryView, ManualAction};
 
@@ -50,22 +51,36 @@ impl Inner {
         Ok((made, queues))
     }
 
-    /// Starts new generations of dead letters; ids are sorted and distinct. Returns the generations by id, and the
-    /// queues of these entries. A reset takes only entries that failed, not those with errors, and raises their tokens.
+    /// Starts new generations of dead letters and of kept entries; ids are sorted and distinct. Returns the generations by
+    /// id, and the queues of these entries. A reset takes only dead letters that failed, not those with errors, and raises
+    /// the tokens.
     pub(super) async fn redrive_rows(
         &self,
         tx: &Tx,
         ids: &[i64],
         reset: bool,
     ) -> Result<(HashMap<i64, Generation>, Vec<i32>), Fault> {
-        let rows = tx.rows(&self.sql.entries.redrive, &[&self.now(), &ids, &i64::from(reset)]).await?;
+        let mut rows = tx.rows(&self.sql.entries.redrive, &[&self.now(), &ids, &i64::from(reset)]).await?;
         let tagged: Vec<i64> = rows.iter().filter(|row| is_tagged(row.flags)).map(|row| row.id).collect();
         self.put_tags(tx, &tagged).await?;
+        let ended: HashSet<i64> = rows.iter().map(|row| row.id).collect();
+        let rest: Vec<i64> = ids.iter().copied().filter(|id| !ended.contains(id)).collect();
+        rows.extend(self.redrive_kept(tx, &rest, reset).await?);
         let groups = rows.iter().filter_map(|row| Some((row.queue_id, row.group_key.as_deref()?)));
         self.promote(tx, groups).await?;
         let made = rows.iter().map(|row| (row.id, count(row.generation))).collect();
         let queues: HashSet<i32> = rows.iter().map(|row| row.queue_id).collect();
         Ok((made, queues.into_iter().collect()))
+    }
+
+    async fn redrive_kept(&self, tx: &Tx, ids: &[i64], reset: bool) -> Result<Vec<RedrivenRow>, Fault> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = tx.rows(&self.sql.entries.redrive_kept, &[&self.now(), &ids, &i64::from(reset)]).await?;
+        let tagged: Vec<i64> = rows.iter().filter(|row| is_tagged(row.flags)).map(|row| row.id).collect();
+        self.follow_tags(tx, &tagged).await?;
+        Ok(rows)
     }
 
     pub(super) async fn discard(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {

@@ -8,17 +8,17 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidegate_core::{End, EntryId, LeaseToken, Timestamp};
+use tidegate_core::{End, EntryId, LeaseToken, Place, Timestamp};
 use tokio_postgres::types::ToSql;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::postgres::engine::connection::{Begin, Tx};
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::Inner;
+use crate::postgres::flags::{is_audited, is_tagged};
 use crate::postgres::groups::{Groups, borrowed};
-use crate::postgres::items::{TIMED, clean, micros};
+use crate::postgres::items::{clean, micros};
 use crate::postgres::statements::end::{EndedRow, FoundRow, RequeuedRow};
-use crate::postgres::tags::{is_audited, is_tagged};
 use crate::values::{Batch, Extend, Finalize, Finalized, ManualAction, Requeue, RequeueAt};
 
 /// How often the heartbeat is written while it does not fit the clock, before work that needs it gives up.
@@ -30,8 +30,19 @@ type Answered<T> = (Batch<T>, Vec<i32>);
 /// Where an entry was found.
 #[derive(Debug, Clone, Copy)]
 enum Found {
-    Live { token: i64, leased: bool },
-    Ended { token: i64, end: End },
+    Live {
+        token: i64,
+        leased: bool,
+    },
+    /// Live, exhausted as this end, and keeps its place.
+    Kept {
+        token: i64,
+        end: End,
+    },
+    Ended {
+        token: i64,
+        end: End,
+    },
 }
 
 impl Inner {
@@ -183,8 +194,8 @@ impl Inner {
         Ok((answers.collect(), queues.into_iter().collect()))
     }
 
-    /// Moves entries to the log and returns those that were moved. Adds the groups they leave to `freed`, for promotion
-    /// at the end of the transaction. Items are sorted by id and distinct.
+    /// Moves entries to the log, or keeps them in their place, and returns those that it moved or kept. Adds the groups
+    /// that they leave to `freed`, for promotion at the end of the transaction. Items are sorted by id and distinct.
     pub(super) async fn move_to_log<F: Borrow<Finalize> + Sync>(
         &self,
         tx: &Tx,
@@ -197,7 +208,24 @@ impl Inner {
             moved.insert(EntryId::new(row.id).map_err(Error::from)?);
             freed.extend(row.group_key.map(|group| (row.queue_id, group)));
         }
+        let may_be_kept = |item: &&Finalize| item.token.is_some() && item.end.is_dead_letter();
+        let rest = items.iter().map(Borrow::borrow).filter(may_be_kept).filter(|item| !moved.contains(&item.id));
+        let rest: Vec<&Finalize> = rest.collect();
+        moved.extend(self.keep(tx, &rest).await?);
         Ok(moved)
+    }
+
+    /// Keeps those of these entries in their place that do so when their holder ends them as dead letters. Returns which.
+    /// Items are sorted by id and distinct.
+    pub(super) async fn keep(&self, tx: &Tx, items: &[&Finalize]) -> Result<Vec<EntryId>, Fault> {
+        if items.is_empty() {
+            return Ok(Vec::new());
+        }
+        let columns = FinalizeColumns::new(items);
+        let kept = tx.rows(&self.sql.end.keep, &columns.params(&self.now())[..5]).await?;
+        let with_tags: Vec<i64> = kept.iter().filter(|row| is_tagged(row.flags)).map(|row| row.id).collect();
+        self.follow_tags(tx, &with_tags).await?;
+        Ok(kept.iter().map(|row| EntryId::new(row.id)).collect::<Result<_, _>>().map_err(Error::from)?)
     }
 
     /// Moves entries to the log and returns the statement's rows. Items are sorted by id and distinct.
@@ -210,7 +238,7 @@ impl Inner {
             return Ok(Vec::new());
         }
         let items: Vec<&Finalize> = items.iter().map(Borrow::borrow).collect();
-        let rows = match Run::new(&items, self.options.store.ids.step) {
+        let rows = match Run::new(&items, self.shared.options.store.ids.step) {
             Some(run) => tx.rows(&self.sql.end.finalize_run, &run.params(&self.now())).await?,
             None => tx.rows(&self.sql.end.finalize, &FinalizeColumns::new(&items).params(&self.now())).await?,
         };
@@ -305,6 +333,9 @@ impl Inner {
                 found => Err(judge_holder(item.id, found)),
             }
         });
+        let stepped_aside = rows.iter().filter(|row| row.place == Place::Aside.code());
+        let left = stepped_aside.filter_map(|row| Some((row.queue_id, row.group_key.as_deref()?)));
+        self.promote(&tx, left).await?;
         let queues: HashSet<i32> = rows.iter().map(|row| row.queue_id).collect();
         Ok((answers.collect(), queues.into_iter().collect()))
     }
@@ -317,9 +348,11 @@ impl Inner {
         }
         // The lane's mark may have passed them while they were leased.
         for row in &rows {
-            let is_timed = row.place == TIMED;
-            let due = row.due_at.filter(|_| is_timed).map(Timestamp::from);
-            self.marks.found_below(row.lane, (!is_timed).then_some(row.id), due);
+            match Place::from_code(row.place) {
+                Some(Place::Fresh) => self.marks.found_below(row.lane, Some(row.id), None),
+                Some(Place::Timed) => self.marks.found_below(row.lane, None, row.due_at.map(Timestamp::from)),
+                _ => {}
+            }
         }
         Ok(rows)
     }
@@ -340,9 +373,13 @@ impl TryFrom<FoundRow> for Found {
 
     fn try_from(row: FoundRow) -> Result<Self> {
         let FoundRow { id, token, leased, .. } = row;
-        let Some(code) = row.status else { return Ok(Self::Live { token, leased }) };
         let unknown = || Error::new(ErrorKind::Corrupt, format!("entry {id} has an unknown end"));
-        Ok(Self::Ended { token, end: End::from_code(code).ok_or_else(unknown)? })
+        let end = |code| End::from_code(code).ok_or_else(unknown);
+        Ok(match (row.status, row.kept_as) {
+            (Some(code), _) => Self::Ended { token, end: end(code)? },
+            (None, Some(code)) => Self::Kept { token, end: end(code)? },
+            (None, None) => Self::Live { token, leased },
+        })
     }
 }
 
@@ -353,7 +390,9 @@ fn is_first_end(answer: &Result<Finalized>) -> bool {
 
 fn judge_finalize(item: &Finalize, found: Option<Found>) -> Result<Finalized> {
     match found {
-        Some(Found::Ended { token, end }) if item.token.is_none_or(|held| held.0 == token) => {
+        Some(Found::Ended { token, end } | Found::Kept { token, end })
+            if item.token.is_none_or(|held| held.0 == token) =>
+        {
             Ok(Finalized { repeated: true, end })
         }
         Some(_) => Err(Error::fenced()),
@@ -386,10 +425,12 @@ fn judge_requeue_in_doubt(item: &Requeue, found: Found) -> Result<()> {
     match found {
         Found::Live { token, leased: false } if token == item.token.0 => Ok(()),
         // It was claimed since, because the first run gave it back or the lease ran out, or it was reset.
-        Found::Live { token, .. } | Found::Ended { token, .. } if token > item.token.0 => Err(Error::new(
-            ErrorKind::Indeterminate,
-            "the entry was claimed or reset since; whether this lease was given back before is not known",
-        )),
+        Found::Live { token, .. } | Found::Kept { token, .. } | Found::Ended { token, .. } if token > item.token.0 => {
+            Err(Error::new(
+                ErrorKind::Indeterminate,
+                "the entry was claimed or reset since; whether this lease was given back before is not known",
+            ))
+        }
         found => Err(judge_holder(item.id, Some(found))),
     }
 }
@@ -438,7 +479,8 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// `None` for fewer than 8 items, too many gaps, or different ends. Items are sorted by id and distinct.
+    /// `None` for fewer than 8 items, too many gaps, different ends, or dead letters, of which some may keep their place.
+    /// Items are sorted by id and distinct.
     fn new(items: &[&'a Finalize], step: i64) -> Option<Self> {
         let (first, last) = (items.first()?, items.last()?);
         let (low, high) = (first.id.get(), last.id.get());
@@ -446,7 +488,7 @@ impl<'a> Run<'a> {
         let alike = |item: &&Finalize| {
             item.end == first.end && item.token.is_some() && item.errors.is_none() && item.results == first.results
         };
-        if items.len() < 8 || length > items.len() * 2 || !items.iter().all(alike) {
+        if items.len() < 8 || length > items.len() * 2 || first.end.is_dead_letter() || !items.iter().all(alike) {
             return None;
         }
         let mut tokens = vec![0; length];
@@ -468,7 +510,7 @@ impl<'a> Run<'a> {
 struct RequeueColumns<'a> {
     ids: Vec<i64>,
     tokens: Vec<i64>,
-    /// 0 keeps its place, 1 is due at a moment, 2 after a delay.
+    /// 0 keeps its place, 1 is due at a moment, 2 after a delay; 3 and 4 the same, and steps aside.
     kinds: Vec<i16>,
     dues: Vec<Timestamp>,
     delays: Vec<i64>,
@@ -484,8 +526,8 @@ impl<'a> RequeueColumns<'a> {
             RequeueAt::Now => (0, Timestamp::UNIX_EPOCH, 0),
         });
         let (mut kinds, mut dues, mut delays): (Vec<i16>, Vec<Timestamp>, Vec<i64>) = Default::default();
-        for (kind, due, delay) in when {
-            kinds.push(kind);
+        for ((kind, due, delay), item) in when.zip(items) {
+            kinds.push(if item.aside && kind > 0 { kind + 2 } else { kind });
             dues.push(due);
             delays.push(delay);
         }

@@ -16,8 +16,9 @@ use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::Inner;
 use crate::postgres::engine::store::MAX_CATALOG_READS;
 use crate::postgres::engine::store::accept_catalog;
+use crate::postgres::flags::is_tagged;
 use crate::postgres::statements::groups::{Arrival, Promoted};
-use crate::postgres::tags::is_tagged;
+use crate::values::Family;
 
 /// How many locks the groups of a namespace share.
 const STRIPES: u64 = 128;
@@ -38,8 +39,8 @@ struct Sorted {
 }
 
 impl Inner {
-    /// Promotes the first parked entry of each of these groups that has no head. Returns the queues of these entries.
-    /// Called once in a transaction, after everything that may wait for a row.
+    /// Gives each of these groups its head, as [`Self::promote_locked`] does. Returns the queues of the new heads. Called
+    /// once in a transaction, after everything that may wait for a row.
     pub(super) async fn promote(
         &self,
         tx: &Tx,
@@ -64,16 +65,48 @@ impl Inner {
         Ok(())
     }
 
-    /// Promotes in groups whose stripes this transaction holds.
+    /// Gives groups whose stripes this transaction holds a head where they have none, or a better one than a head that
+    /// was never claimed. Returns the new heads.
     pub(super) async fn promote_locked(&self, tx: &Tx, groups: BTreeSet<(i32, &str)>) -> Result<Vec<Promoted>, Fault> {
         if groups.is_empty() {
             return Ok(Vec::new());
         }
         let (queue_ids, names): (Vec<i32>, Vec<&str>) = groups.into_iter().unzip();
-        let promoted = tx.rows(&self.sql.groups.promote, &[&self.now(), &queue_ids, &names]).await?;
-        let with_tags: Vec<i64> = promoted.iter().filter(|row| is_tagged(row.flags)).map(|row| row.id).collect();
+        let moved = tx.rows(&self.sql.groups.promote, &[&self.now(), &queue_ids, &names]).await?;
+        let with_tags: Vec<i64> = moved.iter().filter(|row| is_tagged(row.flags)).map(|row| row.id).collect();
         self.follow_tags(tx, &with_tags).await?;
-        Ok(promoted)
+        Ok(moved.into_iter().filter(|row| row.is_head).collect())
+    }
+
+    /// Promotes what is aside and due in these queues, where its group has no head, and wakes the queues. Looks at `limit`
+    /// entries of each queue. Returns how many were promoted.
+    pub(super) async fn promote_due_asides(&self, queue_ids: &[i32], limit: i64) -> Result<u64> {
+        let found = self.read(|tx| async move { self.due_asides(&tx, queue_ids, limit).await }).await?;
+        self.promote_groups(&found).await
+    }
+
+    /// The groups of these queues in which [`Self::promote_due_asides`] promotes.
+    pub(super) async fn due_asides(&self, tx: &Tx, queue_ids: &[i32], limit: i64) -> Result<Groups, Fault> {
+        let found = tx.rows(&self.sql.groups.due_asides, &[&self.now(), &queue_ids, &limit]).await?;
+        Ok(found.into_iter().map(|note| (note.queue_id, note.group_key)).collect())
+    }
+
+    /// Promotes in these groups, in a transaction of its own, and wakes their queues. Returns how many were promoted.
+    pub(super) async fn promote_groups(&self, groups: &Groups) -> Result<u64> {
+        if groups.is_empty() {
+            return Ok(0);
+        }
+        let promoted = self
+            .write_again(|tx| async move {
+                let groups: BTreeSet<(i32, &str)> = borrowed(groups).collect();
+                self.lock_groups(&tx, &groups).await?;
+                let promoted = self.promote_locked(&tx, groups).await?;
+                Ok(promoted.iter().map(|entry| entry.queue_id).collect::<Vec<i32>>())
+            })
+            .await?;
+        let count = promoted.len() as u64;
+        self.announce(promoted);
+        Ok(count)
     }
 
     /// The stripe of a group: the same number on every node.
@@ -87,7 +120,8 @@ impl Inner {
     }
 
     fn lock_number(&self, kind: &str, hash: u64) -> i64 {
-        let space = fnv([self.options.store.namespace.as_bytes(), b"\0".as_slice(), kind.as_bytes()]);
+        let family: &[u8] = if self.family == Family::Jobs { b"jobs\0" } else { b"" };
+        let space = fnv([self.shared.options.store.namespace.as_bytes(), b"\0", family, kind.as_bytes()]);
         (space / STRIPES * STRIPES + hash % STRIPES) as i64
     }
 
@@ -144,7 +178,7 @@ impl Inner {
             let &Arrival { id, queue_id, lane, exhausted_as, event_id, .. } = arrival;
             let Some(queue) = catalog.queue_by_id(queue_id) else { return Err(Fault::StaleCatalog) };
             // A negative lane encodes a priority: the caller's transaction did not know the lane.
-            let limit = self.options.store.max_lanes;
+            let limit = self.shared.options.store.max_lanes;
             let lane = match (lane < 0, &arrival.event_type) {
                 (false, _) => Ok(lane),
                 (true, Some(event_type)) => queue.lane_of_arrival(event_type, (-lane - 1000) as i16, limit),
@@ -189,7 +223,7 @@ impl Inner {
     pub(super) async fn mend_groups(&self) -> Result<u64> {
         let Some(after) = self.next_sweep() else { return Ok(0) };
         let (queue_id, group) = after.unwrap_or((i32::MIN, String::new()));
-        let reader = self.database.reader().await.map_err(Fault::into_error)?;
+        let reader = self.shared.database.reader().await.map_err(Fault::into_error)?;
         let found = reader.rows(&self.sql.groups.parked, &[&queue_id, &group, &SWEEP_GROUPS]).await;
         let found = found.map_err(Fault::into_error)?;
         drop(reader);
@@ -197,26 +231,13 @@ impl Inner {
         self.sweep().after = last.filter(|_| found.len() as i64 >= SWEEP_GROUPS);
         let headless = found.into_iter().filter(|group| group.headless);
         let headless: Groups = headless.map(|group| (group.queue_id, group.group_key)).collect();
-        if headless.is_empty() {
-            return Ok(0);
-        }
-        let headless = &headless;
-        let promoted = self
-            .write_again(|tx| async move {
-                let groups: BTreeSet<(i32, &str)> = borrowed(headless).collect();
-                self.lock_groups(&tx, &groups).await?;
-                let promoted = self.promote_locked(&tx, groups).await?;
-                Ok(promoted.iter().map(|entry| entry.queue_id).collect::<Vec<i32>>())
-            })
-            .await?;
-        let mended = promoted.len() as u64;
+        let mended = self.promote_groups(&headless).await?;
         if mended > 0 {
             tracing::warn!(
                 mended,
-                "groups had parked entries and no head: their first entries are claimable now. Rows of event_queue may \
+                "groups had parked entries and no head: their first entries are claimable now. Rows of live entries may \
                  have been deleted manually"
             );
-            self.announce(promoted);
         }
         Ok(mended)
     }

@@ -74,7 +74,7 @@ impl Inner {
     }
 
     async fn forget_handled(&self, limit: usize) -> Result<u64> {
-        let reader = self.database.reader().await.map_err(Fault::into_error)?;
+        let reader = self.shared.database.reader().await.map_err(Fault::into_error)?;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let (mut gone, mut after): (i64, (i64, String)) = (0, (0, String::new()));
         while gone < limit {

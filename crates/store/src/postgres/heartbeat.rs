@@ -1,4 +1,4 @@
-//! The heartbeat, and what happens to leases after an outage or when the clock was set back.
+//! The heartbeat, and what happens to the leases of all families after an outage or when the clock was set back.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::postgres::engine::connection::{Begin, Prelude, Tx};
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::Inner;
-use crate::postgres::tags::is_tagged;
+use crate::postgres::flags::is_tagged;
 
 /// The server ends a session that is idle in a transaction for this long (`idle_in_transaction_session_timeout`).
 const LONGEST_TRANSACTION: Duration = Duration::from_secs(60);
@@ -40,6 +40,7 @@ impl Inner {
             return Ok(None);
         }
         let beaten = self
+            .shared
             .heart
             .transact(Begin::Lazy, &|_| Ok(()), &|tx| async move { self.beat_in(&tx).await }.boxed(), &|_, _| {
                 async { Ok(true) }.boxed()
@@ -63,7 +64,7 @@ impl Inner {
 
     async fn beat_in(&self, tx: &Tx) -> Result<Beat, Fault> {
         let sql = &self.sql.heartbeat;
-        let interval = Duration::from_millis(800).min(self.options.store.outage_after / 4);
+        let interval = Duration::from_millis(800).min(self.shared.options.store.outage_after / 4);
         let mut found = None;
         // Locked only once it is clear that it has to be written: many nodes read it, one writes it.
         for statement in [&sql.last, &sql.lock] {
@@ -78,7 +79,7 @@ impl Inner {
         let Some((last, now, gap)) = found else { return Ok(Beat::InTime) };
         let read_at = Instant::now();
         tx.draw_xid().await?;
-        let beat = match gap > self.options.store.outage_after {
+        let beat = match gap > self.shared.options.store.outage_after {
             false => {
                 if self.clock_went_back_lately() {
                     self.shift_back(tx, now).await?;
@@ -86,12 +87,14 @@ impl Inner {
                 Beat::InTime
             }
             true if now >= last => {
-                tx.execute(&sql.shift_leases, &[&now, &last]).await?;
+                for of in &self.shared.statements {
+                    tx.execute(&of.heartbeat.shift_leases, &[&now, &last]).await?;
+                }
                 tx.execute(&self.sql.tags.shift_leases, &[&now, &last]).await?;
                 Beat::AfterOutage(gap)
             }
             true => {
-                *self.went_back.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                *self.shared.went_back.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
                 self.shift_back(tx, now).await?;
                 Beat::ClockWentBack(gap)
             }
@@ -105,14 +108,17 @@ impl Inner {
 
     /// Starts leases over that were written while the clock was ahead.
     async fn shift_back(&self, tx: &Tx, now: Timestamp) -> Result<(), Fault> {
-        let moved = tx.rows(&self.sql.heartbeat.shift_leases_back, &[&now]).await?;
+        let mut moved = Vec::new();
+        for of in &self.shared.statements {
+            moved.extend(tx.rows(&of.heartbeat.shift_leases_back, &[&now]).await?);
+        }
         let tagged: Vec<i64> = moved.iter().filter(|row| is_tagged(row.flags)).map(|row| row.id).collect();
         self.follow_tags(tx, &tagged).await
     }
 
     /// Whether a transaction that began before the clock went back may just have committed its leases.
     fn clock_went_back_lately(&self) -> bool {
-        let went_back = self.went_back.lock().unwrap_or_else(PoisonError::into_inner);
+        let went_back = self.shared.went_back.lock().unwrap_or_else(PoisonError::into_inner);
         went_back.is_some_and(|at| at.elapsed() < LONGEST_TRANSACTION)
     }
 }

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use tidegate_core::{EntryId, QueueState, Timestamp, Why};
+use tidegate_core::{End, EntryId, Place, QueueState, Timestamp, Why};
+use tokio_postgres::types::ToSql;
 
 use crate::error::{Error, Result};
 use crate::postgres::engine::connection::Tx;
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::row;
 use crate::postgres::engine::store::Inner;
-use crate::postgres::items::{ARRIVED, FRESH, PARKED};
 use crate::sql::Only;
 use crate::values::{Census, EntryPhase, EntryView, LiveConsumer};
 
@@ -53,17 +53,25 @@ impl Inner {
                 Why::Abandoned { worker, since: until }
             }));
         }
-        if let (PARKED | ARRIVED, Some(group)) = (row.place, row.group_key) {
-            let ahead = tx.row(&sql.ahead_in_group, &[&row.queue_id, &group, &id.get()]).await?;
+        let place = Place::from_code(row.place);
+        if let (Some(Place::Parked | Place::Arrived), Some(group)) = (place, row.group_key) {
+            let params: [&(dyn ToSql + Sync); 5] = [&self.now(), &row.queue_id, &group, &row.rank, &id.get()];
+            let ahead = tx.row(&sql.ahead_in_group, &params).await?;
             let ahead = ahead.map_or(0, |Only(ahead)| ahead) as u64;
             if ahead > 0 {
                 return Ok(Some(Why::BehindInGroup { group, ahead }));
             }
         }
+        if let Some(end) = row.kept_as.and_then(End::from_code) {
+            return Ok(Some(Why::KeepsPlace { end }));
+        }
+        if let (Some(Place::Aside), Some(at)) = (place, row.due_at) {
+            return Ok(Some(Why::SteppedAside { at: at.into() }));
+        }
         if QueueState::from_code(row.queue_state) == Some(QueueState::Paused) {
             return Ok(Some(Why::QueuePaused));
         }
-        if let Some(at) = row.due_at.map(Timestamp::from).filter(|due| *due > now && row.place != FRESH) {
+        if let Some(at) = row.due_at.map(Timestamp::from).filter(|due| *due > now && place != Some(Place::Fresh)) {
             return Ok(Some(Why::DueAt { at }));
         }
         let (event_type, tags) = (row.event_type, row::tags(row.tags.as_deref()));

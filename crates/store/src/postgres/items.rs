@@ -5,18 +5,13 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidegate_core::{Availability, DedupMode, EntryId, NewEvent, Timestamp, Tsid};
+use tidegate_core::{Availability, DedupMode, EntryId, Expiry, NewEvent, Place, Timestamp, Tsid};
 use tokio_postgres::types::ToSql;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::postgres::flags;
 use crate::postgres::statements::publish::PublishedRow;
 use crate::values::{PublishOutcome, Published};
-
-/// The places of live entries, as they are stored.
-pub(super) const FRESH: i16 = 0;
-pub(super) const TIMED: i16 = 1;
-pub(super) const PARKED: i16 = 2;
-pub(super) const ARRIVED: i16 = 3;
 
 /// An event to publish, with its index in the batch and its queue and lane.
 #[derive(Debug)]
@@ -96,6 +91,11 @@ pub(super) struct Columns<'a> {
     priorities: Vec<i16>,
     /// The clients that the entries belong to: those of their queues.
     owners: Vec<Option<i64>>,
+    flags: Vec<Option<i16>>,
+    ranks: Vec<i32>,
+    expiries: Vec<Option<Timestamp>>,
+    /// Expiries that are given as an age, in microseconds.
+    ages: Vec<Option<i64>>,
 }
 
 impl<'a> Columns<'a> {
@@ -111,6 +111,14 @@ impl<'a> Columns<'a> {
         };
         let delay = |item: &&Item| match item.event.available {
             Availability::After(delay) => Some(micros(delay)),
+            _ => None,
+        };
+        let expiry = |item: &&Item| match item.event.expires {
+            Some(Expiry::At(at)) => Some(at),
+            _ => None,
+        };
+        let age = |item: &&Item| match item.event.expires {
+            Some(Expiry::After(age)) => Some(micros(age)),
             _ => None,
         };
         Self {
@@ -142,6 +150,10 @@ impl<'a> Columns<'a> {
             retries: items.iter().map(|item| retry(&item.event)).collect(),
             priorities: items.iter().map(|item| item.event.priority).collect(),
             owners: items.iter().map(|item| item.event.queue.client().map(Tsid::to_i64)).collect(),
+            flags: items.iter().map(|item| flags::of(&item.event)).collect(),
+            ranks: items.iter().map(|item| item.event.rank).collect(),
+            expiries: items.iter().map(expiry).collect(),
+            ages: items.iter().map(age).collect(),
         }
     }
 
@@ -182,6 +194,10 @@ impl<'a> Columns<'a> {
             &self.retries,
             &self.priorities,
             &self.owners,
+            &self.flags,
+            &self.ranks,
+            &self.expiries,
+            &self.ages,
         ]
     }
 }
@@ -196,16 +212,18 @@ pub(super) fn retry(event: &NewEvent) -> Option<String> {
     event.retry.as_ref().and_then(|policy| serde_json::to_string(policy).ok())
 }
 
-/// Whether an event has only a type and a payload, no group, and is due at once.
+/// Whether an event has only a type and a payload, is due at once and never expires, and has no turn in a group.
 pub(super) fn is_plain(event: &NewEvent) -> bool {
-    event.is_bare_fact() && event.group.is_none() && event.available == Availability::Now
+    let has_turn = event.group.is_some() || event.rank != 0 || event.keeps_place;
+    event.is_bare_fact() && !has_turn && event.available == Availability::Now && event.expires.is_none()
 }
 
 fn place(event: &NewEvent, arriving: bool) -> i16 {
-    match (event.group.is_some(), event.available, arriving) {
-        (false, Availability::Now, _) => FRESH,
-        (_, _, true) => ARRIVED,
-        (true, ..) => PARKED,
-        (false, ..) => TIMED,
-    }
+    let place = match (event.group.is_some(), event.available, arriving) {
+        (false, Availability::Now, _) => Place::Fresh,
+        (_, _, true) => Place::Arrived,
+        (true, ..) => Place::Parked,
+        (false, ..) => Place::Timed,
+    };
+    place.code()
 }

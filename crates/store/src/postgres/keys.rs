@@ -31,7 +31,7 @@ impl KeyStore for PostgresStore {
     }
 
     fn key_changes(&self) -> u64 {
-        self.inner.key_changes.count()
+        self.inner.shared.key_changes.count()
     }
 
     async fn keys_used(&self, ids: Vec<i64>, ago: Duration) -> Result<()> {
@@ -53,7 +53,7 @@ impl Inner {
                 |tx, _| async move { Ok(tx.row(&sql.by_hash, &[&vec![&key.hash]]).await?.is_some()) },
             )
             .await;
-        self.key_changes.add();
+        self.shared.key_changes.add();
         put?.map_or_else(|| Err(Error::new(ErrorKind::Conflict, "this key is known already")), KeyView::try_from)
     }
 
@@ -65,7 +65,7 @@ impl Inner {
     async fn revoke_key(&self, id: i64) -> Result<KeyView> {
         let now = self.now();
         let revoked = self.write_again(|tx| async move { tx.row(&self.sql.keys.revoke, &[&now, &id]).await }).await;
-        self.key_changes.add();
+        self.shared.key_changes.add();
         revoked?.map_or_else(|| Err(no_key(id)), KeyView::try_from)
     }
 

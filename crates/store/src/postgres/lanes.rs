@@ -35,7 +35,7 @@ impl Inner {
         let priorities: Vec<i16> = lanes.iter().map(|lane| lane.priority).collect();
         let types: Vec<Option<&str>> = lanes.iter().map(|lane| lane.event_type.as_deref()).collect();
         let forced: Vec<bool> = lanes.iter().map(|lane| lane.forced).collect();
-        let limit = i64::try_from(self.options.store.max_lanes).unwrap_or(i64::MAX);
+        let limit = i64::try_from(self.shared.options.store.max_lanes).unwrap_or(i64::MAX);
         let (queue_ids, priorities, types, forced) = (&queue_ids, &priorities, &types, &forced);
         self.transact(
             Begin::Write,
@@ -55,7 +55,7 @@ impl Inner {
     pub(super) async fn note_lanes(&self) -> Result<(), Fault> {
         let lanes = self.lane_use.to_note(self.moment());
         if !lanes.is_empty() {
-            let reader = self.database.reader().await?;
+            let reader = self.shared.database.reader().await?;
             reader.execute(&self.sql.lanes.note_used, &[&self.now(), &lanes]).await?;
         }
         Ok(())
@@ -113,12 +113,12 @@ impl Inner {
 
     /// Turns entries in lanes that are gone into arrivals, and sorts them in.
     async fn rescue_strays(&self) -> Result<(), Fault> {
-        let strays = self.database.reader().await?.rows(&self.sql.lanes.strays, &[]).await?;
+        let strays = self.shared.database.reader().await?.rows(&self.sql.lanes.strays, &[]).await?;
         let lanes: Vec<i32> = strays.into_iter().map(|Only(lane)| lane).collect();
         if lanes.is_empty() {
             return Ok(());
         }
-        let reader = self.database.reader().await?;
+        let reader = self.shared.database.reader().await?;
         let rescued = reader.execute(&self.sql.lanes.rescue, &[&lanes]).await?;
         drop(reader);
         if rescued > 0 {

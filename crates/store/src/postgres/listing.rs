@@ -37,9 +37,9 @@ impl Inner {
     where
         F: Future<Output = Result<T, Fault>>,
     {
-        let limit = self.options.store.list_timeout;
-        let _turn = self.lists.enter(kind).await?;
-        let tx = self.database.list_reader_patiently(limit).await?;
+        let limit = self.shared.options.store.list_timeout;
+        let _turn = self.shared.lists.enter(kind).await?;
+        let tx = self.shared.database.list_reader_patiently(limit).await?;
         let began = Instant::now();
         // On a timeout the connection is dropped and the server is asked to cancel the statement.
         match tokio::time::timeout(limit, work(tx)).await {

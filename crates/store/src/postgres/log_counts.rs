@@ -27,7 +27,7 @@ impl Inner {
     }
 
     async fn uncounted(&self) -> Result<Option<UncountedRow>, Fault> {
-        self.database.reader().await?.row(&self.sql.log_counts.uncounted, &[]).await
+        self.shared.database.reader().await?.row(&self.sql.log_counts.uncounted, &[]).await
     }
 
     async fn count_some(&self, tx: &Tx, anew: bool) -> Result<(), Fault> {

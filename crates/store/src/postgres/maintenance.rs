@@ -6,8 +6,10 @@ use tokio_postgres::types::ToSql;
 
 use crate::error::Result;
 use crate::postgres::engine::errors::Fault;
-use crate::postgres::engine::store::Inner;
+use crate::postgres::engine::store::{Inner, Opened};
 use crate::postgres::items::micros;
+use crate::postgres::upkeep::Faults;
+use crate::values::Family;
 
 /// How long a process stays elected without renewing its lease.
 const LEASE: Duration = Duration::from_secs(60);
@@ -18,34 +20,44 @@ const UPKEEP: &str = "upkeep";
 /// How long closing waits for giving the lease up; otherwise it expires by itself.
 const RESIGN_WITHIN: Duration = Duration::from_secs(1);
 
-impl Inner {
+impl Opened {
     /// Records the lanes used here and, if this process is elected, does maintenance. At most every 15 seconds.
-    pub(super) async fn maintain_for_all(&self) -> Result<()> {
-        if !self.turns.is_due(self.moment()) {
-            return Ok(());
+    pub(super) async fn maintain_for_all(&self, faults: &mut Faults) {
+        let entries = self.family(Family::Entries);
+        let turns = &entries.shared.turns;
+        if !turns.is_due(entries.moment()) {
+            return;
         }
-        self.note_lanes().await.map_err(Fault::into_error)?;
-        if self.elect(UPKEEP, LEASE).await? {
-            let began = Instant::now();
-            if self.turns.may_look_at_lanes(began) {
-                self.tend_lanes().await.map_err(Fault::into_error)?;
-                self.turns.looked_at_lanes(began.elapsed(), Instant::now());
+        for inner in &self.families {
+            faults.or_default(inner.note_lanes().await.map_err(Fault::into_error));
+        }
+        if !faults.or_default(entries.elect(UPKEEP, LEASE).await) {
+            return;
+        }
+        let began = Instant::now();
+        if turns.may_look_at_lanes(began) {
+            for inner in &self.families {
+                faults.or_default(inner.tend_lanes().await.map_err(Fault::into_error));
             }
-            let kept = micros(CONSUMERS_KEPT);
-            self.execute(&self.sql.queues.forget_consumers, &[&self.now(), &kept]).await?;
+            turns.looked_at_lanes(began.elapsed(), Instant::now());
         }
-        Ok(())
+        for inner in &self.families {
+            let params: [&(dyn ToSql + Sync); 2] = [&inner.now(), &micros(CONSUMERS_KEPT)];
+            faults.or_default(inner.execute(&inner.sql.queues.forget_consumers, &params).await);
+        }
     }
+}
 
+impl Inner {
     /// Elects this process for a task, or renews its lease. False when another process is elected.
     pub(super) async fn elect(&self, task: &str, lease: Duration) -> Result<bool> {
-        let params: [&(dyn ToSql + Sync); 4] = [&self.now(), &task, &self.turns.name, &micros(lease)];
+        let params: [&(dyn ToSql + Sync); 4] = [&self.now(), &task, &self.shared.turns.name, &micros(lease)];
         Ok(self.execute(&self.sql.heartbeat.elect, &params).await? > 0)
     }
 
     /// Gives up all elections of this process, so that another one can take over at once.
     pub(super) async fn resign(&self) {
-        let params: [&(dyn ToSql + Sync); 1] = [&self.turns.name];
+        let params: [&(dyn ToSql + Sync); 1] = [&self.shared.turns.name];
         let resigned = self.execute(&self.sql.heartbeat.resign, &params);
         if let Ok(Err(error)) = tokio::time::timeout(RESIGN_WITHIN, resigned).await {
             tracing::debug!(%error, "could not give up the maintenance lease, it will expire");

@@ -97,13 +97,13 @@ impl Inner {
             FirstRow::Unleased { now, passing } => (Some(now), passing),
         };
         let params: [&(dyn ToSql + Sync); 7] = [&lanes, &ids, &dues, &now, &passing, &ids_below, &dues_below];
-        let rows = self.database.reader().await?.rows(&self.sql.claim.first_rows, &params).await?;
+        let rows = self.shared.database.reader().await?.rows(&self.sql.claim.first_rows, &params).await?;
         Ok(rows.into_iter().map(Into::into).collect())
     }
 
     /// The database's clock, or the moment that tests set.
     pub(super) async fn database_time(&self) -> Result<Timestamp, Fault> {
-        let clock = self.database.reader().await?.row(&self.sql.claim.clock, &[&self.now()]).await?;
+        let clock = self.shared.database.reader().await?.row(&self.sql.claim.clock, &[&self.now()]).await?;
         Ok(clock.map_or(Timestamp::UNIX_EPOCH, |Only(now)| now))
     }
 }

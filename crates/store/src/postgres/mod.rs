@@ -12,6 +12,8 @@ mod dead_letters;
 mod deduplication;
 mod end;
 mod engine;
+mod expired;
+mod flags;
 mod groups;
 mod handlers;
 mod heartbeat;
@@ -41,6 +43,7 @@ mod wakeups;
 mod workers;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -51,12 +54,18 @@ pub use self::caller::{PostgresConnection, PostgresTx};
 pub use self::engine::options::PostgresOptions;
 pub use self::engine::store::PostgresStore;
 use crate::api;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::values::{
-    Backend, Batch, Census, Claim, Claimed, DeadLetters, EntryView, Extend, Finalize, Finalized, ListQuery,
+    Backend, Batch, Census, Claim, Claimed, DeadLetters, EntryView, Extend, Family, Finalize, Finalized, ListQuery,
     LiveConsumer, ManualAction, Page, Probe, Published, QueueChange, Requeue, Retained, Retention, Upkeep, Wake,
     WorkersPage, WorkersQuery,
 };
+
+impl api::Families for PostgresStore {
+    fn family(&self, family: Family) -> Arc<dyn api::Store> {
+        Arc::new(self.of(family))
+    }
+}
 
 #[async_trait]
 impl api::Queue for PostgresStore {
@@ -94,14 +103,14 @@ impl api::Queue for PostgresStore {
 
     fn wake(&self, _queues: BTreeSet<QueueName>) {
         self.inner.find_late_entries();
-        self.inner.outbox.add(&BTreeSet::new(), true);
+        self.inner.shared.outbox.add(self.inner.family, &BTreeSet::new(), true);
     }
 
     async fn close(&self) {
-        self.end_tasks();
+        self.opened.end_tasks();
         self.inner.resign().await;
-        self.inner.database.pool.close();
-        self.inner.heart.pool.close();
+        self.inner.shared.database.pool.close();
+        self.inner.shared.heart.pool.close();
     }
 }
 
@@ -140,6 +149,9 @@ impl api::Entries for PostgresStore {
     }
 
     async fn list(&self, query: ListQuery) -> Result<Page> {
+        if self.inner.family == Family::Jobs {
+            return Err(Error::invalid("jobs are not listed here"));
+        }
         self.attended(|inner| async move { inner.list(query).await }).await
     }
 }
@@ -202,7 +214,8 @@ impl api::Maintenance for PostgresStore {
     }
 
     async fn maintain(&self) -> Result<Upkeep> {
-        self.detached(|inner| async move { inner.maintain().await }).await
+        let opened = Arc::clone(&self.opened);
+        self.detached(|_| async move { opened.maintain().await }).await
     }
 
     async fn probe(&self) -> Result<Probe> {

@@ -1,27 +1,18 @@
 //! Opening a store: connections, the schema, and the tasks beside the verbs.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, RwLock};
-
-use tokio::sync::broadcast;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::Result;
 use crate::list_gate::ListGate;
-use crate::postgres::engine::claim_sizes::ClaimSizes;
 use crate::postgres::engine::connection::{self, Database};
-use crate::postgres::engine::contention::Contention;
 use crate::postgres::engine::errors::{at_open, specific};
-use crate::postgres::engine::headroom::Headroom;
-use crate::postgres::engine::lane_use::LaneUse;
-use crate::postgres::engine::marks::Marks;
 use crate::postgres::engine::options::PostgresOptions;
-use crate::postgres::engine::store::{Inner, PostgresStore};
-use crate::postgres::engine::tag_marks::TagMarks;
+use crate::postgres::engine::store::{Inner, Opened, PostgresStore, Shared};
 use crate::postgres::engine::turns::Turns;
 use crate::postgres::engine::{health, migrate, tls};
 use crate::postgres::statements::Sql;
 use crate::postgres::wakeups;
-use crate::values::{Exhausted, KeyChanges};
+use crate::values::{Family, KeyChanges};
 
 impl PostgresStore {
     /// Connects, checks or migrates the schema, and starts listening for wake-ups.
@@ -43,38 +34,33 @@ impl PostgresStore {
         let heart = Database::new(connection::pool(target.clone(), &one)?, target.clone(), &one);
         // Lists use at most half of the connections.
         let lists = ListGate::new(options.store.max_lists.min(options.max_connections / 2));
-        let inner = Arc::new_cyclic(|me| Inner {
-            me: me.clone(),
+        let ns = options.schema();
+        let shared = Arc::new(Shared {
             database,
             heart,
             went_back: Mutex::default(),
-            sql: Sql::new(&options.schema()),
+            statements: Family::ALL.map(|family| Arc::new(Sql::new(&ns, family))),
             options,
-            catalog: RwLock::default(),
-            reads_begun: AtomicU64::new(0),
-            last_read: tokio::sync::Mutex::default(),
-            marks: Marks::default(),
-            lane_use: LaneUse::default(),
             turns: Turns::default(),
-            tag_marks: TagMarks::default(),
-            headroom: Headroom::default(),
-            contention: Contention::new(),
-            exhausted: Exhausted::default(),
             outbox: Arc::default(),
-            wakes: broadcast::channel(64).0,
             partitions_at: Mutex::default(),
             key_changes: KeyChanges::default(),
-            claim_sizes: ClaimSizes::default(),
-            sweep: Mutex::default(),
             lists,
         });
-        inner.reload_catalog().await?;
-        if inner.options.store.migrate {
+        let families = Family::ALL.map(|family| Inner::new(family, &shared));
+        for inner in &families {
+            inner.reload_catalog().await?;
+        }
+        let inner = Arc::clone(&families[Family::Entries as usize]);
+        if shared.options.store.migrate {
             inner.add_partitions().await?;
         }
-        let probe = tokio::spawn(health::run(Arc::clone(&inner.database.line.health), target.clone()));
-        let listener = tokio::spawn(wakeups::run(Arc::downgrade(&inner), target, channel));
-        Ok(Self { inner, tasks: Mutex::new(vec![listener, probe]) })
+        let probe = tokio::spawn(health::run(Arc::clone(&shared.database.line.health), target.clone()));
+        let opened = Arc::new(Opened { families, tasks: Mutex::new(vec![probe]) });
+        let outbox = Arc::clone(&shared.outbox);
+        let listener = tokio::spawn(wakeups::run(Arc::downgrade(&opened), outbox, target, channel));
+        opened.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(listener);
+        Ok(Self { inner, opened })
     }
 
     /// Connects as a store would, with the URL's TLS parameters, for programs that inspect the database directly. The

@@ -21,7 +21,7 @@ const PARTITIONS_AGAIN: Duration = Duration::from_secs(5);
 impl Inner {
     /// Whether partitions are to be created now; records that they were.
     pub(super) fn partitions_due(&self) -> bool {
-        let mut last = self.partitions_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.shared.partitions_at.lock().unwrap_or_else(PoisonError::into_inner);
         let due = last.is_none_or(|last| last.elapsed() >= PARTITIONS_EVERY);
         if due {
             *last = Some(Instant::now());
@@ -32,10 +32,10 @@ impl Inner {
     /// Has partitions tried again after [`PARTITIONS_AGAIN`], before rows of their range come.
     fn partitions_soon(&self) {
         let soon = Instant::now().checked_sub(PARTITIONS_EVERY.saturating_sub(PARTITIONS_AGAIN));
-        *self.partitions_at.lock().unwrap_or_else(PoisonError::into_inner) = soon;
+        *self.shared.partitions_at.lock().unwrap_or_else(PoisonError::into_inner) = soon;
     }
 
-    /// Creates the partitions of this and the next two months (facts), and of this and the next range of ids (log). A
+    /// Creates the partitions of this and the next two months (facts), and of this and the next range of ids (logs). A
     /// new partition is attached under short timeouts: while the database searches the default partition for rows that
     /// belong to the new one, it blocks readers and writers of the default partition. If attaching fails, rows go to
     /// the default partition, which is allowed; once that holds rows of a range, the range gets no partition of its own
@@ -43,9 +43,10 @@ impl Inner {
     pub(super) async fn add_partitions(&self) -> Result<()> {
         let last = self.read(|tx| async move { tx.row(&self.sql.heartbeat.last_number, &[]).await }).await?;
         let mut wanted = month_partitions(self.moment());
-        wanted.extend(log_partitions(last.map_or(1, |Only(number)| number)));
+        let last = last.map_or(1, |Only(number)| number);
+        wanted.extend(["event_log", "dispatch_log"].into_iter().flat_map(|log| log_partitions(log, last)));
         for partition in wanted {
-            let sql = &partition.sql(&self.options.schema());
+            let sql = &partition.sql(&self.shared.options.schema());
             let made = self.write(|tx| async move { tx.run(sql).await }, |_, ()| async { Ok(true) }).await;
             if let Err(error) = made {
                 self.note_failure(&partition.name, &error);
@@ -120,12 +121,12 @@ fn month_partitions(now: Timestamp) -> Vec<Partition> {
         .collect()
 }
 
-fn log_partitions(last_id: i64) -> Vec<Partition> {
+fn log_partitions(log: &'static str, last_id: i64) -> Vec<Partition> {
     let current = last_id / LOG_PARTITION_IDS;
     (current..current + 2)
         .map(|number| Partition {
-            parent: "event_log",
-            name: format!("event_log_{number}"),
+            parent: log,
+            name: format!("{log}_{number}"),
             from: number * LOG_PARTITION_IDS,
             to: (number + 1) * LOG_PARTITION_IDS,
         })
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_log_has_a_range_ahead() {
-        let partitions = log_partitions(LOG_PARTITION_IDS * 3 + 5);
+        let partitions = log_partitions("event_log", LOG_PARTITION_IDS * 3 + 5);
         assert_eq!(partitions[0].name, "event_log_3");
         assert!(partitions[1].to > LOG_PARTITION_IDS * 4);
     }

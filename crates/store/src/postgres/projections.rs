@@ -17,7 +17,7 @@ use crate::postgres::engine::store::{Inner, PostgresStore};
 use crate::postgres::statements::projections::{LoggedRow, Xid};
 use crate::sql::{FromRow, Only, Statement};
 use crate::values::{
-    Blocker, Change, Document, Fact, Failed, Lag, ListDocuments, LogPage, LogRow, Position, ProjectionId,
+    Blocker, Change, Document, Fact, Failed, Family, Lag, ListDocuments, LogPage, LogRow, Position, ProjectionId,
     ProjectionState, ProjectionView, ReadLog, Reader, SWEEP, Step,
 };
 
@@ -133,13 +133,13 @@ impl Inner {
     /// Runs a single statement that writes, which is its own transaction, and reads its first row. It does not run
     /// again if its answer is lost: a reader that does not know takes its lease again.
     async fn write_one<R: FromRow<Row>>(&self, statement: &Statement<R>, params: &[Param<'_>]) -> Result<Option<R>> {
-        let tx = self.database.reader_patiently().await?;
+        let tx = self.shared.database.reader_patiently().await?;
         tx.row(statement, params).await.map_err(Fault::into_error)
     }
 
     /// The same for a statement without rows; returns how many it changed.
     async fn touched(&self, statement: &Statement, params: &[Param<'_>]) -> Result<u64> {
-        let tx = self.database.reader_patiently().await?;
+        let tx = self.shared.database.reader_patiently().await?;
         tx.execute(statement, params).await.map_err(Fault::into_error)
     }
 
@@ -162,7 +162,7 @@ impl Inner {
         // Registering twice changes nothing.
         self.write_again(|tx| async move {
             // Two first versions of one name must not both be active.
-            let lock = format!("tidegate:{}:{}", self.options.store.namespace, id.name);
+            let lock = format!("tidegate:{}:{}", self.shared.options.store.namespace, id.name);
             tx.execute(&sql.lock_name, &[&lock]).await?;
             tx.execute(&sql.register, &[&self.now(), &id.name, &id.version]).await?;
             Ok(())
@@ -224,7 +224,7 @@ impl Inner {
         let (Some(first), Some(last)) = (ids.first(), ids.last()) else { return Ok(HashMap::new()) };
         let most = 2 * ids.len() as i64 + 1;
         let mut found = None;
-        if (high - low) / self.options.store.ids.step < 2 * ids.len() as i64 {
+        if (high - low) / self.shared.options.store.ids.step < 2 * ids.len() as i64 {
             let near = self.read_rows(&sql.facts_between, &[first, &types, last, &most]).await?;
             found = Some(near).filter(|near| (near.len() as i64) < most);
         }
@@ -370,76 +370,76 @@ fn log_row(row: &LoggedRow, fact: Fact) -> Result<LogRow> {
 impl Projections for PostgresStore {
     async fn register(&self, id: &ProjectionId) -> Result<ProjectionView> {
         let id = ProjectionId::new(id.name.clone(), id.version)?;
-        self.detached(|inner| async move { inner.register(&id).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.register(&id).await }).await
     }
 
     async fn take_reader(&self, id: &ProjectionId, reader: &str, lease: Duration) -> Result<Option<Reader>> {
         let (id, reader) = (id.clone(), reader.to_owned());
-        self.detached(|inner| async move { inner.take_reader(&id, &reader, lease).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.take_reader(&id, &reader, lease).await }).await
     }
 
     async fn keep_reader(&self, id: &ProjectionId, token: i64, lease: Duration) -> Result<()> {
         let id = id.clone();
-        self.detached(|inner| async move { inner.keep_reader(&id, token, lease).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.keep_reader(&id, token, lease).await }).await
     }
 
     async fn leave_reader(&self, id: &ProjectionId, token: i64) -> Result<()> {
         let id = id.clone();
-        self.detached(|inner| async move { inner.leave_reader(&id, token).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.leave_reader(&id, token).await }).await
     }
 
     async fn read_log(&self, query: ReadLog) -> Result<LogPage> {
-        self.detached(|inner| async move { inner.read_log(query).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.read_log(query).await }).await
     }
 
     async fn apply(&self, step: Step, changes: Vec<Change>) -> Result<()> {
-        self.detached(|inner| async move { inner.apply(step, changes).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.apply(step, changes).await }).await
     }
 
     async fn fail(&self, failure: Failed) -> Result<()> {
-        self.detached(|inner| async move { inner.fail_projection(failure).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.fail_projection(failure).await }).await
     }
 
     async fn documents(&self, id: &ProjectionId, keys: Vec<String>) -> Result<Vec<Option<Bytes>>> {
         let id = id.clone();
-        self.detached(|inner| async move { inner.documents(&id, &keys).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.documents(&id, &keys).await }).await
     }
 
     async fn list_documents(&self, id: &ProjectionId, query: ListDocuments) -> Result<Vec<Document>> {
         let id = id.clone();
-        self.detached(|inner| async move { inner.list_documents(&id, query).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.list_documents(&id, query).await }).await
     }
 
     async fn activate(&self, id: &ProjectionId, token: i64) -> Result<()> {
         let id = id.clone();
-        self.detached(|inner| async move { inner.activate_projection(&id, token).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.activate_projection(&id, token).await }).await
     }
 
     async fn remove(&self, name: &str) -> Result<bool> {
         let name = name.to_owned();
-        self.detached(|inner| async move { inner.remove_projection(&name).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.remove_projection(&name).await }).await
     }
 
     async fn sweep(&self, name: &str) -> Result<bool> {
         let name = name.to_owned();
-        self.detached(|inner| async move { inner.sweep_projection(&name).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.sweep_projection(&name).await }).await
     }
 
     async fn projections(&self) -> Result<Vec<ProjectionView>> {
-        self.detached(|inner| async move { inner.projections().await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.projections().await }).await
     }
 
     async fn active(&self, name: &str) -> Result<Option<ProjectionView>> {
         let name = name.to_owned();
-        self.detached(|inner| async move { inner.active_projection(&name).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.active_projection(&name).await }).await
     }
 
     async fn lag(&self, id: &ProjectionId, bound: u32) -> Result<Lag> {
         let id = id.clone();
-        self.detached(|inner| async move { inner.lag(&id, bound).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.lag(&id, bound).await }).await
     }
 
     async fn logged_at(&self, entry: EntryId) -> Result<Option<Position>> {
-        self.detached(|inner| async move { inner.logged_at(entry).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.logged_at(entry).await }).await
     }
 }

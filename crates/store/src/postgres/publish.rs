@@ -17,7 +17,7 @@ use crate::postgres::items::{Columns, Item, is_plain, mode};
 use crate::postgres::statements::deduplication::Drawn;
 use crate::postgres::statements::publish::{CarriedRow, PublishedRow};
 use crate::sql::{Columns as _, FromRow as _};
-use crate::values::{Batch, PublishOutcome, Published};
+use crate::values::{Batch, Family, PublishOutcome, Published};
 
 /// Whether the event has a key that must be looked up before it is written.
 fn is_keyed(event: &NewEvent) -> bool {
@@ -47,8 +47,8 @@ impl Inner {
         let mut answers: Vec<Option<Result<Published>>> = (0..events.len()).map(|_| None).collect();
         let mut waiting = Vec::with_capacity(events.len());
         for (index, event) in events.into_iter().enumerate() {
-            match event.check(self.options.store.payload_limit) {
-                Err(error) => answers[index] = Some(Err(error.into())),
+            match self.check_event(&event) {
+                Err(error) => answers[index] = Some(Err(error)),
                 Ok(()) => waiting.push((index, event)),
             }
         }
@@ -72,6 +72,14 @@ impl Inner {
         }
         let lost = || Err(Error::new(ErrorKind::Indeterminate, "the database gave no answer for this item"));
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect())
+    }
+
+    fn check_event(&self, event: &NewEvent) -> Result<()> {
+        event.check(self.shared.options.store.payload_limit)?;
+        if self.family == Family::Jobs && !event.tags.is_empty() {
+            return Err(Error::invalid("jobs have no tags: publish them without"));
+        }
+        Ok(())
     }
 
     async fn publish_round(
@@ -191,7 +199,7 @@ impl Inner {
             };
             match queue.lane(&event.event_type, event.priority) {
                 Ok(lane) => items.push(Item { index: *index, event: event.clone(), queue_id: queue.id, lane }),
-                Err(lane) => match queue.too_many_lanes(self.options.store.max_lanes) {
+                Err(lane) => match queue.too_many_lanes(self.shared.options.store.max_lanes) {
                     Some(error) => answers.push((*index, Err(error))),
                     None => drop(missing.insert(lane)),
                 },

@@ -1,4 +1,4 @@
-//! Retention on PostgreSQL: removes old log and audit rows in small batches. Finding old rows takes no lock; only rows
+//! Retention on PostgreSQL: removes old log rows of a family, and audit rows, in small batches. Finding old rows takes no lock; only rows
 //! to be removed are locked, and checked again.
 
 use std::collections::BTreeMap;
@@ -11,10 +11,11 @@ use crate::error::Result;
 use crate::postgres::engine::connection::Tx;
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::Inner;
+use crate::postgres::flags::is_tagged;
 use crate::postgres::items::micros;
 use crate::postgres::statements::retain::OldRow;
-use crate::postgres::tags::is_tagged;
-use crate::values::{Retained, Retention};
+use crate::sql::Statement;
+use crate::values::{Family, Retained, Retention};
 
 /// How long one batch searches for rows that can be removed.
 const SEARCH_FOR: Duration = Duration::from_millis(100);
@@ -59,7 +60,8 @@ impl Inner {
         loop {
             let (log, dead) = ages(retention);
             let params: [&(dyn ToSql + Sync); 5] = [&self.now(), &log, &dead, &from, &batch];
-            let rows = self.read(|tx| async move { tx.rows(&self.sql.retain.old_rows, &params).await }).await?;
+            let (old_rows, _) = self.old_rows();
+            let rows = self.read(|tx| async move { tx.rows(old_rows, &params).await }).await?;
             let full = rows.len() as i64 == batch;
             let mut entries = by_entry(&rows);
             // The last entry of a full batch may have further generations.
@@ -77,16 +79,30 @@ impl Inner {
         }
     }
 
+    /// The statements that find old log rows of this family: those above a number, and those of given entries, locked.
+    fn old_rows(&self) -> (&Statement<OldRow>, &Statement<OldRow>) {
+        let sql = &self.sql.retain;
+        match self.family {
+            Family::Entries => (&sql.old_rows, &sql.lock_old_rows),
+            Family::Jobs => (&sql.old_jobs, &sql.lock_old_jobs),
+        }
+    }
+
     /// Locks these entries, and removes those that can still be removed. Returns how many.
     async fn remove_entries(&self, tx: &Tx, retention: &Retention, ids: &[i64]) -> Result<u64, Fault> {
         let sql = &self.sql.retain;
-        // Counting waits for this lock, so that every row is added to the counts once and subtracted once.
-        tx.query(&self.sql.log_counts.lock, &[]).await?;
+        if self.family == Family::Entries {
+            // Counting waits for this lock, so that every row is added to the counts once and subtracted once.
+            tx.query(&self.sql.log_counts.lock, &[]).await?;
+        }
         let (log, dead) = ages(retention);
         let params: [&(dyn ToSql + Sync); 4] = [&self.now(), &log, &dead, &ids];
-        let rows = tx.rows(&sql.lock_old_rows, &params).await?;
+        let (_, lock_old_rows) = self.old_rows();
+        let rows = tx.rows(lock_old_rows, &params).await?;
         let gone = Gone::new(&by_entry(&rows));
-        if !gone.ids.is_empty() {
+        if self.family == Family::Jobs {
+            tx.execute(&sql.forget_jobs, &[&gone.ids, &gone.events]).await?;
+        } else if !gone.ids.is_empty() {
             let (events, statuses, clients) = &gone.tagged;
             tx.execute(&sql.forget_entries, &[&gone.ids, &gone.events, events, statuses, clients]).await?;
             tx.execute(&sql.forget_stretches, &[&gone.ids]).await?;

@@ -14,40 +14,40 @@ use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::{Inner, MAX_CATALOG_READS, PostgresStore, accept_catalog};
 use crate::postgres::items::Item;
 use crate::values::schedules::{damaged, no_schedule, plan_pause, plan_put};
-use crate::values::{DueSchedules, PublishOutcome, Published, ScheduleSpec, ScheduleView, Tick};
+use crate::values::{DueSchedules, Family, PublishOutcome, Published, ScheduleSpec, ScheduleView, Tick};
 
 #[async_trait]
 impl Schedules for PostgresStore {
     async fn put_schedule(&self, spec: ScheduleSpec) -> Result<ScheduleView> {
-        let cron = spec.check(self.inner.options.store.payload_limit)?;
-        self.detached(|inner| async move { inner.put_schedule(&spec, &cron).await }).await
+        let cron = spec.check(self.inner.shared.options.store.payload_limit)?;
+        self.of(Family::Entries).detached(|inner| async move { inner.put_schedule(&spec, &cron).await }).await
     }
 
     async fn schedule(&self, name: &str) -> Result<Option<ScheduleView>> {
         let name = name.to_owned();
-        self.detached(|inner| async move { inner.schedule(&name).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.schedule(&name).await }).await
     }
 
     async fn list_schedules(&self) -> Result<Vec<ScheduleView>> {
-        self.detached(|inner| async move { inner.list_schedules().await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.list_schedules().await }).await
     }
 
     async fn delete_schedule(&self, name: &str) -> Result<bool> {
         let name = name.to_owned();
-        self.detached(|inner| async move { inner.delete_schedule(&name).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.delete_schedule(&name).await }).await
     }
 
     async fn pause_schedule(&self, name: &str, paused: bool) -> Result<ScheduleView> {
         let name = name.to_owned();
-        self.detached(|inner| async move { inner.pause_schedule(&name, paused).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.pause_schedule(&name, paused).await }).await
     }
 
     async fn due_schedules(&self, limit: usize) -> Result<DueSchedules> {
-        self.detached(|inner| async move { inner.due_schedules(limit).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.due_schedules(limit).await }).await
     }
 
     async fn tick(&self, tick: Tick) -> Result<Option<Vec<Published>>> {
-        self.detached(|inner| async move { inner.tick(&tick).await }).await
+        self.of(Family::Entries).detached(|inner| async move { inner.tick(&tick).await }).await
     }
 }
 
@@ -146,7 +146,7 @@ impl Inner {
 
     async fn tick(&self, tick: &Tick) -> Result<Option<Vec<Published>>> {
         for event in &tick.events {
-            event.check(self.options.store.payload_limit)?;
+            event.check(self.shared.options.store.payload_limit)?;
         }
         let events: Vec<(usize, NewEvent)> = tick.events.iter().cloned().enumerate().collect();
         for _ in 0..MAX_CATALOG_READS {

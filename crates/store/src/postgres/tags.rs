@@ -13,25 +13,12 @@ use crate::postgres::engine::connection::Tx;
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::Inner;
 use crate::postgres::engine::tag_marks::TagMarks;
+use crate::postgres::flags::is_tagged;
 use crate::postgres::items::micros;
 use crate::postgres::statements::claim::ClaimRow;
 use crate::postgres::statements::end::EndedRow;
 use crate::sql::FromRow;
-use crate::values::{Claim, Claimed};
-
-/// The bits of `flags`.
-const TAGGED: i16 = 1;
-const AUDITED: i16 = 2;
-
-/// Whether an entry has tags.
-pub(super) fn is_tagged(flags: Option<i16>) -> bool {
-    flags.is_some_and(|flags| flags & TAGGED != 0)
-}
-
-/// Whether a claim of the entry was audited.
-pub(super) fn is_audited(flags: Option<i16>) -> bool {
-    flags.is_some_and(|flags| flags & AUDITED != 0)
-}
+use crate::values::{Claim, Claimed, Family};
 
 impl Inner {
     /// Updates the tag rows of live entries to where the entries wait now.
@@ -73,9 +60,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Of these tags, those under which something can be claimed now.
+    /// Of these tags, those under which something can be claimed now. Jobs have no tags.
     pub(super) async fn claimable(&self, queue: &QueueName, tags: &[String]) -> Result<Vec<String>> {
         let queue_id = self.queue(queue).await?.id;
+        if self.family == Family::Jobs {
+            return Ok(Vec::new());
+        }
         let (now, paused) = (self.now(), QueueState::Paused.code());
         let sql = &self.sql.tags.claimable;
         let found = self.read(|tx| async move { tx.rows(sql, &[&now, &queue_id, &tags, &paused]).await }).await?;

@@ -11,7 +11,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 
 use crate::postgres::engine::errors::{Fault, classify};
 use crate::postgres::engine::notify::{self, Heard, Outbox};
-use crate::postgres::engine::store::Inner;
+use crate::postgres::engine::store::{Inner, Opened};
 use crate::postgres::engine::tls::Target;
 use crate::values::Wake;
 
@@ -26,7 +26,7 @@ impl Inner {
             return;
         }
         self.wake_local(&queues);
-        self.outbox.add(&queues, false);
+        self.shared.outbox.add(self.family, &queues, false);
     }
 
     fn wake_local(&self, queues: &BTreeSet<i32>) {
@@ -35,14 +35,6 @@ impl Inner {
         let wake = names.collect::<Option<BTreeSet<QueueName>>>().map_or(Wake::Any, Wake::Queues);
         // An error only means that nobody listens.
         let _ = self.wakes.send(wake);
-    }
-
-    /// Handles a notification of another process, or of this one.
-    fn heard(&self, payload: &str) {
-        match notify::read(payload) {
-            Heard::Queues(queues) => self.wake_local(&queues),
-            Heard::Late => self.find_late_entries(),
-        }
     }
 
     /// After the commit of a caller's own transaction: sorts in arrivals, probes below the marks, then wakes consumers.
@@ -60,14 +52,22 @@ impl Inner {
     }
 }
 
+impl Opened {
+    /// Handles a notification of another process, or of this one.
+    fn heard(&self, payload: &str) {
+        let (family, heard) = notify::read(payload);
+        match heard {
+            Heard::Queues(queues) => self.family(family).wake_local(&queues),
+            Heard::Late => self.family(family).find_late_entries(),
+        }
+    }
+}
+
 /// Listens and sends until the store is dropped; reconnects when the connection breaks.
-pub(super) async fn run(inner: Weak<Inner>, target: Target, channel: String) {
+pub(super) async fn run(opened: Weak<Opened>, outbox: Arc<Outbox>, target: Target, channel: String) {
     let mut pause = Duration::from_millis(50);
-    loop {
-        let Some(strong) = inner.upgrade() else { return };
-        let outbox = Arc::clone(&strong.outbox);
-        drop(strong);
-        match session(&inner, &target, &channel, &outbox).await {
+    while opened.strong_count() > 0 {
+        match session(&opened, &target, &channel, &outbox).await {
             Ok(()) => pause = Duration::from_millis(50),
             Err(fault) => {
                 tracing::debug!(
@@ -81,10 +81,10 @@ pub(super) async fn run(inner: Weak<Inner>, target: Target, channel: String) {
     }
 }
 
-async fn session(inner: &Weak<Inner>, target: &Target, channel: &str, outbox: &Outbox) -> Result<(), Fault> {
+async fn session(opened: &Weak<Opened>, target: &Target, channel: &str, outbox: &Outbox) -> Result<(), Fault> {
     let (client, connection) = target.connect().await.map_err(classify)?;
-    let listening = listen(inner, connection);
-    let sending = send(inner, &client, channel, outbox);
+    let listening = listen(opened, connection);
+    let sending = send(opened, &client, channel, outbox);
     tokio::pin!(listening, sending);
     tokio::select! {
         () = &mut listening => Ok(()),
@@ -92,24 +92,24 @@ async fn session(inner: &Weak<Inner>, target: &Target, channel: &str, outbox: &O
     }
 }
 
-async fn listen<S>(inner: &Weak<Inner>, mut connection: Connection<Socket, S>)
+async fn listen<S>(opened: &Weak<Opened>, mut connection: Connection<Socket, S>)
 where
     S: tokio_postgres::tls::TlsStream + Unpin,
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite,
 {
     while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
-        let Some(inner) = inner.upgrade() else { return };
+        let Some(opened) = opened.upgrade() else { return };
         if let AsyncMessage::Notification(notification) = message {
-            inner.heard(notification.payload());
+            opened.heard(notification.payload());
         }
     }
 }
 
-async fn send(inner: &Weak<Inner>, client: &Client, channel: &str, outbox: &Outbox) -> Result<(), Fault> {
+async fn send(opened: &Weak<Opened>, client: &Client, channel: &str, outbox: &Outbox) -> Result<(), Fault> {
     // A wake-up need not be durable.
     client.batch_execute(&format!("SET synchronous_commit = off; LISTEN \"{channel}\"")).await?;
     // Notifications that were sent before LISTEN were missed.
-    if let Some(inner) = inner.upgrade() {
+    for inner in opened.upgrade().iter().flat_map(|opened| &opened.families) {
         let _ = inner.wakes.send(Wake::Any);
     }
     let notify = client.prepare("SELECT pg_notify($1, $2)").await?;

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use tidegate_core::End;
+use tidegate_core::{End, Place};
 
 use crate::error::Result;
 use crate::sql::FromRow as _;
 use crate::sqlite::end::{Ending, end_live};
 use crate::sqlite::engine::tx::Tx;
+use crate::sqlite::flags;
 use crate::sqlite::found::live;
-use crate::sqlite::groups::promote;
+use crate::sqlite::groups::promote_by_rank;
 use crate::sqlite::statements::groups::Arrival;
 use crate::sqlite::tags;
 use crate::sqlite::unreadable::{Unreadable, end_without_fact};
@@ -25,7 +26,7 @@ pub(super) fn sort_in(tx: &mut Tx<'_>) -> Result<u64> {
     }
     let (arrivals, unreadable) = arrivals(tx)?;
     for entry in unreadable {
-        entry.set_aside(tx)?;
+        entry.end(tx)?;
     }
     let mut groups = BTreeSet::new();
     let mut claimable = 0;
@@ -43,20 +44,20 @@ pub(super) fn sort_in(tx: &mut Tx<'_>) -> Result<u64> {
             arrival.lane
         };
         if let Some(group) = arrival.group_key {
-            statement.execute((arrival.id, lane, 2, arrival.due_at))?;
+            statement.execute((arrival.id, lane, Place::Parked.code(), arrival.due_at))?;
             groups.insert((arrival.queue_id, group));
         } else {
             let due = arrival.due_at.unwrap_or(tx.now).max(tx.now);
-            statement.execute((arrival.id, lane, 1, due))?;
+            statement.execute((arrival.id, lane, Place::Timed.code(), due))?;
             claimable += 1;
             tx.wake(queue);
         }
-        if tags::is_tagged(arrival.flags) {
+        if flags::is_tagged(arrival.flags) {
             tags::follow(tx, arrival.id)?;
         }
     }
     for (queue_id, group) in groups {
-        claimable += u64::from(promote(tx, queue_id, &group)?);
+        claimable += u64::from(promote_by_rank(tx, queue_id, &group)?);
     }
     Ok(claimable)
 }
@@ -79,6 +80,5 @@ fn arrivals(tx: &Tx<'_>) -> Result<(Vec<Arrival>, Vec<Unreadable>)> {
 fn end_unreadable(tx: &mut Tx<'_>, id: i64) -> Result<()> {
     let Some(live) = live(tx, id)? else { return Ok(()) };
     let errors = end_without_fact(tx, id, live.event_id, None)?;
-    let end = End::CompletedWithErrors;
-    end_live(tx, id, &live, &Ending { end, worker: None, errors: Some(&errors), results: None, raise_token: false })
+    end_live(tx, id, &live, &Ending { errors: Some(&errors), ..Ending::new(End::CompletedWithErrors) })
 }

@@ -11,11 +11,12 @@ use crate::error::{Error, Result};
 use crate::list_gate::Kind;
 use crate::sql::Only;
 use crate::sqlite::audit::{self, audit_started_over};
-use crate::sqlite::dead_letters::{redrivable, redrive_one};
-use crate::sqlite::end::{Ending, end_live};
+use crate::sqlite::dead_letters::{redrivable, redrive_kept, redrive_one};
+use crate::sqlite::end::{Ending, end_or_keep};
 use crate::sqlite::engine::jobs::Urgency;
 use crate::sqlite::engine::store::SqliteStore;
 use crate::sqlite::engine::tx::{Tx, later, moment};
+use crate::sqlite::flags;
 use crate::sqlite::found::{Live, last_log, live};
 use crate::sqlite::holders::{Answer, held, is_held_by};
 use crate::sqlite::tags;
@@ -23,13 +24,18 @@ use crate::values::{
     AuditRow, Batch, Heartbeat, HeartbeatLease, Held, Holder, ManualAction, Report, ReportResult, Reported,
 };
 
+/// Why workers do not report about jobs: the audit is what repeated reports are answered from.
+const NO_REPORTS: &str = "jobs have no audit: finalize or requeue them";
+
 #[async_trait]
 impl Attempts for SqliteStore {
     async fn report(&self, items: Vec<Report>) -> Result<Batch<Reported>> {
+        self.refuse_jobs(NO_REPORTS)?;
         self.write(Urgency::End, move |tx| each(&items, |item| report(tx, item))).await
     }
 
     async fn started(&self, items: Vec<Holder>) -> Result<Batch<AuditRow>> {
+        self.refuse_jobs(NO_REPORTS)?;
         self.write(Urgency::End, move |tx| each(&items, |item| started(tx, item))).await
     }
 
@@ -90,7 +96,7 @@ fn end_attempt(tx: &mut Tx<'_>, item: &Report, live: &Live, end: End) -> Result<
     };
     let ending =
         Ending { end, worker: live.worker.as_deref(), errors: errors.as_deref(), results: None, raise_token: false };
-    end_live(tx, item.holder.id.get(), live, &ending)?;
+    end_or_keep(tx, item.holder.id.get(), live, &ending)?;
     let mut row = report_row(tx, item, live)?;
     let result = match item.outcome {
         AttemptOutcome::Completed => ReportResult::Completed,
@@ -117,7 +123,7 @@ fn retry_attempt(tx: &mut Tx<'_>, item: &Report, live: &Live) -> Result<Reported
     tx.prepare(&sql.end.requeue_at)?
         .query_row(params![id, live.token.0, tx.now, 0, item.error_message, due], |_| Ok(()))
         .optional()?;
-    if tags::is_tagged(live.flags) {
+    if flags::is_tagged(live.flags) {
         tags::follow(tx, id)?;
     }
     if due <= tx.now {
@@ -177,7 +183,7 @@ fn heartbeat(tx: &mut Tx<'_>, item: &Heartbeat) -> Answer<Held> {
     let until = later(tx.now, item.lease.length(claimed, &tx.known.queues[queue].settings))?;
     tx.prepare(&tx.sql().end.extend)?.query_row((id, live.token.0, until, tx.now), |_| Ok(())).optional()?;
     tx.known.marks.lease_ends(until);
-    if tags::is_tagged(live.flags) {
+    if flags::is_tagged(live.flags) {
         tags::follow(tx, id)?;
     }
     let event_id = Tsid::from_i64(live.event_id);
@@ -197,12 +203,17 @@ pub(super) fn queue_of(tx: &mut Tx<'_>, id: i64) -> Result<Option<QueueName>> {
 fn reset(tx: &mut Tx<'_>, item: &ManualAction) -> Answer<()> {
     let id = item.id.get();
     let Some(live) = live(tx, id)? else { return reset_failed(tx, item) };
+    if flags::is_kept(live.flags) {
+        redrive_kept(tx, item.id, &live, true)?;
+        audit_started_over(tx, item, Action::Reset)?;
+        return Ok(Ok(()));
+    }
     if !live.leased {
         return Ok(Err(crate::values::attempts::not_resettable(item.id, "it is PENDING")));
     }
     tx.execute(&tx.sql().attempts.reset, (id, tx.now))?;
     tx.known.marks.clear();
-    if tags::is_tagged(live.flags) {
+    if flags::is_tagged(live.flags) {
         tags::follow(tx, id)?;
     }
     tx.wake_id(live.queue_id)?;

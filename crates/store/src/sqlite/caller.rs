@@ -49,7 +49,7 @@ impl SqliteStore {
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T> + Send + 'static,
     {
-        let (job, answer) = job(move |tx: &mut Tx<'_>| work(tx.conn));
+        let (job, answer) = job(self.family, move |tx: &mut Tx<'_>| work(tx.conn));
         self.enqueue(Urgency::Alone, job)?;
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
@@ -94,7 +94,7 @@ impl SqliteStore {
         let (messages, inbox) = mpsc::channel();
         let over = Arc::new(OnceLock::new());
         let reason = Arc::clone(&over);
-        let (job, outcome) = job(move |tx: &mut Tx<'_>| {
+        let (job, outcome) = job(self.family, move |tx: &mut Tx<'_>| {
             serve(tx.conn, &inbox, idle_timeout).inspect_err(|error| {
                 // Set only here, so it cannot fail.
                 let _ = reason.set(error.clone());

@@ -3,10 +3,12 @@
 use tidegate_core::{Action, EntryId, Generation};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::sql::Only;
 use crate::sqlite::audit::audit_started_over;
 use crate::sqlite::engine::tx::Tx;
-use crate::sqlite::found::{LastLog, last_log, live};
-use crate::sqlite::groups::promote;
+use crate::sqlite::flags;
+use crate::sqlite::found::{LastLog, Live, last_log, live};
+use crate::sqlite::groups::promote_by_rank;
 use crate::sqlite::tags;
 use crate::values::{Batch, ManualAction};
 
@@ -18,9 +20,8 @@ const DISCARDED: i16 = 2;
 pub(super) fn redrive(tx: &mut Tx<'_>, items: &[ManualAction]) -> Result<Batch<Generation>> {
     let mut answers = Vec::with_capacity(items.len());
     for item in items {
-        answers.push(match redrivable(tx, item.id)? {
-            Ok(dead) => {
-                let generation = redrive_one(tx, item.id, &dead, false)?;
+        answers.push(match redrive_item(tx, item.id)? {
+            Ok(generation) => {
                 audit_started_over(tx, item, Action::Redriven)?;
                 Ok(generation)
             }
@@ -30,19 +31,40 @@ pub(super) fn redrive(tx: &mut Tx<'_>, items: &[ManualAction]) -> Result<Batch<G
     Ok(answers)
 }
 
+fn redrive_item(tx: &mut Tx<'_>, id: EntryId) -> Result<Result<Generation>> {
+    if let Some(live) = live(tx, id.get())?.filter(|live| flags::is_kept(live.flags)) {
+        return redrive_kept(tx, id, &live, false).map(Ok);
+    }
+    match redrivable(tx, id)? {
+        Ok(dead) => redrive_one(tx, id, &dead, false).map(Ok),
+        Err(error) => Ok(Err(error)),
+    }
+}
+
+/// Starts a kept entry over where it is; `raise` also raises its token, as a reset does.
+pub(super) fn redrive_kept(tx: &mut Tx<'_>, id: EntryId, live: &Live, raise: bool) -> Result<Generation> {
+    let redriven = tx.row(&tx.sql().entries.redrive_kept, (id.get(), tx.now, i64::from(raise)))?;
+    crate::sqlite::lanes::find_again(tx, id.get(), live.queue_id, live.event_id)?;
+    if flags::is_tagged(live.flags) {
+        tags::follow(tx, id.get())?;
+    }
+    tx.wake_id(live.queue_id)?;
+    Ok(redriven.map_or(live.generation, |Only(generation)| generation))
+}
+
 /// Starts one over; `raise` also raises its token, as a reset does.
 pub(super) fn redrive_one(tx: &mut Tx<'_>, id: EntryId, dead: &LastLog, raise: bool) -> Result<Generation> {
     let sql = &tx.sql().entries;
     tx.execute(&sql.redrive, (dead.seq, tx.now, i64::from(raise)))?;
     tx.execute(&sql.supersede, (dead.seq, REDRIVEN))?;
     crate::sqlite::lanes::find_again(tx, id.get(), dead.queue_id, dead.event_id)?;
-    if tags::is_tagged(dead.flags) {
+    if flags::is_tagged(dead.flags) {
         let tags = tags::of_fact(tx, dead.event_id)?;
         tags::remove_ended(tx, id.get(), &tags, dead.end.code())?;
         tags::put(tx, id.get(), &tags)?;
     }
     match &dead.group {
-        Some(group) => drop(promote(tx, dead.queue_id, group)?),
+        Some(group) => drop(promote_by_rank(tx, dead.queue_id, group)?),
         None => tx.wake_id(dead.queue_id)?,
     }
     Ok(dead.generation + 1)

@@ -6,10 +6,12 @@ use tidegate_core::{Action, End, EntryId, LeaseToken, Timestamp};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sql::{FromRow, Only};
 use crate::sqlite::audit::{audit_manual, audit_release};
+use crate::sqlite::engine::row::Shown;
 use crate::sqlite::engine::tx::{Tx, later, micros, moment};
+use crate::sqlite::flags;
 use crate::sqlite::found::{Live, last_log, live};
-use crate::sqlite::groups::promote;
-use crate::sqlite::statements::end::RequeuedRow;
+use crate::sqlite::groups::{promote, promote_by_rank};
+use crate::sqlite::statements::end::{AsideRow, RequeuedRow};
 use crate::sqlite::tags;
 use crate::values::{Batch, Extend, Finalize, Finalized, ManualAction, Requeue, RequeueAt};
 
@@ -94,9 +96,6 @@ fn finalize_each(tx: &mut Tx<'_>, items: &[Finalize], answers: &mut Batch<Finali
 fn finalize_any(tx: &mut Tx<'_>, item: &Finalize) -> Result<Result<Finalized>> {
     let id = item.id.get();
     let Some(live) = live(tx, id)? else { return finalize_again(tx, item) };
-    if item.token.is_some_and(|token| !live.is_held_under(token)) {
-        return Ok(Err(Error::fenced()));
-    }
     let ending = Ending {
         end: item.end,
         worker: live.worker.as_deref().filter(|_| live.leased),
@@ -104,7 +103,15 @@ fn finalize_any(tx: &mut Tx<'_>, item: &Finalize) -> Result<Result<Finalized>> {
         results: item.results.as_deref(),
         raise_token: false,
     };
-    end_live(tx, id, &live, &ending)?;
+    match item.token {
+        None => end_live(tx, id, &live, &ending)?,
+        Some(token) if live.is_held_under(token) => end_or_keep(tx, id, &live, &ending)?,
+        // A repeat of the report that exhausted it.
+        Some(token) if flags::is_kept(live.flags) && live.token == token => {
+            return Ok(Ok(Finalized { repeated: true, end: live.exhausted_as()? }));
+        }
+        Some(_) => return Ok(Err(Error::fenced())),
+    }
     Ok(Ok(Finalized { repeated: false, end: item.end }))
 }
 
@@ -124,6 +131,13 @@ pub(super) struct Ending<'a> {
     pub(super) errors: Option<&'a str>,
     pub(super) results: Option<&'a str>,
     pub(super) raise_token: bool,
+}
+
+impl Ending<'_> {
+    /// An end without worker, errors and results.
+    pub(super) fn new(end: End) -> Self {
+        Self { end, worker: None, errors: None, results: None, raise_token: false }
+    }
 }
 
 /// Moves one live entry to the log.
@@ -148,10 +162,24 @@ pub(super) fn end_entry(tx: &mut Tx<'_>, id: i64, ending: &Ending<'_>) -> Result
 /// Ends a live entry, moves its tags to the log, and promotes the next entry of its group.
 pub(super) fn end_live(tx: &mut Tx<'_>, id: i64, live: &Live, ending: &Ending<'_>) -> Result<()> {
     end_entry(tx, id, ending)?;
-    if tags::is_tagged(live.flags) {
+    if flags::is_tagged(live.flags) {
         tags::end(tx, id, live.event_id, live.queue_id, ending.end.code())?;
     }
     live.promote_next(tx)
+}
+
+/// Ends an entry as its holder or its last attempt has it. One that keeps its place stays live instead of becoming a dead
+/// letter, until it is redriven, ended manually or expires.
+pub(super) fn end_or_keep(tx: &mut Tx<'_>, id: i64, live: &Live, ending: &Ending<'_>) -> Result<()> {
+    if !(ending.end.is_dead_letter() && flags::keeps_place(live.flags)) {
+        return end_live(tx, id, live, ending);
+    }
+    let Ending { end, errors, raise_token, .. } = ending;
+    tx.execute(&tx.sql().end.keep, (id, tx.now, i64::from(*raise_token), end.code(), errors))?;
+    if flags::is_tagged(live.flags) {
+        tags::follow(tx, id)?;
+    }
+    Ok(())
 }
 
 impl Live {
@@ -160,10 +188,12 @@ impl Live {
     }
 
     fn promote_next(&self, tx: &mut Tx<'_>) -> Result<()> {
-        if let Some(group) = &self.group {
-            promote(tx, self.queue_id, group)?;
+        match &self.group {
+            // It was the head.
+            Some(group) if self.leased => promote(tx, self.queue_id, group).map(drop),
+            Some(group) => promote_by_rank(tx, self.queue_id, group).map(drop),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -176,7 +206,7 @@ pub(super) fn extend(tx: &mut Tx<'_>, items: &[Extend]) -> Result<Batch<Timestam
         let params = (item.id.get(), item.token.0, until, tx.now);
         let held = statement.query(params)?.next()?.map(|row| Only::<Option<i64>>::read(row, 0)).transpose()?;
         tx.known.marks.lease_ends(until);
-        if held.as_ref().is_some_and(|Only(flags)| tags::is_tagged(*flags)) {
+        if held.as_ref().is_some_and(|Only(flags)| flags::is_tagged(*flags)) {
             tags::follow(tx, item.id.get())?;
         }
         answers.push(if held.is_some() { Ok(moment(until)?) } else { Err(not_held(tx, item.id)?) });
@@ -197,13 +227,16 @@ pub(super) fn requeue(tx: &mut Tx<'_>, items: &[Requeue]) -> Result<Batch<()>> {
             RequeueAt::At(at) => Some(micros(at).max(tx.now)),
             RequeueAt::After(delay) => Some(later(tx.now, delay)?),
         };
-        let returned = requeue_one(tx, item, due, &mut now, &mut at)?;
+        let returned = match due {
+            Some(due) if item.aside => step_aside(tx, item, due)?,
+            due => requeue_one(tx, item, due, &mut now, &mut at)?,
+        };
         answers.push(match returned {
             Some(RequeuedRow { queue_id, flags }) => {
-                if tags::is_tagged(flags) {
+                if flags::is_tagged(flags) {
                     tags::follow(tx, item.id.get())?;
                 }
-                if tags::is_audited(flags) {
+                if flags::is_audited(flags) {
                     audit_release(tx, item.id.get(), item.token, item.error.as_deref())?;
                 }
                 if due.is_none_or(|due| due <= tx.now) {
@@ -232,6 +265,18 @@ fn requeue_one(
     rows.next()?.map(|row| RequeuedRow::read(row, 0)).transpose()
 }
 
+/// Gives a lease back so that the others of the entry's group run until it is due.
+fn step_aside(tx: &mut Tx<'_>, item: &Requeue, due: i64) -> Result<Option<RequeuedRow>> {
+    let requeued = (item.id.get(), item.token.0, tx.now, i64::from(!item.counts), &item.error, due);
+    let Some(AsideRow { queue_id, flags, group_key }) = tx.row(&tx.sql().end.requeue_aside, requeued)? else {
+        return Ok(None);
+    };
+    if let Some(Shown(group)) = group_key {
+        promote(tx, queue_id, &group)?;
+    }
+    Ok(Some(RequeuedRow { queue_id, flags }))
+}
+
 /// The error for a lease that is not held: fenced, or no such entry.
 pub(super) fn not_held(tx: &Tx<'_>, id: EntryId) -> Result<Error> {
     let known = live(tx, id.get())?.is_some() || last_log(tx, id.get())?.is_some();
@@ -245,9 +290,7 @@ pub(super) fn cancel(tx: &mut Tx<'_>, items: &[ManualAction]) -> Result<Batch<()
         let id = item.id;
         let answer = match live(tx, id.get())? {
             Some(live) => {
-                let ending =
-                    Ending { end: End::Cancelled, worker: None, errors: None, results: None, raise_token: false };
-                end_live(tx, id.get(), &live, &ending)?;
+                end_live(tx, id.get(), &live, &Ending::new(End::Cancelled))?;
                 audit_manual(tx, item, Action::Cancelled, &live)?;
                 Ok(())
             }

@@ -3,8 +3,7 @@
 use tidegate_core::{End, LeaseToken};
 
 use crate::error::{Error, Result};
-use crate::sqlite::engine::errors::damaged;
-use crate::sqlite::engine::row::Shown;
+use crate::sqlite::engine::row::{Shown, end_of};
 use crate::sqlite::engine::tx::Tx;
 use crate::sqlite::statements::end::{LiveRow, LogRow};
 
@@ -22,6 +21,15 @@ pub(super) struct Live {
     pub(super) generation: u32,
     /// When the lease was taken.
     pub(super) since: Option<i64>,
+    pub(super) expires_at: Option<i64>,
+    exhausted_as: i16,
+}
+
+impl Live {
+    /// How it ends when it is exhausted; of a kept one, how it was exhausted.
+    pub(super) fn exhausted_as(&self) -> Result<End> {
+        end_of(self.exhausted_as)
+    }
 }
 
 pub(super) fn live(tx: &Tx<'_>, id: i64) -> Result<Option<Live>> {
@@ -42,6 +50,8 @@ impl From<LiveRow> for Live {
             max_attempts: row.max_attempts,
             generation: row.generation,
             since: row.processing_started_at,
+            expires_at: row.expires_at,
+            exhausted_as: row.exhausted_as,
         }
     }
 }
@@ -72,7 +82,7 @@ impl TryFrom<LogRow> for LastLog {
             seq: row.seq,
             generation: row.generation,
             token: LeaseToken(row.token),
-            end: End::from_code(row.status).ok_or_else(|| damaged("an entry has an unknown end"))?,
+            end: end_of(row.status)?,
             superseded: row.superseded,
             queue_id: row.queue_id,
             has_readable_group: row.group_key.as_ref().is_none_or(|group| group.is_readable),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::sqlite::engine::tx::Tx;
+use crate::values::Family;
 
 /// Moves the leases by an outage, if there was one, before a claim takes any of them over.
 pub(super) fn survive_outage(tx: &mut Tx<'_>) -> Result<()> {
@@ -30,7 +31,10 @@ pub(super) fn beat(tx: &mut Tx<'_>) -> Result<Option<Duration>> {
     let gap = tx.now - last;
     let outage = gap > outage_after(tx);
     if outage {
-        let moved = tx.execute(&sql.shift_leases, (last, gap))?;
+        let mut moved = 0;
+        for family in Family::ALL {
+            moved += tx.in_family(family, |tx| tx.execute(&tx.sql().heartbeat.shift_leases, (last, gap)))?;
+        }
         tx.execute(&tx.sql().tags.shift_leases, (last, gap))?;
         tracing::warn!(gap_ms = gap / 1000, moved, "the store was down or blocked: leases were extended by that time");
     }

@@ -1,6 +1,6 @@
 //! Reading: entries, why one is not running, and counts.
 
-use tidegate_core::{EntryId, QueueState, Timestamp, Tsid, Why};
+use tidegate_core::{EntryId, Place, QueueState, Timestamp, Tsid, Why};
 
 use crate::error::{Error, Result};
 use crate::sql::Only;
@@ -19,8 +19,8 @@ pub(super) fn entries(tx: &Tx<'_>, ids: &[EntryId]) -> Result<Vec<Option<EntryVi
 struct Found {
     view: EntryView,
     queue_id: i64,
-    /// The place, 0 to 3, of a live entry.
-    place: i16,
+    /// The place of a live entry.
+    place: Option<Place>,
     due: Option<Moment>,
 }
 
@@ -28,12 +28,12 @@ fn find(tx: &Tx<'_>, id: EntryId) -> Result<Option<Found>> {
     let sql = &tx.sql().entries;
     if let Some(row) = tx.row(&sql.live, [id.get()])? {
         let ((entry, live), _) = &row;
-        let (queue_id, place, due) = (entry.queue_id, live.place, live.due_at);
+        let (queue_id, place, due) = (entry.queue_id, Place::from_code(live.place), live.due_at);
         return Ok(Some(Found { view: live_view(id, row)?, queue_id, place, due }));
     }
     let Some(row) = tx.row(&sql.ended, [id.get()])? else { return Ok(None) };
     let queue_id = row.0.0.queue_id;
-    Ok(Some(Found { view: ended_view(id, row)?, queue_id, place: 0, due: None }))
+    Ok(Some(Found { view: ended_view(id, row)?, queue_id, place: None, due: None }))
 }
 
 /// The event of an entry, live or ended.
@@ -68,12 +68,15 @@ pub(super) fn why(tx: &Tx<'_>, id: EntryId) -> Result<Why> {
         EntryPhase::Leased { worker, until, .. } if until > now => return Ok(Why::Leased { worker, until }),
         EntryPhase::Leased { worker, until, .. } => return Ok(Why::Abandoned { worker, since: until }),
         EntryPhase::Waiting { .. } | EntryPhase::Parked => {}
+        EntryPhase::Aside { due } => return Ok(Why::SteppedAside { at: due }),
+        EntryPhase::Kept { end } => return Ok(Why::KeepsPlace { end }),
     }
     let sql = &tx.sql().entries;
     if let Some(group) = found.view.group
-        && found.place >= 2
+        && !found.place.is_some_and(Place::is_head)
     {
-        let ahead = tx.row(&sql.ahead_in_group, (found.queue_id, &group, id.get()))?.map_or(0, |Only(ahead)| ahead);
+        let turn = (found.queue_id, &group, id.get(), found.view.rank, tx.now);
+        let ahead = tx.row(&sql.ahead_in_group, turn)?.map_or(0, |Only(ahead)| ahead);
         if ahead > 0 {
             return Ok(Why::BehindInGroup { group, ahead: ahead.unsigned_abs() });
         }

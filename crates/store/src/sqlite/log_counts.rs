@@ -118,12 +118,12 @@ impl SqliteStore {
     /// Adds log rows to the counts. A reader counts them, so that the writer only has to write.
     pub(super) async fn count_log(&self) -> Result<()> {
         for _ in 0..ROUNDS {
-            let counted = self.read(|tx| count(tx)).await?;
+            let counted = self.entries_handle().read(|tx| count(tx)).await?;
             let more = counted.tail.counts.iter().sum::<i64>() == COUNTED;
             if counted.tail.upto == counted.seq {
                 break;
             }
-            self.write(Urgency::Publish, move |tx| save(tx, &counted)).await?;
+            self.entries_handle().write(Urgency::Publish, move |tx| save(tx, &counted)).await?;
             if !more {
                 break;
             }

@@ -12,6 +12,8 @@ mod dead_letters;
 mod deduplication;
 mod end;
 mod engine;
+mod expiry;
+mod flags;
 mod found;
 mod groups;
 mod handlers;
@@ -23,6 +25,7 @@ mod lanes;
 mod listing;
 mod log_counts;
 mod maintenance;
+mod offers;
 mod open;
 mod probe;
 mod projections;
@@ -40,6 +43,7 @@ mod upkeep;
 mod workers;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -54,10 +58,10 @@ pub use self::engine::store::SqliteStore;
 use self::engine::tx::Tx;
 pub use self::open::{SqliteOptions, Synchronous};
 use crate::api;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::list_gate::Kind;
 use crate::values::{
-    Backend, Batch, Census, Claim, Claimed, DeadLetters, EntryView, Extend, Finalize, Finalized, ListQuery,
+    Backend, Batch, Census, Claim, Claimed, DeadLetters, EntryView, Extend, Family, Finalize, Finalized, ListQuery,
     LiveConsumer, ManualAction, Page, Probe, Published, QueueChange, Requeue, Retained, Retention, Upkeep, Wake,
     WorkersPage, WorkersQuery,
 };
@@ -65,6 +69,22 @@ use crate::waiting_claim::WaitingClaim;
 
 /// How long one round of upkeep, which runs about once a second, may spend on expired keys, however many there are.
 const KEYS_BUDGET: Duration = Duration::from_millis(500);
+
+impl api::Families for SqliteStore {
+    fn family(&self, family: Family) -> Arc<dyn api::Store> {
+        Arc::new(self.of_family(family))
+    }
+}
+
+impl SqliteStore {
+    /// Refuses a verb that jobs do not have.
+    fn refuse_jobs(&self, why: &'static str) -> Result<()> {
+        match self.family {
+            Family::Entries => Ok(()),
+            Family::Jobs => Err(Error::invalid(why)),
+        }
+    }
+}
 
 #[async_trait]
 impl api::Queue for SqliteStore {
@@ -77,7 +97,7 @@ impl api::Queue for SqliteStore {
     }
 
     async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>> {
-        let (mut job, answer) = job(move |tx: &mut Tx<'_>| claim::claim(tx, &claim));
+        let (mut job, answer) = job(self.family, move |tx: &mut Tx<'_>| claim::claim(tx, &claim));
         // Entries leased for a caller that is gone would be blocked until their lease ends.
         job.skippable = true;
         self.enqueue(Urgency::Claim, job)?;
@@ -97,16 +117,16 @@ impl api::Queue for SqliteStore {
     }
 
     fn take_exhausted(&self) -> Vec<(QueueName, End, u64)> {
-        self.inner.shared.exhausted.take()
+        self.inner.shared.exhausted.of(self.family).take()
     }
 
     fn claim_when_available(&self, claim: Claim) -> Option<WaitingClaim> {
-        let (number, answer) = self.inner.inbox.waiting_claims.claim_when_available(claim)?;
+        let (number, answer) = self.inner.inbox.waiting_claims.claim_when_available(self.family, claim)?;
         Some(WaitingClaim::new(number, self.inner.inbox.clone(), answer))
     }
 
     fn cancel_waiting_claims(&self) {
-        self.inner.inbox.waiting_claims.cancel_waiting_claims();
+        self.inner.inbox.waiting_claims.cancel_waiting_claims(self.family);
     }
 
     fn check_caller(&self) -> Result<()> {
@@ -114,7 +134,7 @@ impl api::Queue for SqliteStore {
     }
 
     fn wakeups(&self) -> broadcast::Receiver<Wake> {
-        let receiver = self.inner.inbox.wake.subscribe();
+        let receiver = self.inner.inbox.wake.of(self.family).subscribe();
         // The writer polls for other connections' commits only while there are receivers: make it notice this one.
         self.inner.inbox.jobs.nudge();
         receiver
@@ -122,8 +142,8 @@ impl api::Queue for SqliteStore {
 
     fn wake(&self, queues: BTreeSet<QueueName>) {
         // It is only a hint: a missing receiver or a closed store does not matter.
-        let _ = self.inner.inbox.wake.send(Wake::Queues(queues));
-        let (job, _) = job(arrivals::sort_in);
+        let _ = self.inner.inbox.wake.of(self.family).send(Wake::Queues(queues));
+        let (job, _) = job(self.family, arrivals::sort_in);
         let _ = self.enqueue(Urgency::End, job);
     }
 
@@ -172,6 +192,7 @@ impl api::Entries for SqliteStore {
     }
 
     async fn list(&self, query: ListQuery) -> Result<Page> {
+        self.refuse_jobs("jobs are not listed here")?;
         crate::listing::check(&query)?;
         self.read_list(Kind::of(&query), move |tx| listing::list(tx, &query)).await
     }
@@ -219,6 +240,7 @@ impl api::Queues for SqliteStore {
     }
 
     async fn claimable(&self, queue: &QueueName, tags: Vec<String>) -> Result<Vec<String>> {
+        self.refuse_jobs("jobs have no tags")?;
         let queue = queue.clone();
         self.read(move |tx| tags::claimable(tx, &queue, tags)).await
     }
@@ -236,7 +258,7 @@ impl api::Maintenance for SqliteStore {
     }
 
     async fn maintain(&self) -> Result<Upkeep> {
-        let mut upkeep = self.write(Urgency::End, upkeep::maintain).await?;
+        let mut upkeep = self.entries_handle().write(Urgency::End, upkeep::maintain).await?;
         let began = std::time::Instant::now();
         let mut forgotten = upkeep.keys_expired;
         // Small transactions of the lowest urgency, until there are no more expired keys or the time is used.
@@ -249,7 +271,7 @@ impl api::Maintenance for SqliteStore {
     }
 
     async fn probe(&self) -> Result<Probe> {
-        let (mut job, answer) = job(probe::probe);
+        let (mut job, answer) = job(Family::Entries, probe::probe);
         // If the caller no longer waits, the next probe reports.
         job.skippable = true;
         self.enqueue(Urgency::End, job)?;

@@ -15,6 +15,7 @@ use crate::sql::{FromRow as _, Only};
 use crate::sqlite::claim;
 use crate::sqlite::engine::checkpoint;
 use crate::sqlite::engine::checkpoints::Checkpoints;
+use crate::sqlite::engine::families::PerFamily;
 use crate::sqlite::engine::file_identity::Place;
 use crate::sqlite::engine::inbox::Inbox;
 use crate::sqlite::engine::jobs::Jobs;
@@ -26,10 +27,10 @@ use crate::sqlite::engine::waiting_claims;
 use crate::sqlite::engine::writer;
 use crate::sqlite::engine::writer::Writer;
 use crate::sqlite::statements::Sql;
-use crate::values::{Exhausted, KeyChanges, StoreOptions};
+use crate::values::{Exhausted, Family, KeyChanges, StoreOptions};
 
 /// More than there are statements, so that none is compiled twice.
-const STATEMENTS: usize = 256;
+const STATEMENTS: usize = 512;
 /// How many wake-ups a slow receiver may fall behind before it is told that some were lost.
 const WAKEUPS: usize = 1024;
 
@@ -127,7 +128,7 @@ fn read_only(path: &Path) -> Error {
 
 fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Ready> {
     let time = Time::new(options.store.clock.clone());
-    let sql = Sql::new(&options.store.namespace);
+    let sql = PerFamily::new(|family| Sql::new(&options.store.namespace, family));
     let mut opened = Place::default();
     let conn = retry_while_busy(options.store.lock_timeout, || {
         let conn = connect(&path, keeping, &options, writer::CACHE_KIB)?;
@@ -139,7 +140,7 @@ fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Re
             return Err(read_only(&path));
         }
         // The wall clock may have been set back since the last write.
-        let Only(last) = conn.query_row(&sql.heartbeat.last_moment, [], |row| Ok(Only::read(row, 0)))??;
+        let Only(last) = conn.query_row(&sql.entries.heartbeat.last_moment, [], |row| Ok(Only::read(row, 0)))??;
         time.at_least(last);
         Ok(conn)
     })?;
@@ -166,12 +167,12 @@ fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Re
         }
         Keeping::Memory => (Place::default(), None),
     };
-    let shared = Arc::new(Shared { options: options.store, sql, time, exhausted: Exhausted::default() });
-    let (wake, _) = broadcast::channel(WAKEUPS);
+    let shared =
+        Arc::new(Shared { options: options.store, sql, time, exhausted: PerFamily::new(|_| Exhausted::default()) });
     let inbox = Arc::new(Inbox {
         jobs: Jobs::new(),
         waiting_claims: waiting_claims::List::default(),
-        wake,
+        wake: PerFamily::new(|_| broadcast::Sender::new(WAKEUPS)),
         stopped: OnceLock::new(),
         commits: AtomicU64::new(0),
         place,
@@ -202,7 +203,7 @@ impl Ready {
             key_changes: KeyChanges::default(),
         };
         // From here on an error drops `inner`, which ends the threads started before it.
-        let store = SqliteStore { inner: Arc::new(inner) };
+        let store = SqliteStore { inner: Arc::new(inner), family: Family::Entries };
         let readers = self.readers.into_iter().map(|conn| (conn, &reads));
         for (conn, jobs) in readers.chain(self.list_readers.into_iter().map(|conn| (conn, &lists))) {
             let (shared, reads, alive) = (self.shared.clone(), jobs.clone(), alive.clone());

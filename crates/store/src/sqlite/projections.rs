@@ -30,7 +30,7 @@ impl SqliteStore {
     /// # Errors
     /// `Fenced` when the token or the position is not the stored one.
     pub fn advance_projection_in(&self, conn: &Connection, step: &Step) -> Result<()> {
-        self.within(conn, |tx| advance(tx, step))
+        self.entries_handle().within(conn, |tx| advance(tx, step))
     }
 
     /// Makes a version active in the caller's transaction, as [`Projections::activate`] does.
@@ -38,7 +38,7 @@ impl SqliteStore {
     /// # Errors
     /// `Fenced` when the token is not the reader's.
     pub fn activate_projection_in(&self, conn: &Connection, id: &ProjectionId, token: i64) -> Result<()> {
-        self.within(conn, |tx| activate(tx, id, token))
+        self.entries_handle().within(conn, |tx| activate(tx, id, token))
     }
 }
 
@@ -207,95 +207,102 @@ fn lag(tx: &Tx<'_>, id: &ProjectionId, bound: u32) -> Result<Lag> {
 impl Projections for SqliteStore {
     async fn register(&self, id: &ProjectionId) -> Result<ProjectionView> {
         let id = ProjectionId::new(id.name.clone(), id.version)?;
-        self.write(Urgency::End, move |tx| register(tx, &id)).await
+        self.entries_handle().write(Urgency::End, move |tx| register(tx, &id)).await
     }
 
     async fn take_reader(&self, id: &ProjectionId, reader: &str, lease: Duration) -> Result<Option<Reader>> {
         let (id, reader) = (id.clone(), reader.to_owned());
-        self.write(Urgency::Claim, move |tx| take(tx, &id, &reader, lease)).await
+        self.entries_handle().write(Urgency::Claim, move |tx| take(tx, &id, &reader, lease)).await
     }
 
     async fn keep_reader(&self, id: &ProjectionId, token: i64, lease: Duration) -> Result<()> {
         let id = id.clone();
-        self.write(Urgency::End, move |tx| {
-            let until = later(tx.now, lease)?;
-            one(tx.execute(&tx.sql().projections.keep, (&id.name, id.version, token, until))?)
-        })
-        .await
+        self.entries_handle()
+            .write(Urgency::End, move |tx| {
+                let until = later(tx.now, lease)?;
+                one(tx.execute(&tx.sql().projections.keep, (&id.name, id.version, token, until))?)
+            })
+            .await
     }
 
     async fn leave_reader(&self, id: &ProjectionId, token: i64) -> Result<()> {
         let id = id.clone();
-        self.write(Urgency::End, move |tx| {
-            tx.execute(&tx.sql().projections.leave, (&id.name, id.version, token, tx.now)).map(drop)
-        })
-        .await
+        self.entries_handle()
+            .write(Urgency::End, move |tx| {
+                tx.execute(&tx.sql().projections.leave, (&id.name, id.version, token, tx.now)).map(drop)
+            })
+            .await
     }
 
     async fn read_log(&self, query: ReadLog) -> Result<LogPage> {
-        self.read(move |tx| read_log(tx, &query)).await
+        self.entries_handle().read(move |tx| read_log(tx, &query)).await
     }
 
     async fn apply(&self, step: Step, changes: Vec<Change>) -> Result<()> {
-        self.write(Urgency::Publish, move |tx| apply(tx, &step, &changes)).await
+        self.entries_handle().write(Urgency::Publish, move |tx| apply(tx, &step, &changes)).await
     }
 
     async fn fail(&self, failure: Failed) -> Result<()> {
-        self.write(Urgency::End, move |tx| fail(tx, &failure)).await
+        self.entries_handle().write(Urgency::End, move |tx| fail(tx, &failure)).await
     }
 
     async fn documents(&self, id: &ProjectionId, keys: Vec<String>) -> Result<Vec<Option<Bytes>>> {
         let id = id.clone();
-        self.read(move |tx| documents(tx, &id, &keys)).await
+        self.entries_handle().read(move |tx| documents(tx, &id, &keys)).await
     }
 
     async fn list_documents(&self, id: &ProjectionId, query: ListDocuments) -> Result<Vec<Document>> {
         let id = id.clone();
-        self.read(move |tx| list_documents(tx, &id, &query)).await
+        self.entries_handle().read(move |tx| list_documents(tx, &id, &query)).await
     }
 
     async fn activate(&self, id: &ProjectionId, token: i64) -> Result<()> {
         let id = id.clone();
-        self.write(Urgency::End, move |tx| activate(tx, &id, token)).await
+        self.entries_handle().write(Urgency::End, move |tx| activate(tx, &id, token)).await
     }
 
     async fn remove(&self, name: &str) -> Result<bool> {
         let name = name.to_owned();
-        self.write(Urgency::End, move |tx| Ok(tx.execute(&tx.sql().projections.remove, (name, tx.now))? > 0)).await
+        self.entries_handle()
+            .write(Urgency::End, move |tx| Ok(tx.execute(&tx.sql().projections.remove, (name, tx.now))? > 0))
+            .await
     }
 
     async fn sweep(&self, name: &str) -> Result<bool> {
         let name = name.to_owned();
-        self.write(Urgency::Publish, move |tx| sweep(tx, &name)).await
+        self.entries_handle().write(Urgency::Publish, move |tx| sweep(tx, &name)).await
     }
 
     async fn projections(&self) -> Result<Vec<ProjectionView>> {
-        self.read(|tx| {
-            let rows = tx.rows(&tx.sql().projections.versions, [])?;
-            rows.into_iter().map(ProjectionView::try_from).collect()
-        })
-        .await
+        self.entries_handle()
+            .read(|tx| {
+                let rows = tx.rows(&tx.sql().projections.versions, [])?;
+                rows.into_iter().map(ProjectionView::try_from).collect()
+            })
+            .await
     }
 
     async fn active(&self, name: &str) -> Result<Option<ProjectionView>> {
         let name = name.to_owned();
-        self.read(move |tx| {
-            let active = tx.row(&tx.sql().projections.active, [name])?;
-            active.map(ProjectionView::try_from).transpose()
-        })
-        .await
+        self.entries_handle()
+            .read(move |tx| {
+                let active = tx.row(&tx.sql().projections.active, [name])?;
+                active.map(ProjectionView::try_from).transpose()
+            })
+            .await
     }
 
     async fn lag(&self, id: &ProjectionId, bound: u32) -> Result<Lag> {
         let id = id.clone();
-        self.read(move |tx| lag(tx, &id, bound)).await
+        self.entries_handle().read(move |tx| lag(tx, &id, bound)).await
     }
 
     async fn logged_at(&self, entry: EntryId) -> Result<Option<Position>> {
-        self.read(move |tx| {
-            let found = tx.row(&tx.sql().projections.logged_at, [entry.get()])?;
-            Ok(found.map(|seq| at(seq.0)))
-        })
-        .await
+        self.entries_handle()
+            .read(move |tx| {
+                let found = tx.row(&tx.sql().projections.logged_at, [entry.get()])?;
+                Ok(found.map(|seq| at(seq.0)))
+            })
+            .await
     }
 }

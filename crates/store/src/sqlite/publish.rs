@@ -2,15 +2,16 @@
 
 use rusqlite::{CachedStatement, params};
 use tidegate_core::id::ENTRY_ID_LIMIT;
-use tidegate_core::{Availability, DedupMode, NewEvent, QueueState, Tsid};
+use tidegate_core::{Availability, DedupMode, NewEvent, Place, QueueState, Tsid};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sqlite::engine::catalogue::no_queue;
 use crate::sqlite::engine::tx::{Tx, entry_id, later, micros, moment};
-use crate::sqlite::groups::promote;
+use crate::sqlite::flags::{KEEPS_PLACE, TAGGED};
+use crate::sqlite::groups::promote_by_rank;
 use crate::sqlite::requests;
-use crate::sqlite::tags::{self, State, TAGGED};
-use crate::values::{Batch, PublishOutcome, Published};
+use crate::sqlite::tags::{self, State};
+use crate::values::{Batch, Family, PublishOutcome, Published};
 
 /// The bits of an entry's number that are part of its event's id.
 const TSID_SEQUENCE: i64 = (1 << 22) - 1;
@@ -24,6 +25,9 @@ pub(super) fn publish(tx: &mut Tx<'_>, events: &[NewEvent]) -> Result<Batch<Publ
     let mut answers = Vec::with_capacity(events.len());
     for event in events {
         let answer = match event.check(batch.tx.shared.options.payload_limit) {
+            Ok(()) if batch.tx.family == Family::Jobs && !event.tags.is_empty() => {
+                Err(Error::invalid("jobs have no tags"))
+            }
             Ok(()) => batch.publish(event)?,
             Err(error) => Err(error.into()),
         };
@@ -137,17 +141,21 @@ impl<'t, 'c> Publishing<'t, 'c> {
             Availability::At(at) => Some(micros(at).max(now)),
             Availability::After(delay) => Some(later(now, delay)?),
         };
-        let place = if event.group.is_some() { 2 } else { i16::from(due.is_some()) };
+        let place = match (&event.group, due) {
+            (Some(_), _) => Place::Parked,
+            (None, Some(_)) => Place::Timed,
+            (None, None) => Place::Fresh,
+        };
         let event_id = self.write_fact(id, &event.event_type, event)?;
         let queue_id = self.tx.known.queues[queue].id;
-        let keyed = event.deduplication.is_some() || event.idempotency.is_some();
-        if place == 0 && !keyed && event.tags.is_empty() {
+        if place == Place::Fresh && is_plain(event) {
             let (max_attempts, exhausted_as) = (event.max_attempts, event.exhausted_as.code());
             let (high, client) = (id & !TSID_SEQUENCE, event.queue.client().map(Tsid::to_i64));
             self.add_to_run(id, RunKind { lane, queue_id, client, max_attempts, exhausted_as, high })?;
             self.tx.wake(queue);
             return self.published(id, event_id, PublishOutcome::Created, now);
         }
+        let expires = event.expires.map(|expiry| Ok::<_, Error>(micros(expiry.moment(moment(now)?)))).transpose()?;
         self.insert_entry.execute(params![
             id,
             event_id.to_i64(),
@@ -156,14 +164,16 @@ impl<'t, 'c> Publishing<'t, 'c> {
             lane,
             queue_id,
             event.max_attempts,
-            place,
+            place.code(),
             event.exhausted_as.code(),
             event.group,
-            (!event.tags.is_empty()).then_some(TAGGED),
+            flags_of(event),
+            expires,
+            event.rank,
         ])?;
         let rank = match (place, due) {
-            (0, _) => (State::Ready, id),
-            (1, Some(due)) => (State::Timed, due),
+            (Place::Fresh, _) => (State::Ready, id),
+            (Place::Timed, Some(due)) => (State::Timed, due),
             _ => (State::Parked, id),
         };
         let of_queue = (queue_id, event.queue.client().map(Tsid::to_i64));
@@ -175,7 +185,7 @@ impl<'t, 'c> Publishing<'t, 'c> {
             self.take_key(queue_id, event, dedup, (id, event_id))?;
         }
         match &event.group {
-            Some(group) => drop(promote(self.tx, queue_id, group)?),
+            Some(group) => drop(promote_by_rank(self.tx, queue_id, group)?),
             None if due.is_none_or(|due| due <= now) => self.tx.wake(queue),
             None => {}
         }
@@ -262,6 +272,22 @@ impl<'t, 'c> Publishing<'t, 'c> {
     ) -> Result<Published> {
         Ok(Published { id: entry_id(id)?, event_id, outcome, created_at: moment(created_at)? })
     }
+}
+
+/// Whether a run may write its entry: it has nothing that a neighbour may not have.
+fn is_plain(event: &NewEvent) -> bool {
+    event.deduplication.is_none()
+        && event.idempotency.is_none()
+        && event.tags.is_empty()
+        && event.expires.is_none()
+        && event.rank == 0
+}
+
+/// The flags of a new entry.
+fn flags_of(event: &NewEvent) -> Option<i64> {
+    let tagged = if event.tags.is_empty() { 0 } else { TAGGED };
+    let keeps = if event.keeps_place { KEEPS_PLACE } else { 0 };
+    Some(tagged | keeps).filter(|flags| *flags != 0)
 }
 
 /// A retry policy as it is stored.

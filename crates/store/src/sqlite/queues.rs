@@ -96,7 +96,7 @@ pub(super) fn put_queue(tx: &mut Tx<'_>, name: &QueueName, change: QueueChange) 
 /// The number of entries in a queue, by state.
 pub(super) fn depth(tx: &Tx<'_>, name: &QueueName) -> Result<Depth> {
     let queue_id = queue(tx, name)?.id;
-    Ok(tx.row(&tx.sql().queues.depth, (queue_id, tx.now))?.map(Depth::from).unwrap_or_default())
+    Ok(tx.row(&tx.sql().queues.depth, (tx.now, queue_id))?.map(Depth::from).unwrap_or_default())
 }
 
 /// The number of entries in each queue, by state.

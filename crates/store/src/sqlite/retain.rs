@@ -4,19 +4,20 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use tidegate_core::{End, Tsid};
+use tidegate_core::Tsid;
 
 use crate::error::Result;
 use crate::sql::Only;
-use crate::sqlite::engine::errors::damaged;
 use crate::sqlite::engine::jobs::Urgency;
+use crate::sqlite::engine::row::end_of;
 use crate::sqlite::engine::store::SqliteStore;
 use crate::sqlite::engine::tx::{Tx, entry_id};
+use crate::sqlite::flags;
 use crate::sqlite::found::live;
 use crate::sqlite::log_counts;
 use crate::sqlite::statements::retain::OldRow;
 use crate::sqlite::tags;
-use crate::values::{Retained, Retention};
+use crate::values::{Family, Retained, Retention};
 
 /// How long one batch searches for something that can be removed.
 const SEARCH_TIME: Duration = Duration::from_millis(100);
@@ -35,8 +36,8 @@ impl SqliteStore {
         }
         let found = self.read(move |tx| find_old(tx, &retention, batch)).await?;
         retained.next = found.next.map(entry_id).transpose()?;
-        if !found.ids.is_empty() {
-            retained.entries = self.write(Urgency::Publish, move |tx| remove(tx, &retention, &found.ids)).await?;
+        if !found.is_empty() {
+            retained.entries = self.write(Urgency::Publish, move |tx| remove_all(tx, &retention, &found)).await?;
         }
         Ok(retained)
     }
@@ -47,16 +48,22 @@ fn before(tx: &Tx<'_>, age: Duration) -> i64 {
     tx.now.saturating_sub(age)
 }
 
-/// What a search of the log found: entries to remove, and where the next batch begins.
+/// What a search of the logs found: what to remove of each family, and where the next batch begins.
 #[derive(Debug, Default)]
 struct Found {
-    ids: Vec<i64>,
+    ids: [Vec<i64>; Family::ALL.len()],
     next: Option<i64>,
+}
+
+impl Found {
+    fn is_empty(&self) -> bool {
+        self.ids.iter().all(Vec::is_empty)
+    }
 }
 
 /// Which entries may be removed. Moments in microseconds.
 struct Limits {
-    /// Rows up to this number have been counted, and read by every projection.
+    /// Rows up to this number have been counted, and read by every projection. Jobs are neither.
     upto: i64,
     plain: Option<i64>,
     dead: Option<i64>,
@@ -65,9 +72,15 @@ struct Limits {
 impl Limits {
     fn new(tx: &Tx<'_>, retention: &Retention) -> Result<Self> {
         // Rows that a projection has not read, and rows that are not counted yet, are kept.
-        let read = tx.row(&tx.sql().retain.projections_at, [])?.and_then(|Only(read)| read);
+        let upto = match tx.family {
+            Family::Entries => {
+                let read = tx.row(&tx.sql().retain.projections_at, [])?.and_then(|Only(read)| read);
+                log_counts::counted_upto(tx)?.min(read.unwrap_or(i64::MAX))
+            }
+            Family::Jobs => i64::MAX,
+        };
         Ok(Self {
-            upto: log_counts::counted_upto(tx)?.min(read.unwrap_or(i64::MAX)),
+            upto,
             plain: retention.log.map(|age| before(tx, age)),
             dead: retention.dead_letters.map(|age| before(tx, age)),
         })
@@ -80,27 +93,43 @@ impl Limits {
     }
 }
 
-/// Walks the log by entry number until something can be removed, for at most `SEARCH_TIME`. A batch in which all
-/// entries were published too late ends the round: entries end after they were published.
-fn find_old(tx: &Tx<'_>, retention: &Retention, batch: i64) -> Result<Found> {
+/// Walks the logs by entry number until something can be removed, for at most `SEARCH_TIME`.
+fn find_old(tx: &mut Tx<'_>, retention: &Retention, batch: i64) -> Result<Found> {
     let began = Instant::now();
-    let limits = Limits::new(tx, retention)?;
     let mut from = retention.from.map_or(0, tidegate_core::EntryId::get);
     loop {
-        let entries = tx.rows(&tx.sql().retain.old_entries, (from, batch))?;
         let mut found = Found::default();
-        for old in &entries {
-            if removable_rows(tx, old, &limits)?.is_some() {
-                found.ids.push(old.id);
-            }
+        for (family, ids) in Family::ALL.into_iter().zip(&mut found.ids) {
+            let next = tx.in_family(family, |tx| find_in_family(tx, retention, (from, batch), ids))?;
+            found.next = [found.next, next].into_iter().flatten().min();
         }
-        let full = entries.len() as i64 == batch && !entries.iter().all(|old| limits.is_young(old));
-        found.next = entries.last().filter(|_| full).map(|old| old.id);
+        // What one log has beyond the end of the other's batch belongs to the next one.
+        let upto = found.next.unwrap_or(i64::MAX);
+        found.ids.iter_mut().for_each(|ids| ids.retain(|id| *id <= upto));
         match found.next {
-            Some(next) if found.ids.is_empty() && began.elapsed() < SEARCH_TIME => from = next,
+            Some(next) if found.is_empty() && began.elapsed() < SEARCH_TIME => from = next,
             _ => return Ok(found),
         }
     }
+}
+
+/// Finds what can be removed in one batch of a log. Returns where the next batch begins. A batch in which all entries were
+/// published too late ends the round: entries end after they were published.
+fn find_in_family(
+    tx: &Tx<'_>,
+    retention: &Retention,
+    (from, batch): (i64, i64),
+    ids: &mut Vec<i64>,
+) -> Result<Option<i64>> {
+    let limits = Limits::new(tx, retention)?;
+    let entries = tx.rows(&tx.sql().retain.old_entries, (from, batch))?;
+    for old in &entries {
+        if removable_rows(tx, old, &limits)?.is_some() {
+            ids.push(old.id);
+        }
+    }
+    let full = entries.len() as i64 == batch && !entries.iter().all(|old| limits.is_young(old));
+    Ok(entries.last().filter(|_| full).map(|old| old.id))
 }
 
 /// The codes of the ends of an entry that may be removed, by generation; `None` when it has to stay.
@@ -110,11 +139,20 @@ fn removable_rows(tx: &Tx<'_>, old: &OldRow, limits: &Limits) -> Result<Option<V
     }
     let rows = tx.rows(&tx.sql().retain.log_rows, [old.id])?;
     let Some(last) = rows.last() else { return Ok(None) };
-    let end = End::from_code(last.status).ok_or_else(|| damaged("an entry has an unknown end"))?;
+    let end = end_of(last.status)?;
     let redrivable = end.is_dead_letter() && last.superseded == 0;
     let limit = if redrivable { limits.dead } else { limits.plain };
     let old_enough = limit.is_some_and(|limit| old.finished_at < limit);
     Ok(old_enough.then(|| rows.iter().map(|row| row.status).collect()))
+}
+
+/// Removes what was found in both families, as far as it still may be removed, and returns how many.
+fn remove_all(tx: &mut Tx<'_>, retention: &Retention, found: &Found) -> Result<u64> {
+    let mut removed = 0;
+    for (family, ids) in Family::ALL.into_iter().zip(&found.ids) {
+        removed += tx.in_family(family, |tx| remove(tx, retention, ids))?;
+    }
+    Ok(removed)
 }
 
 /// Removes those of these entries that still may be removed, and returns how many.
@@ -127,9 +165,12 @@ fn remove(tx: &mut Tx<'_>, retention: &Retention, ids: &[i64]) -> Result<u64> {
             remove_one(tx, &old, &statuses, &mut gone)?;
         }
     }
-    log_counts::forget_stretches(tx, &gone.ids)?;
-    let removed: Vec<(i16, i64)> = gone.rows.into_iter().collect();
-    log_counts::uncount(tx, &removed, &gone.tally)?;
+    // The log of jobs is not counted.
+    if tx.family == Family::Entries && !gone.ids.is_empty() {
+        log_counts::forget_stretches(tx, &gone.ids)?;
+        let removed: Vec<(i16, i64)> = gone.rows.into_iter().collect();
+        log_counts::uncount(tx, &removed, &gone.tally)?;
+    }
     Ok(gone.ids.len() as u64)
 }
 
@@ -142,7 +183,7 @@ struct Gone {
 
 fn remove_one(tx: &Tx<'_>, old: &OldRow, statuses: &[i16], gone: &mut Gone) -> Result<()> {
     let sql = &tx.sql().retain;
-    if tags::is_tagged(old.flags) {
+    if flags::is_tagged(old.flags) {
         let tags = tags::of_fact(tx, old.event_id)?;
         if let Some(last) = statuses.last() {
             tags::remove_ended(tx, old.id, &tags, *last)?;

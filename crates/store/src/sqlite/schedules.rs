@@ -17,53 +17,58 @@ use crate::values::{DueSchedules, Published, ScheduleSpec, ScheduleView, Tick};
 impl Schedules for SqliteStore {
     async fn put_schedule(&self, spec: ScheduleSpec) -> Result<ScheduleView> {
         let cron = spec.check(self.inner.shared.options.payload_limit)?;
-        self.write(Urgency::Publish, move |tx| {
-            tx.queue(&spec.event.queue)?;
-            let before = find(tx, &spec.name)?;
-            match plan_put(before.as_ref(), &spec, &cron, moment(tx.now)?)? {
-                Some(after) => save(tx, after),
-                None => before.ok_or_else(|| no_schedule(&spec.name)),
-            }
-        })
-        .await
+        self.entries_handle()
+            .write(Urgency::Publish, move |tx| {
+                tx.queue(&spec.event.queue)?;
+                let before = find(tx, &spec.name)?;
+                match plan_put(before.as_ref(), &spec, &cron, moment(tx.now)?)? {
+                    Some(after) => save(tx, after),
+                    None => before.ok_or_else(|| no_schedule(&spec.name)),
+                }
+            })
+            .await
     }
 
     async fn schedule(&self, name: &str) -> Result<Option<ScheduleView>> {
         let name = name.to_owned();
-        self.read(move |tx| find(tx, &name)).await
+        self.entries_handle().read(move |tx| find(tx, &name)).await
     }
 
     async fn list_schedules(&self) -> Result<Vec<ScheduleView>> {
-        self.read(|tx| {
-            let rows = tx.rows(&tx.sql().schedules.all_schedules, [])?;
-            rows.into_iter().map(ScheduleView::try_from).collect()
-        })
-        .await
+        self.entries_handle()
+            .read(|tx| {
+                let rows = tx.rows(&tx.sql().schedules.all_schedules, [])?;
+                rows.into_iter().map(ScheduleView::try_from).collect()
+            })
+            .await
     }
 
     async fn delete_schedule(&self, name: &str) -> Result<bool> {
         let name = name.to_owned();
-        self.write(Urgency::Publish, move |tx| Ok(tx.execute(&tx.sql().schedules.delete, [name])? == 1)).await
+        self.entries_handle()
+            .write(Urgency::Publish, move |tx| Ok(tx.execute(&tx.sql().schedules.delete, [name])? == 1))
+            .await
     }
 
     async fn pause_schedule(&self, name: &str, paused: bool) -> Result<ScheduleView> {
         let name = name.to_owned();
-        self.write(Urgency::Publish, move |tx| {
-            let before = find(tx, &name)?.ok_or_else(|| no_schedule(&name))?;
-            match plan_pause(&before, paused, moment(tx.now)?)? {
-                Some(after) => save(tx, after),
-                None => Ok(before),
-            }
-        })
-        .await
+        self.entries_handle()
+            .write(Urgency::Publish, move |tx| {
+                let before = find(tx, &name)?.ok_or_else(|| no_schedule(&name))?;
+                match plan_pause(&before, paused, moment(tx.now)?)? {
+                    Some(after) => save(tx, after),
+                    None => Ok(before),
+                }
+            })
+            .await
     }
 
     async fn due_schedules(&self, limit: usize) -> Result<DueSchedules> {
-        self.read(move |tx| due(tx, limit)).await
+        self.entries_handle().read(move |tx| due(tx, limit)).await
     }
 
     async fn tick(&self, tick: Tick) -> Result<Option<Vec<Published>>> {
-        self.write(Urgency::Publish, move |tx| make_tick(tx, &tick)).await
+        self.entries_handle().write(Urgency::Publish, move |tx| make_tick(tx, &tick)).await
     }
 }
 

@@ -2,15 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use tidegate_core::{QueueName, QueueState};
+use tidegate_core::{Place, QueueName, QueueState};
 
 use crate::error::Result;
 use crate::sqlite::engine::tx::Tx;
 use crate::sqlite::statements::tags::PlaceRow;
-
-/// The bits of the column `flags`.
-pub(super) const TAGGED: i64 = 1;
-pub(super) const AUDITED: i64 = 2;
 
 /// Where a tagged entry waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,16 +15,6 @@ pub(super) enum State {
     Timed = 1,
     Parked = 2,
     Leased = 3,
-}
-
-/// Whether an entry has tags.
-pub(super) fn is_tagged(flags: Option<i64>) -> bool {
-    flags.is_some_and(|flags| flags & TAGGED != 0)
-}
-
-/// Whether a claim of the entry was audited.
-pub(super) fn is_audited(flags: Option<i64>) -> bool {
-    flags.is_some_and(|flags| flags & AUDITED != 0)
 }
 
 /// The tags of a fact.
@@ -135,10 +121,10 @@ pub(super) fn claimable(tx: &mut Tx<'_>, queue: &QueueName, mut tags: Vec<String
 impl PlaceRow {
     /// The state and rank of the entry's tag rows.
     fn rank(&self, id: i64) -> (State, i64) {
-        match (self.lease_until, self.place) {
+        match (self.lease_until, Place::from_code(self.place)) {
             (Some(until), _) => (State::Leased, until),
-            (None, 0) => (State::Ready, id),
-            (None, 1) => (State::Timed, self.due_at.unwrap_or(0)),
+            (None, Some(Place::Fresh)) => (State::Ready, id),
+            (None, Some(Place::Timed)) => (State::Timed, self.due_at.unwrap_or(0)),
             (None, _) => (State::Parked, id),
         }
     }

@@ -2,11 +2,13 @@
 //! commits.
 
 mod clock;
+mod families;
 mod fsync;
 mod place;
 mod standing;
 mod turns;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -65,6 +67,7 @@ fn want(max: usize) -> Claim {
         max,
         lease: Duration::from_secs(60),
         worker: "w".into(),
+        quotas: BTreeMap::new(),
         tags: None,
         audit: false,
     }
@@ -320,6 +323,7 @@ async fn claims_do_not_lose_entries_behind_their_marks() {
         token: held[3].token,
         when: crate::values::RequeueAt::Now,
         counts: false,
+        aside: false,
         error: None,
     };
     store.requeue(vec![back]).await.unwrap();
@@ -333,6 +337,7 @@ async fn claims_do_not_lose_entries_behind_their_marks() {
         token: held[0].token,
         when: crate::values::RequeueAt::Now,
         counts: false,
+        aside: false,
         error: None,
     };
     other.requeue(vec![back]).await.unwrap();
@@ -511,6 +516,7 @@ async fn no_statement_is_compiled_again_for_other_values() {
             token: entry.token,
             when: crate::values::RequeueAt::Now,
             counts: true,
+            aside: false,
             error: None,
         };
         store.requeue(given_back.iter().map(requeue).collect()).await.unwrap();

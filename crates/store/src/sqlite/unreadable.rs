@@ -24,7 +24,7 @@ impl Unreadable {
     }
 
     /// Ends the entry as a dead letter with the reason.
-    pub(super) fn set_aside(&self, tx: &mut Tx<'_>) -> Result<()> {
+    pub(super) fn end(&self, tx: &mut Tx<'_>) -> Result<()> {
         let Some(live) = live(tx, self.id)? else { return Ok(()) };
         tracing::error!(
             entry = self.id,
@@ -33,9 +33,8 @@ impl Unreadable {
         );
         let reason = format!("the stored entry cannot be read: {}", self.reason);
         let errors = serde_json::to_string(&[&reason]).unwrap_or(reason);
-        let ending = Ending { end: End::Failed, worker: None, errors: Some(&errors), results: None, raise_token: true };
-        let queue = tx.queue_by_id(live.queue_id)?;
-        tx.shared.exhausted.add(&tx.known.queues[queue].name, ending.end);
+        let ending = Ending { errors: Some(&errors), raise_token: true, ..Ending::new(End::Failed) };
+        tx.count_ended(live.queue_id, ending.end)?;
         end_live(tx, self.id, &live, &ending)
     }
 }

@@ -1,22 +1,32 @@
-//! Regular upkeep: the heartbeat, lanes, arrivals, expired keys, consumers that are gone.
+//! Regular upkeep: the heartbeat, lanes, expired entries, arrivals, what stepped aside, expired keys, consumers that are
+//! gone.
 
 use crate::error::Result;
 use crate::sqlite::arrivals::sort_in;
 use crate::sqlite::engine::tx::Tx;
+use crate::sqlite::expiry::expire;
+use crate::sqlite::groups::promote_all_asides;
 use crate::sqlite::{heartbeat, lanes, queues};
-use crate::values::Upkeep;
+use crate::values::{Family, Upkeep};
 
 /// The most keys that one transaction removes.
 pub(super) const KEYS: i64 = 1000;
 
-/// One round of upkeep.
+/// One round of upkeep of both families.
 pub(super) fn maintain(tx: &mut Tx<'_>) -> Result<Upkeep> {
-    let outage = heartbeat::beat(tx)?;
+    let mut upkeep = Upkeep { outage: heartbeat::beat(tx)?, ..Upkeep::default() };
+    for family in Family::ALL {
+        tx.in_family(family, |tx| maintain_family(tx, &mut upkeep))?;
+    }
+    upkeep.keys_expired = expire_keys(tx)?;
+    Ok(upkeep)
+}
+
+fn maintain_family(tx: &mut Tx<'_>, upkeep: &mut Upkeep) -> Result<()> {
     lanes::tend(tx)?;
-    let promoted = sort_in(tx)?;
-    let keys_expired = expire_keys(tx)?;
-    queues::forget_consumers(tx)?;
-    Ok(Upkeep { promoted, keys_expired, outage, groups_mended: 0 })
+    upkeep.expired += expire(tx)?;
+    upkeep.promoted += sort_in(tx)? + promote_all_asides(tx)?;
+    queues::forget_consumers(tx)
 }
 
 /// Removes expired keys, at most [`KEYS`]; returns how many.

@@ -130,7 +130,7 @@ pub struct AuditRow {
     pub entry: EntryId,
     /// The id of its event; `None` once retention has removed the entry.
     pub event_id: Option<Tsid>,
-    /// What happened.
+    /// The step that it records: picked, started, completed and so on.
     pub action: Action,
     /// The worker that did it, or whose attempt it was; `None` for a manual action.
     pub worker: Option<String>,

@@ -1,6 +1,6 @@
 //! What is published, claimed and ended, and entries as they are shown.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -52,6 +52,9 @@ pub struct Claim {
     pub lease: Duration,
     /// The name of the worker that becomes the holder.
     pub worker: String,
+    /// The most entries of each lane whose event type has a quota; a lane is a type and a priority. Types that share a
+    /// lane are bound by the smallest quota among them.
+    pub quotas: BTreeMap<String, usize>,
     /// Only entries with at least one of these tags; all entries when `None`.
     pub tags: Option<Vec<String>>,
     /// Whether to record the claim in the audit, in the same transaction.
@@ -141,7 +144,8 @@ pub struct Finalize {
     pub results: Option<String>,
 }
 
-/// The answer to a finalize.
+/// The answer to a finalize. An entry that keeps its place stays live when its holder ends it as a dead letter; the
+/// answer is the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Finalized {
     /// Whether the entry had ended before, so that nothing was written.
@@ -172,6 +176,9 @@ pub struct Requeue {
     pub when: RequeueAt,
     /// Whether the attempt counts: after a failure it does, after a release, a snooze or a shutdown it does not.
     pub counts: bool,
+    /// Whether an entry of a group steps aside until it is due, so that the others of its group run. Not with
+    /// [`RequeueAt::Now`].
+    pub aside: bool,
     /// What went wrong, if anything did.
     pub error: Option<String>,
 }
@@ -208,6 +215,10 @@ pub struct EntryView {
     pub priority: i16,
     /// Its group, if it has one.
     pub group: Option<String>,
+    /// Its order within the group, before that of publication.
+    pub rank: i32,
+    /// When it is cancelled if nobody works on it.
+    pub expires_at: Option<Timestamp>,
     /// Where it is in its life.
     pub phase: EntryPhase,
     /// The errors it ended with (JSON text), or the error of its last attempt.
@@ -230,6 +241,16 @@ pub enum EntryPhase {
     },
     /// Behind the head of its group, or an arrival from a caller's own transaction that is not sorted in yet.
     Parked,
+    /// Stepped aside after a failure: others of its group run.
+    Aside {
+        /// When its retry is due.
+        due: Timestamp,
+    },
+    /// Exhausted, and keeps its place: nothing else of its group runs.
+    Kept {
+        /// How it ends when it expires.
+        end: End,
+    },
     /// Held by a worker.
     Leased {
         /// The holder.
@@ -316,6 +337,13 @@ pub(crate) fn exhausted_errors(max_attempts: u32, last_error: Option<&str>) -> S
     let abandoned = format!("abandoned: all {max_attempts} attempts were used, the last one without an outcome");
     let errors: Vec<&str> = last_error.into_iter().chain([abandoned.as_str()]).collect();
     serde_json::to_string(&errors).unwrap_or(abandoned)
+}
+
+/// The errors of an entry that ends because its expiry has passed, as JSON text.
+pub(crate) fn expired_errors(expired_at: Timestamp, last_error: Option<&str>) -> String {
+    let expired = format!("expired: nobody had completed it by {expired_at}");
+    let errors: Vec<&str> = last_error.into_iter().chain([expired.as_str()]).collect();
+    serde_json::to_string(&errors).unwrap_or(expired)
 }
 
 /// The errors of an entry that ends because a claim finds its event missing, as JSON text.

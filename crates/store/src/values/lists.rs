@@ -94,7 +94,9 @@ impl EntryView {
     #[must_use]
     pub fn status(&self) -> Status {
         match self.phase {
-            EntryPhase::Waiting { .. } | EntryPhase::Parked => Status::Pending,
+            EntryPhase::Waiting { .. } | EntryPhase::Parked | EntryPhase::Aside { .. } | EntryPhase::Kept { .. } => {
+                Status::Pending
+            }
             EntryPhase::Leased { .. } => Status::Processing,
             EntryPhase::Ended { end, .. } => end.into(),
         }
@@ -117,6 +119,7 @@ impl EntryView {
     pub fn next_retry_at(&self) -> Option<Timestamp> {
         match self.phase {
             EntryPhase::Waiting { due } => next_retry_at(due, self.attempts, self.updated_at),
+            EntryPhase::Aside { due } => next_retry_at(Some(due), self.attempts, self.updated_at),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod attempts;
 pub(crate) mod entries;
+pub(crate) mod family;
 pub(crate) mod handlers;
 pub(crate) mod keys;
 pub(crate) mod lists;
@@ -14,6 +15,7 @@ pub(crate) mod workers;
 
 pub use attempts::*;
 pub use entries::*;
+pub use family::*;
 pub use handlers::*;
 pub use keys::*;
 pub use lists::*;

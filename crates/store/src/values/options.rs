@@ -9,7 +9,7 @@ use tidegate_core::{IdSpace, PayloadLimit, Timestamp};
 use crate::error::{Error, Result};
 
 /// The version of the schema that this program writes.
-pub const SCHEMA_VERSION: i32 = 13;
+pub const SCHEMA_VERSION: i32 = 14;
 
 /// The kinds of databases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -11,6 +11,8 @@ pub struct Upkeep {
     pub promoted: u64,
     /// Expired deduplication and idempotency keys that were removed.
     pub keys_expired: u64,
+    /// Entries past their expiry that were ended.
+    pub expired: u64,
     /// The length of an outage that this round detected; all leases were moved by it.
     pub outage: Option<Duration>,
     /// Groups with parked entries but no head, whose first entry was promoted. This only happens when rows were removed

@@ -1,5 +1,6 @@
 //! PostgreSQL connections that are lost after COMMIT was sent and before its answer came.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -125,6 +126,7 @@ fn claim(max: usize) -> Claim {
         max,
         lease: Duration::from_secs(60),
         worker: "w".into(),
+        quotas: BTreeMap::new(),
         tags: None,
         audit: true,
     }
@@ -224,5 +226,5 @@ async fn a_claim_that_was_lost_is_not_taken_for_a_later_one_of_the_same_worker()
 }
 
 fn release(held: &Claimed) -> Requeue {
-    Requeue { id: held.id, token: held.token, when: RequeueAt::Now, counts: false, error: None }
+    Requeue { id: held.id, token: held.token, when: RequeueAt::Now, counts: false, aside: false, error: None }
 }

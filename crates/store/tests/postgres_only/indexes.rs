@@ -241,7 +241,7 @@ async fn an_index_that_a_broken_build_left_is_built_again() {
     client.batch_execute("DROP INDEX tidegate.event_queue_waiting, tidegate.event_log_unsorted").await.unwrap();
     let held = "BEGIN; UPDATE tidegate.event_queue SET token = token; UPDATE tidegate.event_log SET token = token";
     holder.batch_execute(held).await.unwrap();
-    break_off(&database, "event_queue_waiting ON tidegate.event_queue (lane, id) WHERE place IN (1, 2)").await;
+    break_off(&database, "event_queue_waiting ON tidegate.event_queue (lane, id) WHERE place IN (1, 2, 4)").await;
     break_off(&database, "event_log_0_unsorted ON tidegate.event_log_0 (lane) WHERE lane < 0 AND superseded <> 1")
         .await;
     holder.batch_execute("COMMIT").await.unwrap();

@@ -71,6 +71,25 @@ async fn a_repeatable_read_transaction_publishes_new_types_and_finalises() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_entry_that_is_named_twice_is_named_in_the_error() {
+    let database = Database::new().await;
+    let store = database.open().await;
+    publish(&store, vec![event("t"), event("t")]).await;
+    let claimed = claim(&store, 2).await;
+    let mut own = database.connect().await;
+    for repeatable_read in [false, true] {
+        let tx = if repeatable_read { repeatable(&mut own).await } else { own.transaction().await.unwrap() };
+        let items = vec![end(&claimed[1]), end(&claimed[0]), end(&claimed[1])];
+        let error = store.finalize_in(&tx, items).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+        assert!(error.to_string().contains(&format!("entry {} is named twice", claimed[1].id)), "{error}");
+        assert!(tx.execute("SELECT 1", &[]).await.is_err(), "the transaction is aborted");
+        tx.rollback().await.unwrap();
+    }
+    complete(&store, &claimed).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_old_snapshot_is_told_what_to_do() {
     let database = Database::new().await;
     let store = database.open().await;

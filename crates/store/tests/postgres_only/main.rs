@@ -1,9 +1,10 @@
 //! What only PostgreSQL has: the server's clock, failover, group locks, isolation levels, blocked lists, lost answers,
-//! partitions, migrations under locks and the indexes they build. Tests use the store's public calls and plain SQL.
+//! partitions, migrations under locks and the indexes they build, upkeep of two families. Tests use the store's public calls and plain SQL.
 //! What both databases do belongs in `tidegate_store::conformance`.
 
 mod clock;
 mod failover;
+mod families;
 mod groups;
 mod indexes;
 mod isolation;

@@ -147,11 +147,33 @@ async fn statements_that_were_prepared_before_a_change_of_the_schema_go_on() {
     let change = "DROP VIEW tidegate.entries;
         ALTER TABLE tidegate.event_queue ALTER COLUMN group_key TYPE text COLLATE \"POSIX\";
         ALTER TABLE tidegate.queues ALTER COLUMN name TYPE text COLLATE \"POSIX\";
-        UPDATE tidegate.meta SET generation = generation + 1";
+        UPDATE tidegate.store SET catalogue_version = catalogue_version + 1";
     database.execute(change).await;
     publish(&store, grouped()).await;
     let claimed = claim(&store, 1).await;
     assert_eq!(claimed.len(), 1);
     complete(&store, &claimed).await;
     store.close().await;
+}
+
+/// What a program of schema 13 reads first in each of its transactions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_of_an_older_program_are_told_to_upgrade() {
+    let database = schema_5_database().await;
+    database.open().await.close().await;
+    let client = database.connect().await;
+    let reads = [
+        "SELECT m.catalogue_stamp FROM tidegate.meta m CROSS JOIN tidegate.heartbeat h",
+        "SELECT pg_current_xact_id()::text, (SELECT catalogue_stamp FROM tidegate.meta)",
+        "SELECT m.generation FROM tidegate.meta m",
+    ];
+    for read in reads {
+        let error = client.query(read, &[]).await.unwrap_err();
+        let said = error.as_db_error().unwrap();
+        assert!(said.message().contains("upgrade"), "{read}: {said}");
+        assert_eq!(said.code(), &tokio_postgres::error::SqlState::UNDEFINED_COLUMN, "a schema that does not fit");
+    }
+    // Its start reads the version, and is refused by it.
+    let version = "SELECT schema_version, oldest_compatible, id_offset, id_step FROM tidegate.meta";
+    assert!(client.query_one(version, &[]).await.unwrap().get::<_, i32>("oldest_compatible") >= 14);
 }

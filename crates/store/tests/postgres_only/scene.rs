@@ -1,5 +1,6 @@
 //! A database for one test, stores on it, and single-item calls.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidegate_core::{End, EntryId, NewEvent, QueueName};
@@ -60,6 +61,7 @@ pub(crate) fn want(max: usize) -> Claim {
         max,
         lease: Duration::from_secs(60),
         worker: "w".into(),
+        quotas: BTreeMap::new(),
         tags: None,
         audit: false,
     }

@@ -11,6 +11,7 @@ use tidegate_store::{Requeue, RequeueAt, Store, WaitingClaim};
 use tokio::sync::{mpsc, oneshot};
 
 use super::wake::WakeUps;
+use crate::backoff::Backoff;
 use crate::batch::verbs::Batchers;
 use crate::error::is_transient;
 use crate::metrics::Meters;
@@ -66,7 +67,7 @@ pub(crate) async fn run(
 ) {
     let mut inbox = Vec::new();
     let mut held: Vec<Release> = Vec::new();
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = Pauses::new();
     // The last handle was dropped: no more tasks will come.
     let mut over = false;
     loop {
@@ -75,9 +76,9 @@ pub(crate) async fn run(
                 break;
             }
         } else if over {
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(pauses.current).await;
         } else {
-            over = tokio::time::timeout(pause, tasks.recv_many(&mut inbox, BATCH)).await == Ok(0);
+            over = tokio::time::timeout(pauses.current, tasks.recv_many(&mut inbox, BATCH)).await == Ok(0);
         }
         let mut flushed = Vec::new();
         for task in inbox.drain(..) {
@@ -87,9 +88,9 @@ pub(crate) async fn run(
                 BackgroundTask::Flush(reply) => flushed.push(reply),
             }
         }
-        let before = held.len();
+        let tried = held.len();
         held = give_back(&batchers, &meters, &wake_ups, held).await;
-        pause = if held.len() < before { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+        pauses.tried(tried, held.len());
         if !flushed.is_empty() {
             batchers.release.idle().await;
         }
@@ -104,6 +105,28 @@ pub(crate) async fn run(
     }
 }
 
+/// The pause before what is still held is tried again.
+#[derive(Debug)]
+struct Pauses {
+    backoff: Backoff,
+    current: Duration,
+}
+
+impl Pauses {
+    fn new() -> Self {
+        Self { backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), current: FIRST_PAUSE }
+    }
+
+    /// After a try with `tried` leases, of which `left` are to be tried again. Only a try that got nowhere counts as a
+    /// failure; one of nothing, for a flush, does not.
+    fn tried(&mut self, tried: usize, left: usize) {
+        if left == 0 || left < tried {
+            self.backoff.succeeded();
+        }
+        self.current = if left == 0 { FIRST_PAUSE } else { self.backoff.failed() };
+    }
+}
+
 /// Tries to release all; returns those to be tried again.
 async fn give_back(batchers: &Batchers, meters: &Meters, wake_ups: &WakeUps, mut held: Vec<Release>) -> Vec<Release> {
     let now = Instant::now();
@@ -113,6 +136,7 @@ async fn give_back(batchers: &Batchers, meters: &Meters, wake_ups: &WakeUps, mut
         token: release.token,
         when: RequeueAt::Now,
         counts: false,
+        aside: false,
         error: None,
     };
     let answers = batchers.release.call_many(held.iter().map(requeue).collect()).await;
@@ -130,4 +154,24 @@ async fn give_back(batchers: &Batchers, meters: &Meters, wake_ups: &WakeUps, mut
         }
     }
     again
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_start_at_the_first_and_double_while_nothing_is_released() {
+        let mut pauses = Pauses::new();
+        let mut after = |tried, left| {
+            pauses.tried(tried, left);
+            pauses.current.as_millis()
+        };
+        assert_eq!([(); 8].map(|()| after(1, 1)), [100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
+        assert_eq!(after(3, 2), 100, "one was released");
+        assert_eq!(after(2, 2), 200);
+        assert_eq!(after(2, 0), 100);
+        assert_eq!([after(0, 0), after(0, 0)], [100, 100], "a flush of nothing is no failure");
+        assert_eq!(after(1, 1), 100);
+    }
 }

@@ -1,5 +1,6 @@
 //! Claim parameters, by which polls are merged.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidegate_core::QueueName;
@@ -25,6 +26,7 @@ impl ClaimKey {
             max,
             lease: self.lease,
             worker: self.worker.clone(),
+            quotas: BTreeMap::new(),
             tags: self.tags.clone(),
             audit: self.audit,
         }

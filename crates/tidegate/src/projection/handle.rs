@@ -19,7 +19,7 @@ use crate::moments::after;
 use crate::queue::projections::{LAG_BOUND, of_active};
 
 /// A form of projection: [`Documents`] or [`Sql`](super::Sql).
-#[allow(private_bounds)] // sealed: there are only these two forms
+#[expect(private_bounds, reason = "sealed: there are only these two forms")]
 pub trait ProjectionForm: Form {}
 
 impl<F: Form> ProjectionForm for F {}

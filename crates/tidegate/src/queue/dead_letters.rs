@@ -105,7 +105,8 @@ impl EventQueue {
     /// `Conflict` when it is not a dead letter, `NotFound` when there is no such entry.
     pub async fn redrive(&self, id: EntryId) -> Result<Generation> {
         let answer = one(self.shared().store.redrive_manually(vec![self.manual(id, None)]).await?, id)?;
-        self.shared().wake_ups.wake(self.name());
+        let queue = self.queue_of(id).await;
+        self.shared().wake_ups.wake(&queue);
         Ok(answer)
     }
 

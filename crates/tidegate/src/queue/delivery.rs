@@ -301,7 +301,7 @@ impl QueuedEvent {
     }
 
     async fn requeue(mut self, when: RequeueAt, counts: bool, error: Option<String>) -> Result<()> {
-        let item = Requeue { id: self.data.id, token: self.data.token, when, counts, error };
+        let item = Requeue { id: self.data.id, token: self.data.token, when, counts, aside: false, error };
         let mut window = self.retry_window();
         loop {
             let Some(origin) = self.held.origin.clone() else { return Err(Error::fenced()) };

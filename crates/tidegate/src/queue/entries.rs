@@ -21,7 +21,7 @@ impl EventQueue {
     }
 
     /// The queue of an entry; this handle's when it cannot be found out.
-    async fn queue_of(&self, id: EntryId) -> QueueName {
+    pub(super) async fn queue_of(&self, id: EntryId) -> QueueName {
         let found = self.store().queues_of(vec![id]).await.ok().and_then(|queues| queues.into_iter().next().flatten());
         found.unwrap_or_else(|| self.name().clone())
     }

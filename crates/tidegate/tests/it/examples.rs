@@ -3,19 +3,19 @@
 use crate::databases::on_each_database;
 
 #[path = "../../examples/exactly_once.rs"]
-#[allow(dead_code, reason = "its main")]
+#[expect(dead_code, reason = "its main")]
 mod exactly_once;
 #[path = "../../examples/handlers.rs"]
-#[allow(dead_code, reason = "its main")]
+#[expect(dead_code, reason = "its main")]
 mod handlers;
 #[path = "../../examples/outbox.rs"]
-#[allow(dead_code, reason = "its main")]
+#[expect(dead_code, reason = "its main")]
 mod outbox;
 #[path = "../../examples/projection.rs"]
-#[allow(dead_code, reason = "its main")]
+#[expect(dead_code, reason = "its main")]
 mod projection;
 #[path = "../../examples/schedule.rs"]
-#[allow(dead_code, reason = "its main")]
+#[expect(dead_code, reason = "its main")]
 mod schedule;
 
 on_each_database! {

@@ -51,6 +51,17 @@ fn is_dead(view: &EntryView) -> bool {
     matches!(view.phase, EntryPhase::Ended { end: End::CompletedWithErrors, .. })
 }
 
+/// All attempts at an event are counted and fail with this error, and nothing that its handler wrote is kept.
+async fn fails_each_time(queue: &EventQueue, manager: &EventManager, attempts: u32, error: &str) {
+    let id = wanted(queue, attempts).await;
+    soon("all attempts", manager.drain()).await.unwrap();
+    let view = view(queue, id).await;
+    assert!(is_dead(&view), "{view:?}");
+    assert_eq!(view.attempts, attempts, "each attempt counted");
+    assert!(view.error.as_deref().unwrap().contains(error), "{view:?}");
+    assert_eq!(own_rows(queue).await, [0_i64; 0]);
+}
+
 /// Publishes from another task; that waits for the end of the transaction that the caller is in.
 async fn publish_elsewhere(queue: EventQueue) {
     tokio::spawn(async move { queue.publish(NewEvent::new("from.elsewhere", "{}")).await }).await.unwrap().unwrap();
@@ -114,13 +125,7 @@ async fn on_sqlite_a_handler_tx_that_publishes_through_the_queue_ends_in_the_dea
         })
         .build()
         .unwrap();
-    let id = wanted(&queue, 3).await;
-    soon("all attempts", manager.drain()).await.unwrap();
-    let view = view(&queue, id).await;
-    assert!(is_dead(&view), "{view:?}");
-    assert_eq!(view.attempts, 3, "each attempt counted");
-    assert!(view.error.as_deref().unwrap().contains("transaction's own"), "{view:?}");
-    assert_eq!(own_rows(&queue).await, [0_i64; 0]);
+    fails_each_time(&queue, &manager, 3, "transaction's own").await;
     assert_eq!(queue.depth().await.unwrap().total(), 0, "nothing was published");
     queue.close().await;
 }
@@ -142,13 +147,7 @@ async fn on_sqlite_a_handler_tx_that_stands_still_is_counted_and_ends_in_the_dea
         })
         .build()
         .unwrap();
-    let id = wanted(&queue, 2).await;
-    soon("all attempts", manager.drain()).await.unwrap();
-    let view = view(&queue, id).await;
-    assert!(is_dead(&view), "{view:?}");
-    assert_eq!(view.attempts, 2, "each attempt counted");
-    assert!(view.error.as_deref().unwrap().contains("held up all writers"), "{view:?}");
-    assert_eq!(own_rows(&queue).await, [0_i64; 0]);
+    fails_each_time(&queue, &manager, 2, "held up all writers").await;
     queue.close().await;
 }
 

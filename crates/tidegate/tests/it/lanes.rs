@@ -376,6 +376,37 @@ async fn releases_that_outlive_all_handles_are_tried_with_pauses() {
     assert!((2..20).contains(&tries), "{tries}");
 }
 
+/// Starts a waiter at a queue, and returns once it has found nothing to claim.
+async fn waiting_at(store: &MemoryStore, other: &EventQueue) -> tokio::task::JoinHandle<tidegate::EntryId> {
+    let before = store.claims.load(Ordering::SeqCst);
+    let waiter = tokio::spawn({
+        let other = other.clone();
+        async move { other.next(HOUR).await.unwrap().unwrap().hand_over().id }
+    });
+    eventually("it waits", || async { store.claims.load(Ordering::SeqCst) > before }).await;
+    yields(100).await;
+    waiter
+}
+
+/// The databases announce manual actions themselves; this store does not, so only the library can wake the waiter.
+#[tokio::test]
+async fn a_manual_action_wakes_the_queue_of_its_entry() {
+    let store = MemoryStore::new();
+    let queue = open(&store).await;
+    let other = queue.of(tidegate::QueueName::new("other").unwrap()).await.unwrap();
+    let first = other.publish(event(1).group("g")).await.unwrap().id;
+    let second = other.publish(event(2).group("g")).await.unwrap().id;
+    other.poll().await.unwrap().unwrap().forget();
+    let waiter = waiting_at(&store, &other).await;
+    queue.cancel(first).await.unwrap();
+    assert_eq!(soon("the cancel frees the group", waiter).await.unwrap(), second);
+    let dead = other.publish(event(3)).await.unwrap().id;
+    other.poll().await.unwrap().unwrap().finalize(["no"]).await.unwrap();
+    let waiter = waiting_at(&store, &other).await;
+    queue.redrive(dead).await.unwrap();
+    assert_eq!(soon("the redrive wakes", waiter).await.unwrap(), dead);
+}
+
 /// A queue that outlives its runtime, such as a static one over several tests.
 #[test]
 fn a_queue_whose_runtime_is_gone_answers_errors() {

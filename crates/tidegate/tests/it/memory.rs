@@ -196,7 +196,7 @@ impl tidegate_store::Queue for MemoryStore {
                 RequeueAt::At(at) => Some(at),
                 RequeueAt::After(delay) => Some(later(Timestamp::now(), delay)),
             };
-            self.apply(item.id, &Input::Requeue { token: item.token, due, counts: item.counts })?;
+            self.apply(item.id, &Input::Requeue { token: item.token, due, counts: item.counts, aside: item.aside })?;
             if let Some(error) = item.error {
                 self.state.lock().unwrap().errors.insert(item.id, error);
             }
@@ -220,8 +220,9 @@ impl tidegate_store::Queue for MemoryStore {
 
 #[async_trait]
 impl tidegate_store::Entries for MemoryStore {
-    async fn queues_of(&self, _: Vec<EntryId>) -> Result<Vec<Option<QueueName>>> {
-        Err(Error::invalid("not for this test"))
+    async fn queues_of(&self, ids: Vec<EntryId>) -> Result<Vec<Option<QueueName>>> {
+        let state = self.state.lock().unwrap();
+        Ok(ids.iter().map(|id| state.events.get(id).map(|(event, _)| event.queue.clone())).collect())
     }
 
     async fn event_of(&self, _: EntryId) -> Result<Option<Tsid>> {

@@ -183,20 +183,25 @@ async fn every_documented_metric_is_recorded() {
     assert_eq!(counts.of("tidegate_handled_total,handler=counts,result=SUCCESS"), 1);
     assert_eq!(counts.of("tidegate_handler_seconds,handler=counts"), 1);
 
-    let second = EventLogProjectionBuilder::new("follows")
-        .documents::<u64>()
-        .on::<Counted, _, _>("counted", |_| "all".to_owned(), |count, _| Some(count.unwrap_or(0) + 1))
-        .open(&queue)
-        .await
-        .unwrap();
-    let (stop, following) = (Arc::new(tokio::sync::Notify::new()), second.clone());
-    let stopped = Arc::clone(&stop);
-    let reading = tokio::spawn(async move { following.run(async { stopped.notified().await }).await });
-    eventually("the lag is shown", || async { missing().is_empty() }).await;
-    stop.notify_one();
-    reading.await.unwrap().unwrap();
+    follow_until(&queue, || missing().is_empty()).await;
     mended.close().await;
     queue.close().await;
+}
+
+/// Runs a projection that makes progress until its lag is shown.
+async fn follow_until(queue: &EventQueue, shown: impl Fn() -> bool) {
+    let projection = EventLogProjectionBuilder::new("follows")
+        .documents::<u64>()
+        .on::<Counted, _, _>("counted", |_| "all".to_owned(), |count, _| Some(count.unwrap_or(0) + 1))
+        .open(queue)
+        .await
+        .unwrap();
+    let stop = Arc::new(tokio::sync::Notify::new());
+    let stopped = Arc::clone(&stop);
+    let reading = tokio::spawn(async move { projection.run(async { stopped.notified().await }).await });
+    eventually("the lag is shown", || async { shown() }).await;
+    stop.notify_one();
+    reading.await.unwrap().unwrap();
 }
 
 /// Ended entries of a queue: COMPLETED, COMPLETED_WITH_ERRORS, FAILED, CANCELLED.

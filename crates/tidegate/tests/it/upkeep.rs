@@ -76,16 +76,16 @@ async fn a_catalogue_that_never_stands_still_is_an_error_not_an_empty_claim() {
     let queue = place.open().await;
     queue.publish(NewEvent::new("t", "{}")).await.unwrap();
     let client = connect(&place).await;
-    let restless = "ALTER TABLE tidegate.meta RENAME TO meta_kept;
+    let restless = "ALTER TABLE tidegate.store RENAME TO store_kept;
         CREATE SEQUENCE tidegate.restless;
-        CREATE VIEW tidegate.meta AS SELECT only_row, schema_version, oldest_compatible, id_offset, id_step, log_xid_offset,
+        CREATE VIEW tidegate.store AS SELECT only_row, schema_version, oldest_compatible, id_offset, id_step, log_xid_offset,
             history, token_base,
-            nextval('tidegate.restless') AS generation, nextval('tidegate.restless') AS catalogue_stamp
-        FROM tidegate.meta_kept";
+            nextval('tidegate.restless') AS catalogue_version, nextval('tidegate.restless') AS stamp
+        FROM tidegate.store_kept";
     client.batch_execute(restless).await.unwrap();
     assert_eq!(queue.poll().await.unwrap_err().kind(), ErrorKind::Busy);
     assert_eq!(queue.publish(NewEvent::new("t", "{}")).await.unwrap_err().kind(), ErrorKind::Busy);
-    let still = "DROP VIEW tidegate.meta; ALTER TABLE tidegate.meta_kept RENAME TO meta";
+    let still = "DROP VIEW tidegate.store; ALTER TABLE tidegate.store_kept RENAME TO store";
     client.batch_execute(still).await.unwrap();
     queue.poll().await.unwrap().expect("the event is there").complete().await.unwrap();
     queue.close().await;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rusqlite::ErrorCode;
 use tokio_postgres::{Client, NoTls};
 
 use crate::workload::{Failure, sqlite_path};
@@ -23,30 +24,17 @@ impl PlainSql {
         }
     }
 
-    /// Publishes and returns the entry that now holds the content.
+    /// Publishes and returns the entry that now holds the content; `None` when the database was busy for too long.
     pub(super) async fn publish(&mut self, key: &str, content: &str) -> Result<Option<i64>, Failure> {
         let payload = format!("{content}\n").into_bytes();
         match self {
-            Self::Sqlite(path, connection) => tokio::task::block_in_place(|| {
-                let connection = match connection.take() {
-                    Some(open) => connection.insert(open),
-                    None => {
-                        let opened = rusqlite::Connection::open(path)?;
-                        opened.busy_timeout(Duration::from_secs(30))?;
-                        opened.pragma_update(None, "synchronous", "FULL")?;
-                        connection.insert(opened)
-                    }
-                };
-                let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-                tx.execute(
-                    "INSERT INTO tidegate_publish (event_type, payload, deduplication_id, replace_waiting)
-                     VALUES ('sim.replaced', ?1, ?2, 1)",
-                    rusqlite::params![payload, key],
-                )?;
-                let entry = tx.query_row(BY_KEY, [key], |row| row.get(0))?;
-                tx.commit()?;
-                Ok(Some(entry))
-            }),
+            Self::Sqlite(path, connection) => {
+                tokio::task::block_in_place(|| match publish_sqlite(path, connection, key, &payload) {
+                    // Others held the write lock all the time: nothing was written.
+                    Err(rusqlite::Error::SqliteFailure(error, _)) if error.code == ErrorCode::DatabaseBusy => Ok(None),
+                    entry => Ok(Some(entry?)),
+                })
+            }
             Self::Postgres(url, client) => {
                 let client = match client.take() {
                     Some(open) => client.insert(open),
@@ -63,4 +51,30 @@ impl PlainSql {
             }
         }
     }
+}
+
+fn publish_sqlite(
+    path: &str,
+    connection: &mut Option<rusqlite::Connection>,
+    key: &str,
+    payload: &[u8],
+) -> rusqlite::Result<i64> {
+    let connection = match connection.take() {
+        Some(open) => connection.insert(open),
+        None => {
+            let opened = rusqlite::Connection::open(path)?;
+            opened.busy_timeout(Duration::from_secs(30))?;
+            opened.pragma_update(None, "synchronous", "FULL")?;
+            connection.insert(opened)
+        }
+    };
+    let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    tx.execute(
+        "INSERT INTO tidegate_publish (event_type, payload, deduplication_id, replace_waiting)
+         VALUES ('sim.replaced', ?1, ?2, 1)",
+        rusqlite::params![payload, key],
+    )?;
+    let entry = tx.query_row(BY_KEY, [key], |row| row.get(0))?;
+    tx.commit()?;
+    Ok(entry)
 }

@@ -228,6 +228,11 @@ impl Queue {
         }
     }
 
+    /// Whether events of this type go to lanes of their own.
+    pub(in crate::postgres) fn has_lanes_for(&self, event_type: &str) -> bool {
+        self.types.contains(event_type)
+    }
+
     /// The lane of an arrival. One that has no lane yet goes to a shared lane where the queue has `limit` lanes.
     pub(in crate::postgres) fn lane_of_arrival(
         &self,

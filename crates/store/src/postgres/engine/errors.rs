@@ -175,10 +175,7 @@ fn refusal(error: &Error) -> Option<(&'static str, String)> {
 pub(in crate::postgres) fn classify(error: tokio_postgres::Error) -> Fault {
     let Some(db) = error.as_db_error() else {
         if error.is_closed() || is_io(&error) {
-            return Fault::Lost(
-                Error::new(ErrorKind::Unavailable, format!("the database connection failed: {}", chain(&error)))
-                    .with_source(error),
-            );
+            return lost(format!("the database connection failed: {}", chain(&error)), error);
         }
         return Fault::Final(
             Error::new(ErrorKind::Invalid, format!("the database request is invalid: {}", chain(&error)))
@@ -201,16 +198,12 @@ pub(in crate::postgres) fn classify(error: tokio_postgres::Error) -> Fault {
     }
     if code == SqlState::FEATURE_NOT_SUPPORTED && said.contains("cached plan") {
         // A migration changed the columns of a prepared statement: a new connection prepares it again.
-        return Fault::Lost(
-            Error::new(ErrorKind::Unavailable, format!("the schema was changed: {said}")).with_source(error),
-        );
+        return lost(format!("the schema was changed: {said}"), error);
     }
     if has_severity(&error, Severity::Panic) {
         // A server that cannot write or sync its log stops at once, whatever code it names: whether a COMMIT took place
         // is known only once it is back.
-        return Fault::Lost(
-            Error::new(ErrorKind::Unavailable, format!("the database stopped: {said}")).with_source(error),
-        );
+        return lost(format!("the database stopped: {said}"), error);
     }
     if code == SqlState::IN_FAILED_SQL_TRANSACTION {
         return Fault::Final(ignored_failure().with_source(error));
@@ -219,9 +212,7 @@ pub(in crate::postgres) fn classify(error: tokio_postgres::Error) -> Fault {
         "57" if code == SqlState::QUERY_CANCELED => (ErrorKind::Busy, "the statement ran out of time"),
         // Shutting down, starting up, or a broken connection.
         "57" | "08" => {
-            return Fault::Lost(
-                Error::new(ErrorKind::Unavailable, format!("the database is not available: {said}")).with_source(error),
-            );
+            return lost(format!("the database is not available: {said}"), error);
         }
         "55" if code == SqlState::LOCK_NOT_AVAILABLE => (ErrorKind::Busy, "a lock was not granted in time"),
         "55" if code == SqlState::OBJECT_IN_USE => (ErrorKind::Busy, "what is to be changed is in use"),
@@ -230,10 +221,7 @@ pub(in crate::postgres) fn classify(error: tokio_postgres::Error) -> Fault {
         }
         // A session timeout, after this process was suspended in a transaction or the server's clock was set.
         "25" if has_severity(&error, Severity::Fatal) => {
-            return Fault::Lost(
-                Error::new(ErrorKind::Unavailable, format!("the database ended the session: {said}"))
-                    .with_source(error),
-            );
+            return lost(format!("the database ended the session: {said}"), error);
         }
         "53" => (ErrorKind::Unavailable, "the database is out of resources"),
         "58" => (ErrorKind::Unavailable, "the database's disk failed"),
@@ -245,6 +233,11 @@ pub(in crate::postgres) fn classify(error: tokio_postgres::Error) -> Fault {
         _ => (ErrorKind::Invalid, "the database refused the request"),
     };
     Fault::Final(Error::new(kind, format!("{hint} ({said})")).with_source(error))
+}
+
+/// The connection is of no use any more, and an answer may have been lost with it.
+fn lost(said: String, error: tokio_postgres::Error) -> Fault {
+    Fault::Lost(Error::new(ErrorKind::Unavailable, said).with_source(error))
 }
 
 /// A refusal that only the operator can resolve. What the database said stays in the source, for the log.
@@ -326,10 +319,10 @@ mod tests {
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = [0; 1024];
-            stream.read(&mut request).await.unwrap();
+            assert!(stream.read(&mut request).await.unwrap() > 0);
             // The login is accepted, and the server is ready for a query.
             stream.write_all(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I").await.unwrap();
-            stream.read(&mut request).await.unwrap();
+            assert!(stream.read(&mut request).await.unwrap() > 0);
             let fields = format!("S{severity}\0V{severity}\0C{code}\0Mcould not write to log file\0\0");
             let length = u32::try_from(fields.len() + 4).unwrap();
             stream.write_all(&[b"E", &length.to_be_bytes()[..], fields.as_bytes()].concat()).await.unwrap();

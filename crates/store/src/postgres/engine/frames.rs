@@ -20,9 +20,9 @@ impl Inner {
     where
         F: Future<Output = Result<T, Fault>>,
     {
-        let deadline = Instant::now() + self.options.retry_for;
+        let deadline = Instant::now() + self.shared.options.retry_for;
         loop {
-            let reader = Arc::new(self.database.reader_patiently().await?);
+            let reader = Arc::new(self.shared.database.reader_patiently().await?);
             match work(reader).await {
                 Err(Fault::Lost(_)) if Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(10)).await,
                 read => return read.map_err(Fault::into_error),
@@ -37,7 +37,7 @@ impl Inner {
         statement: &Statement,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<u64> {
-        let reader = self.database.reader().await.map_err(Fault::into_error)?;
+        let reader = self.shared.database.reader().await.map_err(Fault::into_error)?;
         reader.execute(statement, params).await.map_err(Fault::into_error)
     }
 
@@ -95,6 +95,9 @@ impl Inner {
         F: Future<Output = Result<T, Fault>> + Send + 'a,
         C: Future<Output = Result<bool, Fault>> + Send + 'a,
     {
-        self.database.transact(begin, &accept, &|tx| work(tx).boxed(), &|tx, value| confirm(tx, value).boxed()).await
+        self.shared
+            .database
+            .transact(begin, &accept, &|tx| work(tx).boxed(), &|tx, value| confirm(tx, value).boxed())
+            .await
     }
 }

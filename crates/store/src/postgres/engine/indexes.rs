@@ -8,9 +8,12 @@
 //!
 //! Not here, and why:
 //! - primary keys, and the first indexes of event_queue and event_log: made with their tables, or by much older steps;
-//! - event_queue_group_head (unique: one head per group) and event_queue_parked (what is next in a group): they must
-//!   exist at every moment, so step 12 rebuilds them in the transaction, by one walk over the live entries each;
-//! - queues_name, lanes_key (unique) and the other indexes of the catalogue: their tables are small.
+//! - event_queue_group_head (unique: one head per group): it must exist at every moment, so step 12 rebuilds it in the
+//!   transaction, by one walk over the live entries;
+//! - queues_name, lanes_key (unique) and the other indexes of the catalogue: their tables are small;
+//! - the indexes of the second family: step 14 makes them with their tables.
+//!
+//! While event_queue_parked is built anew, finding the next entry of a group walks over live entries: slow, but right.
 
 use std::time::Duration;
 
@@ -38,6 +41,11 @@ const fn index(table: &'static str, name: &'static str, on: &'static str) -> Ind
 }
 
 const INDEXES: &[Index] = &[
+    // What is next in a group; first, since promotions wait for it.
+    index("event_queue", "event_queue_parked", "(queue_id, group_key, rank, id) WHERE place IN (2, 3)"),
+    index("event_queue", "event_queue_aside", "(queue_id, group_key, due_at, id) WHERE place = 4"),
+    index("event_queue", "event_queue_aside_due", "(queue_id, due_at) WHERE place = 4"),
+    index("event_queue", "event_queue_expiry", "(expires_at) WHERE expires_at IS NOT NULL"),
     Index {
         fill: Some(FILL_EVENT_TAGS),
         ..index("event_tags", "event_tags_client", "(client_id, tag, entry_id) WHERE client_id IS NOT NULL")
@@ -47,8 +55,8 @@ const INDEXES: &[Index] = &[
         ..index("log_tags", "log_tags_client", "(client_id, tag, status, entry_id) WHERE client_id IS NOT NULL")
     },
     index("event_queue", "event_queue_client", "(client_id, id) WHERE client_id IS NOT NULL"),
-    // Complements event_queue_fresh: timed and parked entries, by number.
-    index("event_queue", "event_queue_waiting", "(lane, id) WHERE place IN (1, 2)"),
+    // Complements event_queue_fresh: timed and parked entries and those aside, by number.
+    index("event_queue", "event_queue_waiting", "(lane, id) WHERE place IN (1, 2, 4)"),
     index("event_log", "event_log_client", "(client_id, status, id) WHERE client_id IS NOT NULL AND superseded <> 1"),
     // Entries that ended as arrivals, before they had a lane.
     index("event_log", "event_log_unsorted", "(lane) WHERE lane < 0 AND superseded <> 1"),

@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind};
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::statements::Sql;
 use crate::sql::{FromRow, Statement};
+use crate::values::Family;
 
 /// Moves the transaction ids of new rows past the stored ones, unless the cluster's own are. The caller holds the
 /// migration's lock.
@@ -18,7 +19,7 @@ pub(in crate::postgres) async fn continue_order(
     ns: &str,
     may_migrate: bool,
 ) -> Result<(), Fault> {
-    let sql = &Sql::new(ns).projections;
+    let sql = &Sql::new(ns, Family::Entries).projections;
     let Some(highest) = read(tx, &sql.highest_xid).await?.0 else { return Ok(()) };
     let next = read(tx, &sql.next_xid).await?.0;
     if highest < next {
@@ -39,7 +40,7 @@ pub(in crate::postgres) async fn continue_order(
     tx.batch_execute(&format!(
         "ALTER TABLE {ns}.event_log ALTER COLUMN xid
              SET DEFAULT (pg_current_xact_id()::text::bigint + {highest})::text::xid8;
-         UPDATE {ns}.meta SET log_xid_offset = {highest}"
+         UPDATE {ns}.store SET log_xid_offset = {highest}"
     ))
     .await?;
     tracing::info!(offset = highest, "restored from another cluster: new log rows are ordered after the old ones");

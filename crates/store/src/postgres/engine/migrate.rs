@@ -27,6 +27,8 @@ const STEPS: &[(i32, i32, &str)] = &[
     (11, 11, include_str!("../migrations/0011_lists.sql")),
     (12, 11, include_str!("../migrations/0012_collations.sql")),
     (13, 11, include_str!("../migrations/0013_histories.sql")),
+    // A program that does not know what is aside, or kept, would lose it.
+    (14, 14, include_str!("../migrations/0014_families.sql")),
 ];
 
 /// Turns off the timeouts that the role or the database sets: an index build takes as long as it takes. A session that
@@ -99,6 +101,7 @@ async fn steps(client: &mut Client, options: &PostgresOptions) -> Result<i32, Fa
 /// The version of the schema, 0 if there is none; an error if this program cannot run on it.
 async fn check_version(client: &impl GenericClient, options: &PostgresOptions) -> Result<i32, Fault> {
     let (store, ns) = (&options.store, &options.schema());
+    // Under the name that it had before schema 14: that of a view since.
     let meta = format!("{ns}.meta");
     // Not by to_regclass: it may answer from this connection's cache, even that the name did not exist.
     let exists = "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

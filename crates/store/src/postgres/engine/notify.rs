@@ -1,17 +1,24 @@
-//! Notifications between processes: what is still to be sent, and what a received one says.
+//! Notifications between processes: what is still to be sent, and what a received one says. Those about jobs begin with
+//! [`OF_JOBS`].
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::values::Family;
+
 /// The payload for the commit of a caller's own transaction: sort in arrivals and probe below the marks.
 const LATE: &str = "late";
+
+/// How the payload of a notification about jobs begins.
+const OF_JOBS: &str = "jobs:";
 
 /// Notifications that are still to be sent.
 #[derive(Debug, Default)]
 pub(in crate::postgres) struct Outbox {
-    pending: Mutex<Pending>,
+    /// By family.
+    pending: Mutex<[Pending; 2]>,
     pub(in crate::postgres) ready: Notify,
 }
 
@@ -24,25 +31,31 @@ struct Pending {
 }
 
 impl Outbox {
-    /// Adds queues that have something to claim, and whether a caller's own transaction committed.
-    pub(in crate::postgres) fn add(&self, queues: &BTreeSet<i32>, late: bool) {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Adds queues of a family that have something to claim, and whether a caller's own transaction committed.
+    pub(in crate::postgres) fn add(&self, family: Family, queues: &BTreeSet<i32>, late: bool) {
+        let mut all = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = &mut all[family as usize];
         pending.queues.extend(queues);
         pending.late |= late;
-        drop(pending);
+        drop(all);
         self.ready.notify_one();
     }
 
     pub(in crate::postgres) fn take(&self) -> Vec<String> {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        let pending = std::mem::take(&mut *pending);
-        let mut payloads = Vec::new();
-        if !pending.queues.is_empty() {
-            let numbers: Vec<String> = pending.queues.iter().map(i32::to_string).collect();
-            // A notification carries less than 8,000 bytes.
-            payloads.extend(numbers.chunks(500).map(|chunk| chunk.join(",")));
-        }
-        payloads.extend(pending.late.then(|| LATE.to_owned()));
+        let pending = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
+        let of = |(family, pending): (Family, Pending)| pending.payloads(family);
+        Family::ALL.into_iter().zip(pending).flat_map(of).collect()
+    }
+}
+
+impl Pending {
+    fn payloads(self, family: Family) -> Vec<String> {
+        let prefix = if family == Family::Jobs { OF_JOBS } else { "" };
+        let numbers: Vec<String> = self.queues.iter().map(i32::to_string).collect();
+        // A notification carries less than 8,000 bytes.
+        let mut payloads: Vec<String> =
+            numbers.chunks(500).map(|chunk| format!("{prefix}{}", chunk.join(","))).collect();
+        payloads.extend(self.late.then(|| format!("{prefix}{LATE}")));
         payloads
     }
 }
@@ -56,10 +69,15 @@ pub(in crate::postgres) enum Heard {
     Late,
 }
 
-/// Reads a notification. What cannot be read counts as [`Heard::Late`], which makes no assumption about queues.
-pub(in crate::postgres) fn read(payload: &str) -> Heard {
+/// Reads a notification, and the family that it is about. What cannot be read counts as [`Heard::Late`], which makes no
+/// assumption about queues.
+pub(in crate::postgres) fn read(payload: &str) -> (Family, Heard) {
+    let (family, payload) = match payload.strip_prefix(OF_JOBS) {
+        Some(rest) => (Family::Jobs, rest),
+        None => (Family::Entries, payload),
+    };
     let numbers: Result<BTreeSet<i32>, _> = payload.split(',').map(str::parse).collect();
-    numbers.map_or(Heard::Late, Heard::Queues)
+    (family, numbers.map_or(Heard::Late, Heard::Queues))
 }
 
 #[cfg(test)]
@@ -69,13 +87,16 @@ mod tests {
     #[test]
     fn payloads_round_trip() {
         let outbox = Outbox::default();
-        outbox.add(&BTreeSet::from([3, 1]), true);
-        outbox.add(&BTreeSet::from([2]), false);
+        outbox.add(Family::Entries, &BTreeSet::from([3, 1]), true);
+        outbox.add(Family::Jobs, &BTreeSet::from([7]), true);
+        outbox.add(Family::Entries, &BTreeSet::from([2]), false);
         let payloads = outbox.take();
-        assert_eq!(payloads, ["1,2,3", "late"]);
-        assert_eq!(read(&payloads[0]), Heard::Queues(BTreeSet::from([1, 2, 3])));
-        assert_eq!(read(&payloads[1]), Heard::Late);
-        assert_eq!(read(""), Heard::Late);
+        assert_eq!(payloads, ["1,2,3", "late", "jobs:7", "jobs:late"]);
+        assert_eq!(read(&payloads[0]), (Family::Entries, Heard::Queues(BTreeSet::from([1, 2, 3]))));
+        assert_eq!(read(&payloads[1]), (Family::Entries, Heard::Late));
+        assert_eq!(read(&payloads[2]), (Family::Jobs, Heard::Queues(BTreeSet::from([7]))));
+        assert_eq!(read(&payloads[3]), (Family::Jobs, Heard::Late));
+        assert_eq!(read(""), (Family::Entries, Heard::Late));
         assert!(outbox.take().is_empty());
     }
 }

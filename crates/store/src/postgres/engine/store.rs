@@ -1,4 +1,4 @@
-//! The store itself: its settings, and what all verbs share.
+//! The store itself: what its families share, and what the verbs of one family share.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,30 +24,51 @@ use super::turns::Turns;
 use crate::error::{Error, ErrorKind, Result};
 use crate::list_gate::ListGate;
 use crate::postgres::statements::Sql;
-use crate::values::{Exhausted, KeyChanges, Wake};
+use crate::values::{Exhausted, Family, KeyChanges, Wake};
 
 /// How often a batch is planned again because the catalogue has changed, before it fails as busy.
 pub(in crate::postgres) const MAX_CATALOG_READS: usize = 24;
 
-/// A store on PostgreSQL.
+/// A store on PostgreSQL: the verbs of one family, over connections that all families share.
 #[derive(Debug)]
 pub struct PostgresStore {
     pub(in crate::postgres) inner: Arc<Inner>,
+    pub(in crate::postgres) opened: Arc<Opened>,
+}
+
+/// All families of an open store, and the tasks beside their verbs, which end when this is dropped.
+#[derive(Debug)]
+pub(in crate::postgres) struct Opened {
+    pub(in crate::postgres) families: [Arc<Inner>; 2],
     /// The tasks of the listening connection and of the health probe.
     pub(in crate::postgres) tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
 }
 
-/// What all verbs share.
+/// What the families share.
 #[derive(Debug)]
-pub(in crate::postgres) struct Inner {
-    pub(in crate::postgres) me: Weak<Self>,
+pub(in crate::postgres) struct Shared {
     pub(in crate::postgres) options: PostgresOptions,
     pub(in crate::postgres) database: Database,
     /// A connection for the heartbeat alone: whatever blocks the others, leases expire when they should.
     pub(in crate::postgres) heart: Database,
     /// When the database's clock was last seen going back.
     pub(in crate::postgres) went_back: Mutex<Option<Instant>>,
-    pub(in crate::postgres) sql: Sql,
+    /// The statements of each family.
+    pub(in crate::postgres) statements: [Arc<Sql>; 2],
+    pub(in crate::postgres) turns: Turns,
+    pub(in crate::postgres) outbox: Arc<Outbox>,
+    pub(in crate::postgres) partitions_at: Mutex<Option<Instant>>,
+    pub(in crate::postgres) key_changes: KeyChanges,
+    pub(in crate::postgres) lists: ListGate,
+}
+
+/// What all verbs of a family share.
+#[derive(Debug)]
+pub(in crate::postgres) struct Inner {
+    pub(in crate::postgres) me: Weak<Self>,
+    pub(in crate::postgres) family: Family,
+    pub(in crate::postgres) shared: Arc<Shared>,
+    pub(in crate::postgres) sql: Arc<Sql>,
     pub(in crate::postgres) catalog: RwLock<Arc<Catalog>>,
     /// How many reads of the catalogue were begun.
     pub(in crate::postgres) reads_begun: AtomicU64,
@@ -55,24 +76,36 @@ pub(in crate::postgres) struct Inner {
     pub(in crate::postgres) last_read: tokio::sync::Mutex<u64>,
     pub(in crate::postgres) marks: Marks,
     pub(in crate::postgres) lane_use: LaneUse,
-    pub(in crate::postgres) turns: Turns,
     pub(in crate::postgres) tag_marks: TagMarks,
     pub(in crate::postgres) headroom: Headroom,
     pub(in crate::postgres) contention: Contention,
     pub(in crate::postgres) exhausted: Exhausted,
-    pub(in crate::postgres) outbox: Arc<Outbox>,
     pub(in crate::postgres) wakes: broadcast::Sender<Wake>,
-    pub(in crate::postgres) partitions_at: Mutex<Option<Instant>>,
-    pub(in crate::postgres) key_changes: KeyChanges,
     pub(in crate::postgres) claim_sizes: ClaimSizes,
     pub(in crate::postgres) sweep: Mutex<Sweep>,
-    pub(in crate::postgres) lists: ListGate,
 }
 
-impl PostgresStore {
+impl Opened {
+    pub(in crate::postgres) fn family(&self, family: Family) -> &Arc<Inner> {
+        &self.families[family as usize]
+    }
+
     pub(in crate::postgres) fn end_tasks(&self) {
         let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.end_tasks();
+    }
+}
+
+impl PostgresStore {
+    /// The verbs of one family.
+    pub(in crate::postgres) fn of(&self, family: Family) -> Self {
+        Self { inner: Arc::clone(self.opened.family(family)), opened: Arc::clone(&self.opened) }
     }
 
     /// Runs read-only work in a task of its own, which is aborted when the caller goes away.
@@ -104,16 +137,31 @@ impl PostgresStore {
     }
 }
 
-impl Drop for PostgresStore {
-    fn drop(&mut self) {
-        self.end_tasks();
-    }
-}
-
 impl Inner {
+    pub(in crate::postgres) fn new(family: Family, shared: &Arc<Shared>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            family,
+            shared: Arc::clone(shared),
+            sql: Arc::clone(&shared.statements[family as usize]),
+            catalog: RwLock::default(),
+            reads_begun: AtomicU64::new(0),
+            last_read: tokio::sync::Mutex::default(),
+            marks: Marks::default(),
+            lane_use: LaneUse::default(),
+            tag_marks: TagMarks::default(),
+            headroom: Headroom::default(),
+            contention: Contention::new(),
+            exhausted: Exhausted::default(),
+            wakes: broadcast::channel(64).0,
+            claim_sizes: ClaimSizes::default(),
+            sweep: Mutex::default(),
+        })
+    }
+
     /// The moment to use instead of the database's clock, if tests set one.
     pub(in crate::postgres) fn now(&self) -> Option<Timestamp> {
-        self.options.store.clock.now()
+        self.shared.options.store.clock.now()
     }
 
     /// The moment by which upkeep decides what to do. It never decides what can be claimed.

@@ -89,18 +89,18 @@ statements! {
             FROM unnest($1::bigint[]) AS i(id)";
         /// Consumers, of one client or all (consumers and queues are small).
         consumers: ConsumerRow = "
-            SELECT {columns} FROM {ns}.consumers c JOIN {ns}.queues n ON n.id = c.queue_id
+            SELECT {columns} FROM {consumers} c JOIN {queues} n ON n.id = c.queue_id
             WHERE $1::bigint IS NULL OR n.client_id = $1::bigint";
         /// What workers hold (walks the live table: the list of workers is for people and rarely asked for).
         held: HeldRow = "
             SELECT {columns}
             FROM {live} q
-            CROSS JOIN LATERAL (SELECT n.name, n.client_id FROM {ns}.queues n WHERE n.id = q.queue_id OFFSET 0) AS n
+            CROSS JOIN LATERAL (SELECT n.name, n.client_id FROM {queues} n WHERE n.id = q.queue_id OFFSET 0) AS n
             WHERE q.lease_until IS NOT NULL";
         /// What workers hold of one client (event_queue_client, the queues' primary key).
         held_of_client: HeldRow = "
             SELECT {columns}
-            FROM {live} q CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = q.queue_id OFFSET 0) AS n
+            FROM {live} q CROSS JOIN LATERAL (SELECT * FROM {queues} n WHERE n.id = q.queue_id OFFSET 0) AS n
             WHERE q.client_id = $1::bigint AND q.lease_until IS NOT NULL";
     }
 }

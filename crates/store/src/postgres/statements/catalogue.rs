@@ -1,4 +1,4 @@
-//! The catalogue: the tables `queues` and `lanes`, and their history.
+//! The catalogue of a family: its tables of queues and lanes, and their history, which the families share.
 
 use crate::postgres::engine::row::row;
 use crate::sql::statements;
@@ -32,26 +32,27 @@ statements! {
         /// queues_version, lanes_version, catalogue_removed_version). Queues come before lanes.
         changes: ChangeRow = "
             WITH known AS MATERIALIZED (
-                SELECT m.generation AS version, m.catalogue_stamp AS stamp,
-                       CASE WHEN m.catalogue_stamp = $2::bigint AND $1::bigint >= 0 THEN 9223372036854775807
-                            WHEN $1::bigint <= m.generation
+                SELECT m.catalogue_version AS version, m.stamp AS stamp,
+                       CASE WHEN m.stamp = $2::bigint AND $1::bigint >= 0 THEN 9223372036854775807
+                            WHEN $1::bigint <= m.catalogue_version
                                  AND EXISTS (SELECT FROM {ns}.catalogue_history h
                                              WHERE h.version = $1::bigint AND h.stamp = $2::bigint)
                             THEN $1::bigint ELSE -1 END AS since
-                FROM {ns}.meta m
+                FROM {ns}.store m
             )
             SELECT {columns}
             FROM known k LEFT JOIN LATERAL (
                 SELECT 0::smallint AS kind, q.id, q.id AS queue_id, q.name, q.client_id, q.state, q.depth_limit,
                        q.settings, NULL::text AS event_type, NULL::smallint AS priority
-                FROM {ns}.queues q WHERE q.version > k.since
+                FROM {queues} q WHERE q.version > k.since
                 UNION ALL
                 SELECT 1::smallint, l.id, l.queue_id, NULL, NULL, l.state, NULL, NULL,
                        CASE WHEN l.state = 0 THEN l.event_type ELSE l.was_type END, l.priority
-                FROM {ns}.lanes l WHERE l.version > k.since AND (k.since >= 0 OR l.state < 2)
+                FROM {lanes} l WHERE l.version > k.since AND (k.since >= 0 OR l.state < 2)
                 UNION ALL
-                SELECT (2 + d.kind)::smallint, d.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-                FROM {ns}.catalogue_removed d WHERE d.version > k.since AND k.since >= 0
+                SELECT (2 + d.kind - {removed})::smallint, d.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+                FROM {ns}.catalogue_removed d
+                WHERE d.version > k.since AND k.since >= 0 AND d.kind IN ({removed}, {removed} + 1)
             ) AS r ON true
             ORDER BY r.kind";
     }

@@ -25,6 +25,7 @@ row! {
         lane: i32 = "q.lane",
         exhausted_as: i16 = "q.exhausted_as",
         flags: Option<i16> = "q.flags",
+        expires_at: Option<Moment> = "q.expires_at",
     }
 }
 
@@ -131,6 +132,43 @@ const TAKE_OF_LANES: &str = "
         LIMIT $7
     )";
 
+/// The same where lanes have quotas ($12): of what a lane offers by both paths, the first so many by id.
+const TAKE_WITHIN_QUOTAS: &str = "
+    WITH lanes AS MATERIALIZED (
+        SELECT * FROM unnest($2::integer[], $3::smallint[], $4::bigint[], $5::timestamptz[], $6::boolean[],
+                             $12::bigint[])
+            AS l(lane, priority, mark, due_mark, shared, quota)
+    ), offered AS MATERIALIZED (
+        SELECT o.at, l.priority
+        FROM lanes l CROSS JOIN LATERAL (
+            SELECT b.id, b.at FROM (
+                (SELECT q.id, q.ctid AS at FROM {live} q
+                 WHERE (q.lane, q.id) >= (l.lane, l.mark) AND q.lane <= l.lane AND q.place = 0
+                   AND (q.lease_until IS NULL OR q.lease_until <= {now})
+                   AND (NOT l.shared
+                        OR (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_id) = ANY ($10::text[]))
+                 ORDER BY q.lane, q.id LIMIT $11)
+                UNION ALL
+                (SELECT q.id, q.ctid AS at FROM {live} q
+                 WHERE q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark AND q.due_at <= {now}
+                   AND (q.lease_until IS NULL OR q.lease_until <= {now})
+                   AND (NOT l.shared
+                        OR (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_id) = ANY ($10::text[]))
+                 ORDER BY q.due_at, q.id LIMIT $11)
+            ) AS b
+            ORDER BY b.id LIMIT l.quota
+        ) AS o
+        ORDER BY l.priority, o.id LIMIT $11
+    ), taken AS MATERIALIZED (
+        SELECT q.ctid
+        FROM offered o CROSS JOIN LATERAL (
+            SELECT q.ctid FROM {live} q
+            WHERE q.ctid = o.at AND q.place < 2 AND (q.lease_until IS NULL OR q.lease_until <= {now})
+            FOR UPDATE SKIP LOCKED
+        ) AS q
+        LIMIT $7
+    )";
+
 /// The end of a claim: leases what was taken. Returns at least one row, since every row says how many were offered.
 const LEASE_TAKEN: &str = ", leased AS (
         UPDATE {live} q SET {lease}
@@ -169,7 +207,7 @@ const LEASE: &str = "
         lease_until = {now} + {length}::bigint * interval '1 microsecond',
         processing_started_at = {now},
         updated_at = {now},
-        token = greatest(q.token + 1, (SELECT m.token_base FROM {ns}.meta m)), attempts = q.attempts + 1,
+        token = greatest(q.token + 1, (SELECT m.token_base FROM {ns}.store m)), attempts = q.attempts + 1,
         worker = {worker}";
 
 /// Whether the claim is audited, which its lease is flagged with.
@@ -217,6 +255,10 @@ statements! {
         of_many: ClaimRow = &lease_taken(TAKE_OF_LANES, Audit::Off);
         /// The same for an audited claim.
         of_many_audited: ClaimRow = &lease_taken(TAKE_OF_LANES, Audit::On);
+        /// A claim from many lanes, of which some have quotas (event_queue_fresh, event_queue_timed).
+        within_quotas: ClaimRow = &lease_taken(TAKE_WITHIN_QUOTAS, Audit::Off);
+        /// The same for an audited claim.
+        within_quotas_audited: ClaimRow = &lease_taken(TAKE_WITHIN_QUOTAS, Audit::On);
         /// A claim from one lane (event_queue_fresh, event_queue_timed).
         of_one: ClaimRow = &claim_of_one(Audit::Off);
         /// The same for an audited claim.
@@ -246,6 +288,12 @@ statements! {
             )
             SELECT s.lane FROM (SELECT f.lane FROM fresh f UNION SELECT t.lane FROM timed t) AS s
             WHERE ($1::integer[])[width_bucket(s.lane, $1::integer[])] = s.lane";
+        /// Takes back the attempts of leased entries that end instead of being delivered; a kept one also gets back its
+        /// token, under which its last report may be repeated (event_queue's primary key).
+        take_back = "
+            UPDATE {live} q
+            SET attempts = q.attempts - 1, token = q.token - CASE WHEN q.flags & 8 <> 0 THEN 1 ELSE 0 END
+            WHERE q.id = ANY ($1::bigint[])";
         /// Facts by id (events' primary key).
         facts: (EventId, FactRow) = &format!(
             "SELECT {}, {} FROM {{ns}}.events e WHERE e.id = ANY ($1::bigint[])",

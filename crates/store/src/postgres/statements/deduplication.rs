@@ -16,7 +16,7 @@ row! {
         created_at: Option<Moment> = "e.created_at",
         /// Whether the item has the contents of the key's event.
         same: bool = "e.id IS NULL OR (e.event_type = i.event_type AND e.payload = i.payload)",
-        /// Whether the entry is live and under no lease.
+        /// Whether the entry is live, under no lease, and not kept.
         waiting: bool = "coalesce(q.waiting, false)",
         group_key: Option<String> = "q.group_key",
     }
@@ -60,13 +60,14 @@ statements! {
                 AS i(client_id, scope, key, event_type, payload, ord)
             CROSS JOIN LATERAL (
                 SELECT d.entry_id, d.event_id, d.expires_at FROM {ns}.deduplication d
-                WHERE d.client_id = i.client_id AND d.kind = 0 AND d.scope = i.scope AND d.key = i.key OFFSET 0
+                WHERE d.client_id = i.client_id AND d.kind = {key_kind} AND d.scope = i.scope AND d.key = i.key OFFSET 0
             ) AS d
             LEFT JOIN LATERAL (
                 SELECT e.id, e.created_at, e.event_type, e.payload FROM {ns}.events e WHERE e.id = d.event_id OFFSET 0
             ) AS e ON true
             LEFT JOIN LATERAL (
-                SELECT q.lease_until IS NULL AS waiting, q.group_key FROM {live} q WHERE q.id = d.entry_id OFFSET 0
+                SELECT q.lease_until IS NULL AND coalesce(q.flags, 0) & 8 = 0 AS waiting, q.group_key
+                FROM {live} q WHERE q.id = d.entry_id OFFSET 0
             ) AS q ON true
             WHERE d.expires_at > {now}";
         /// Takes keys that are free or expired, or that still name the entry that was seen ($8, by the position of the
@@ -74,7 +75,7 @@ statements! {
         /// (deduplication's primary key). Keys come sorted. Returns the keys that were taken.
         take = "
             INSERT INTO {ns}.deduplication AS d (client_id, kind, scope, key, entry_id, event_id, expires_at)
-            SELECT i.client_id, 0, i.scope, i.key, i.entry_id, i.event_id,
+            SELECT i.client_id, {key_kind}, i.scope, i.key, i.entry_id, i.event_id,
                    {now} + i.window_us * interval '1 microsecond'
             FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[])
                 AS i(client_id, scope, key, entry_id, event_id, window_us)
@@ -89,7 +90,9 @@ statements! {
         lock_waiting: Only<i64> = "
             SELECT l.id FROM unnest($1::bigint[]) AS i(id)
             CROSS JOIN LATERAL (
-                SELECT q.id FROM {live} q WHERE q.id = i.id AND q.lease_until IS NULL OFFSET 0 FOR UPDATE SKIP LOCKED
+                SELECT q.id FROM {live} q
+                WHERE q.id = i.id AND q.lease_until IS NULL AND coalesce(q.flags, 0) & 8 = 0
+                OFFSET 0 FOR UPDATE SKIP LOCKED
             ) AS l";
         /// Replaces the facts of waiting entries, which are locked (primary keys). Handlers' answers about the old
         /// facts are deleted. An entry keeps its type, since its lane depends on it; one whose fact is missing gets one
@@ -124,7 +127,7 @@ statements! {
                 UPDATE {live} q
                 SET event_id = i.new_id,
                     flags = CASE WHEN i.tags IS NOT NULL THEN coalesce(q.flags, 0::smallint) | 1::smallint
-                            ELSE nullif(q.flags & 2::smallint, 0) END
+                            ELSE nullif(q.flags & 6::smallint, 0) END
                 FROM input i WHERE q.ctid = i.row_at
             ), untagged AS (
                 DELETE FROM {ns}.event_tags t WHERE t.ctid = ANY (ARRAY(

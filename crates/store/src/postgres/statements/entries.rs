@@ -1,10 +1,9 @@
 //! Single entries as people see them, and dead letters.
 
-use tidegate_core::{End, EntryId, LeaseToken, Tsid};
+use tidegate_core::{End, EntryId, LeaseToken, Place, Tsid};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::postgres::engine::row::{Moment, count, queue_name, row};
-use crate::postgres::items::{ARRIVED, FRESH, PARKED};
 use crate::postgres::statements::facts::FactRow;
 use crate::sql::{Columns as _, Only, statements};
 use crate::values::{Census, EntryPhase, EntryView};
@@ -23,6 +22,10 @@ row! {
         lane: i32 = "q.lane",
         priority: Option<i16> = "l.priority",
         group_key: Option<String> = "q.group_key",
+        rank: i32 = "q.rank",
+        expires_at: Option<Moment> = "q.expires_at",
+        /// The end that a live entry got that keeps its place.
+        kept_as: Option<i16> = "CASE WHEN q.flags & 8 <> 0 THEN q.exhausted_as END",
         /// `None` for an ended entry.
         place: Option<i16> = "q.place",
         due_at: Option<Moment> = "q.due_at",
@@ -55,6 +58,8 @@ impl TryFrom<(EntryRow, FactRow)> for EntryView {
             // The lane of an arrival says which priority it has.
             priority: row.priority.unwrap_or((-row.lane - 1000) as i16),
             group: row.group_key,
+            rank: row.rank,
+            expires_at: row.expires_at.map(Into::into),
             error: row.error,
             results: row.results,
             updated_at: row.updated_at.into(),
@@ -77,11 +82,16 @@ impl EntryRow {
             let since = self.processing_started_at.unwrap_or(until).into();
             return Ok(EntryPhase::Leased { worker, since, until: until.into() });
         }
-        Ok(match place {
-            FRESH => EntryPhase::Waiting { due: None },
-            PARKED => EntryPhase::Parked,
-            ARRIVED if self.group_key.is_some() => EntryPhase::Parked,
-            _ => EntryPhase::Waiting { due: self.due_at.map(Into::into) },
+        if let Some(end) = self.kept_as.and_then(End::from_code) {
+            return Ok(EntryPhase::Kept { end });
+        }
+        let due = self.due_at.map(Into::into);
+        Ok(match (Place::from_code(place), due) {
+            (Some(Place::Fresh), _) => EntryPhase::Waiting { due: None },
+            (Some(Place::Parked), _) => EntryPhase::Parked,
+            (Some(Place::Arrived), _) if self.group_key.is_some() => EntryPhase::Parked,
+            (Some(Place::Aside), Some(due)) => EntryPhase::Aside { due },
+            _ => EntryPhase::Waiting { due },
         })
     }
 }
@@ -94,6 +104,8 @@ row! {
         place: i16,
         due_at: Option<Moment>,
         group_key: Option<String>,
+        rank: i32,
+        kept_as: Option<i16>,
         queue_id: i32,
         queue_state: i16,
         event_type: String,
@@ -135,20 +147,20 @@ const BY_NUMBER: &str = "
     SELECT {entry}, {q_fact}
     FROM unnest($1::bigint[]) AS i(id)
     CROSS JOIN LATERAL (SELECT * FROM {live} q WHERE q.id = i.id OFFSET 0) AS q
-    CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = q.queue_id OFFSET 0) AS n
-    LEFT JOIN LATERAL (SELECT * FROM {ns}.lanes l WHERE l.id = q.lane OFFSET 0) AS l ON true
+    CROSS JOIN LATERAL (SELECT * FROM {queues} n WHERE n.id = q.queue_id OFFSET 0) AS n
+    LEFT JOIN LATERAL (SELECT * FROM {lanes} l WHERE l.id = q.lane OFFSET 0) AS l ON true
     LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = q.event_id OFFSET 0) AS e ON true
     UNION ALL
     SELECT g.id, g.event_id, n.name, n.client_id, g.generation, g.attempts, g.max_attempts, g.token, g.lane, l.priority,
-           g.group_key, NULL, NULL, NULL, g.processing_started_at, g.finished_at, g.status, g.superseded, g.worker,
+           g.group_key, g.rank, g.expires_at, NULL, NULL, NULL, NULL, g.processing_started_at, g.finished_at, g.status, g.superseded, g.worker,
            g.errors, g.results, g.finished_at, {g_fact}
     FROM unnest($1::bigint[]) AS i(id)
     CROSS JOIN LATERAL (
         SELECT * FROM {log} g
         WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0) AND g.superseded <> 1 OFFSET 0
     ) AS g
-    CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = g.queue_id OFFSET 0) AS n
-    LEFT JOIN LATERAL (SELECT * FROM {ns}.lanes l WHERE l.id = g.lane OFFSET 0) AS l ON true
+    CROSS JOIN LATERAL (SELECT * FROM {queues} n WHERE n.id = g.queue_id OFFSET 0) AS n
+    LEFT JOIN LATERAL (SELECT * FROM {lanes} l WHERE l.id = g.lane OFFSET 0) AS l ON true
     LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = g.event_id OFFSET 0) AS e ON true";
 
 /// Fills in the columns of entries and their facts. If a fact is missing, its type is that of the entry's lane and its
@@ -174,25 +186,33 @@ statements! {
         by_number: (EntryRow, FactRow) = &with_facts(BY_NUMBER);
         /// What `why` needs to know about a live entry (primary keys).
         why: WhyRow = "
-            SELECT q.lease_until, q.worker, q.place, q.due_at, q.group_key, q.queue_id, n.state AS queue_state,
+            SELECT q.lease_until, q.worker, q.place, q.due_at, q.group_key, q.rank,
+                   CASE WHEN q.flags & 8 <> 0 THEN q.exhausted_as END AS kept_as, q.queue_id, n.state AS queue_state,
                    coalesce(e.event_type, '') AS event_type, e.tags, {now} AS now
             FROM (SELECT * FROM {live} q WHERE q.id = $2 OFFSET 0) AS q
-            CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = q.queue_id OFFSET 0) AS n
+            CROSS JOIN LATERAL (SELECT * FROM {queues} n WHERE n.id = q.queue_id OFFSET 0) AS n
             LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = q.event_id OFFSET 0) AS e ON true";
-        /// How many entries of a group come before one (event_queue_group_head, event_queue_parked).
+        /// How many entries of a group come before a parked one: its head, what is aside and due, up to 1,000, and those
+        /// parked before it (event_queue_group_head, event_queue_aside, event_queue_parked).
         ahead_in_group: Only<i64> = "
-            SELECT (SELECT count(*) FROM {live} q WHERE q.queue_id = $1 AND q.group_key = $2 AND q.place < 2)
+            SELECT (SELECT count(*) FROM {live} q WHERE q.queue_id = $2 AND q.group_key = $3 AND q.place < 2)
+                 + (SELECT count(*) FROM (
+                        SELECT FROM {live} q
+                        WHERE q.queue_id = $2 AND q.group_key >= $3 AND q.group_key <= $3 AND q.place = 4
+                          AND q.due_at <= {now}
+                        ORDER BY q.group_key, q.due_at, q.id LIMIT 1000
+                    ) AS due)
                  + (SELECT count(*) FROM {live} q
-                    WHERE q.queue_id = $1 AND q.group_key = $2 AND q.place >= 2 AND q.id < $3)";
+                    WHERE q.queue_id = $2 AND q.group_key = $3 AND q.place IN (2, 3) AND (q.rank, q.id) < ($4, $5))";
         /// How many claimable entries of a queue come before one, up to 1,000 (event_queue_fresh, event_queue_timed).
         ahead_in_queue: Only<i64> = "
             WITH me AS MATERIALIZED (
-                SELECT q.id, q.queue_id, (SELECT l.priority FROM {ns}.lanes l WHERE l.id = q.lane) AS priority
+                SELECT q.id, q.queue_id, (SELECT l.priority FROM {lanes} l WHERE l.id = q.lane) AS priority
                 FROM {live} q WHERE q.id = $2
             )
             SELECT count(*) FROM (
                 SELECT FROM me CROSS JOIN LATERAL (
-                    SELECT l.id, l.priority FROM {ns}.lanes l
+                    SELECT l.id, l.priority FROM {lanes} l
                     WHERE l.queue_id = me.queue_id AND l.priority <= me.priority AND l.state < 2 OFFSET 0
                 ) AS l CROSS JOIN LATERAL (
                     (SELECT FROM {live} q
@@ -229,13 +249,22 @@ statements! {
                 UPDATE {log} g SET superseded = 1 FROM dead d WHERE g.ctid = d.at AND g.tableoid = d.part
             )
             INSERT INTO {live} (id, event_id, due_at, token, client_id, lane, queue_id, attempts, max_attempts,
-                                generation, place, exhausted_as, group_key, flags)
+                                generation, place, exhausted_as, group_key, flags, rank, expires_at)
             SELECT d.id, d.event_id, {now}, d.token + $3::bigint, d.client_id,
                    CASE WHEN l.state > 0 THEN -l.priority - 1000 ELSE d.lane END, d.queue_id, 0, d.max_attempts,
                    d.generation + 1, CASE WHEN l.state > 0 THEN 3 WHEN d.group_key IS NULL THEN 1 ELSE 2 END,
-                   d.exhausted_as, d.group_key, d.flags
+                   d.exhausted_as, d.group_key, d.flags, d.rank,
+                   CASE WHEN d.expires_at > {now} THEN d.expires_at END
             FROM dead d
-            LEFT JOIN LATERAL (SELECT l.state, l.priority FROM {ns}.lanes l WHERE l.id = d.lane OFFSET 0) AS l ON true
+            LEFT JOIN LATERAL (SELECT l.state, l.priority FROM {lanes} l WHERE l.id = d.lane OFFSET 0) AS l ON true
+            RETURNING {columns}";
+        /// Starts new generations of entries that are kept, in their place (event_queue's primary key).
+        redrive_kept: RedrivenRow = "
+            UPDATE {live} q
+            SET generation = q.generation + 1, attempts = 0, token = q.token + $3::bigint, place = 1, due_at = {now},
+                last_error = NULL, flags = q.flags & 7::smallint, updated_at = {now},
+                expires_at = CASE WHEN q.expires_at > {now} THEN q.expires_at END
+            WHERE q.id = ANY ($2::bigint[]) AND q.flags & 8 <> 0
             RETURNING {columns}";
         /// Takes dead letters off the list (event_log's primary key; `+ 0` as above).
         discard: Only<i64> = "

@@ -62,7 +62,7 @@ statements! {
                 WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0) ORDER BY g.generation DESC LIMIT 1
             ) AS g
             WHERE g.results IS NOT NULL AND g.event_id = (SELECT q.event_id FROM {live} q WHERE q.id = i.id)";
-        /// Deletes answers about entries that have ended, within one part of the table, and returns where that part
+        /// Deletes answers about entries of both families that have ended, within one part of the table, and returns where that part
         /// ends (primary keys).
         forget: ForgottenRow = "
             WITH looked AS MATERIALIZED (
@@ -71,7 +71,8 @@ statements! {
             ), gone AS (
                 DELETE FROM {ns}.event_handler_states s WHERE s.ctid = ANY (ARRAY(
                     SELECT l.place FROM looked l
-                    WHERE NOT EXISTS (SELECT FROM {live} q WHERE q.id = l.entry_id OFFSET 0)
+                    WHERE NOT EXISTS (SELECT FROM {ns}.event_queue q WHERE q.id = l.entry_id OFFSET 0)
+                      AND NOT EXISTS (SELECT FROM {ns}.dispatch_queue q WHERE q.id = l.entry_id OFFSET 0)
                     LIMIT $1::bigint
                 )) RETURNING s.entry_id
             )

@@ -184,7 +184,7 @@ statements! {
                 UNION ALL
                 SELECT e.id FROM unnest($6::integer[]) AS l(lane) CROSS JOIN LATERAL (
                     SELECT q.id FROM {live} q
-                    WHERE q.lane = ANY (ARRAY[l.lane]) AND q.place IN (1, 2) AND q.id < $1::bigint AND {wanted}
+                    WHERE q.lane = ANY (ARRAY[l.lane]) AND q.place IN (1, 2, 4) AND q.id < $1::bigint AND {wanted}
                     ORDER BY q.lane DESC, q.id DESC LIMIT $2::bigint
                 ) AS e
                 UNION ALL
@@ -192,7 +192,7 @@ statements! {
                  WHERE q.place = 3 AND q.id < $1::bigint AND {wanted}
                    AND ($7::bigint IS NULL OR q.client_id = $7::bigint)
                    AND ($8::text IS NULL OR EXISTS (
-                       SELECT FROM {ns}.queues n WHERE n.id = q.queue_id AND n.name = $8::text
+                       SELECT FROM {queues} n WHERE n.id = q.queue_id AND n.name = $8::text
                        AND coalesce(n.client_id, 0) = coalesce($9::bigint, 0)))
                    AND ($10::text IS NULL
                         OR (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_id) = $10::text)
@@ -210,7 +210,7 @@ statements! {
                 ) AS e
                 UNION ALL
                 SELECT e.id FROM unnest($5::text[]) AS w(tag)
-                CROSS JOIN (SELECT n.id FROM {ns}.queues n WHERE $4::integer = 3) AS n
+                CROSS JOIN (SELECT n.id FROM {queues} n WHERE $4::integer = 3) AS n
                 CROSS JOIN LATERAL (
                     SELECT t.entry_id AS id FROM {ns}.event_tags t
                     WHERE t.queue_id = n.id AND t.tag = w.tag AND t.state = 3 AND t.entry_id + 0 < $1::bigint
@@ -237,7 +237,7 @@ statements! {
                 ) AS e
                 UNION ALL
                 SELECT e.id FROM unnest($5::text[]) AS w(tag)
-                CROSS JOIN (SELECT n.id FROM {ns}.queues n WHERE n.client_id = $6::bigint AND $4::integer = 3) AS n
+                CROSS JOIN (SELECT n.id FROM {queues} n WHERE n.client_id = $6::bigint AND $4::integer = 3) AS n
                 CROSS JOIN LATERAL (
                     SELECT t.entry_id AS id FROM {ns}.event_tags t
                     WHERE t.queue_id = n.id AND t.tag = w.tag AND t.state = 3 AND t.entry_id + 0 < $1::bigint
@@ -281,9 +281,9 @@ statements! {
                 FROM below b WHERE b.lane IS NOT NULL
             )
             (SELECT l.id, $4::text IS NOT NULL AND l.held_type IS NULL AS mixed
-             FROM {ns}.queues n CROSS JOIN LATERAL (
+             FROM {queues} n CROSS JOIN LATERAL (
                  SELECT l.id, CASE WHEN l.state = 0 THEN l.event_type ELSE l.was_type END AS held_type
-                 FROM {ns}.lanes l WHERE l.queue_id = n.id OFFSET 0
+                 FROM {lanes} l WHERE l.queue_id = n.id OFFSET 0
              ) AS l
              WHERE ($1::bigint IS NULL OR n.client_id = $1::bigint)
                AND ($2::text IS NULL OR n.name = $2::text AND coalesce(n.client_id, 0) = coalesce($3::bigint, 0))
@@ -314,13 +314,14 @@ statements! {
             SELECT q.id, q.event_id, n.name, q.attempts, q.max_attempts,
                    coalesce(l.priority, -q.lane - 1000)::smallint AS priority, q.group_key, q.worker,
                    coalesce(q.updated_at, e.created_at, {q_made}) AS updated_at,
-                   CASE WHEN q.lease_until IS NULL THEN -2 ELSE -1 END::smallint AS status, q.due_at,
+                   CASE WHEN q.lease_until IS NULL THEN -2 ELSE -1 END::smallint AS status,
+                   CASE WHEN coalesce(q.flags, 0) & 8 = 0 THEN q.due_at END AS due_at,
                    coalesce(e.event_type, l.event_type, '') AS event_type, e.title, e.tags, n.client_id,
                    coalesce(e.created_at, {q_made}) AS created_at
             FROM unnest($1::bigint[]) AS i(id)
             CROSS JOIN LATERAL (SELECT * FROM {live} q WHERE q.id = i.id OFFSET 0) AS q
-            CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = q.queue_id OFFSET 0) AS n
-            LEFT JOIN LATERAL (SELECT * FROM {ns}.lanes l WHERE l.id = q.lane OFFSET 0) AS l ON true
+            CROSS JOIN LATERAL (SELECT * FROM {queues} n WHERE n.id = q.queue_id OFFSET 0) AS n
+            LEFT JOIN LATERAL (SELECT * FROM {lanes} l WHERE l.id = q.lane OFFSET 0) AS l ON true
             LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = q.event_id OFFSET 0) AS e ON true
             UNION ALL
             SELECT g.id, g.event_id, n.name, g.attempts, g.max_attempts,
@@ -332,8 +333,8 @@ statements! {
                 SELECT * FROM {log} g
                 WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0) AND g.superseded + 0 <> 1 OFFSET 0
             ) AS g
-            CROSS JOIN LATERAL (SELECT * FROM {ns}.queues n WHERE n.id = g.queue_id OFFSET 0) AS n
-            LEFT JOIN LATERAL (SELECT * FROM {ns}.lanes l WHERE l.id = g.lane OFFSET 0) AS l ON true
+            CROSS JOIN LATERAL (SELECT * FROM {queues} n WHERE n.id = g.queue_id OFFSET 0) AS n
+            LEFT JOIN LATERAL (SELECT * FROM {lanes} l WHERE l.id = g.lane OFFSET 0) AS l ON true
             LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = g.event_id OFFSET 0) AS e ON true"
             .replace("{q_made}", &made("q")).replace("{g_made}", &made("g"));
         /// How many entries there are, in parts: ended ones counted so far; ended since (event_log_commits), read and
@@ -387,7 +388,7 @@ statements! {
                         WHERE t.tag = $4::text AND $2::integer IN (1, 2) LIMIT $3::bigint) AS t
                  ) AS live,
                  (SELECT count(*) AS rows
-                  FROM (SELECT FROM {ns}.queues n CROSS JOIN LATERAL (
+                  FROM (SELECT FROM {queues} n CROSS JOIN LATERAL (
                             SELECT FROM {ns}.event_tags t
                             WHERE t.queue_id = n.id AND t.tag = $4::text AND t.state = 3 OFFSET 0) AS t
                         WHERE $2::integer IN (2, 3) LIMIT $3::bigint) AS t
@@ -446,7 +447,7 @@ statements! {
                         LIMIT $3::bigint) AS t
                  ) AS live,
                  (SELECT count(*) AS rows
-                  FROM (SELECT FROM (SELECT n.id FROM {ns}.queues n WHERE n.client_id = $5::bigint) AS n
+                  FROM (SELECT FROM (SELECT n.id FROM {queues} n WHERE n.client_id = $5::bigint) AS n
                         CROSS JOIN LATERAL (
                             SELECT FROM {ns}.event_tags t
                             WHERE t.queue_id = n.id AND t.tag = $4::text AND t.state = 3 OFFSET 0) AS t

@@ -1,6 +1,7 @@
-//! The statements of the PostgreSQL store, with the index that serves each. `{ns}` is the namespace, `{live}` and `{log}`
-//! the tables of live and ended entries, `{now}` the present moment: a parameter that only tests set, else the statement's
-//! own time (stable, so that indexes can use it).
+//! The statements of the PostgreSQL store, with the index that serves each: one set for each family. `{ns}` is the
+//! namespace; `{live}`, `{log}` and the other tables of a family are filled in by [`Family::fill`], and an index is named
+//! as that of entries; `{now}` is the present moment: a parameter that only tests set, else the statement's own time
+//! (stable, so that indexes can use it).
 //!
 //! A connection plans a statement once, perhaps while tables are empty, so no statement may leave the planner a choice
 //! that is wrong for full tables; the test `plans` checks that. A table is searched by `= ANY` on its key, by a range
@@ -37,6 +38,7 @@ pub(in crate::postgres) mod tags;
 pub(in crate::postgres) mod transactions;
 
 use crate::sql::Columns as _;
+use crate::values::Family;
 
 /// The present moment: the one that tests set, else that of the statement.
 const NOW: &str = "coalesce($1::timestamptz, statement_timestamp())";
@@ -69,15 +71,30 @@ crate::sql::subjects! {
 }
 
 impl Sql {
-    /// The statements in one namespace.
-    pub(in crate::postgres) fn new(namespace: &str) -> Self {
+    /// The statements of one family in one namespace. Those about tags, lists, counts, projections and retention are the
+    /// same for either family: jobs have none of the first four, and retention names the tables.
+    pub(in crate::postgres) fn new(namespace: &str, family: Family) -> Self {
         let fact = facts::FactRow::list();
-        Self::filled(|text| {
-            text.replace("{now}", NOW)
-                .replace("{live}", "{ns}.event_queue")
-                .replace("{log}", "{ns}.event_log")
-                .replace("{ns}", namespace)
-                .replace("{fact}", &fact)
-        })
+        let fill = |family: Family, text: &str| {
+            let text = text.replace("{now}", NOW).replace("{removed}", removed_kind(family)).replace("{fact}", &fact);
+            family.fill(&text, ".").replace("{ns}", namespace)
+        };
+        let of_entries = |text: &str| fill(Family::Entries, text);
+        Self {
+            lists: lists::Lists::new(of_entries),
+            log_counts: log_counts::LogCounts::new(of_entries),
+            projections: projections::Projections::new(of_entries),
+            retain: retain::Retain::new(of_entries),
+            tags: tags::Tags::new(of_entries),
+            ..Self::filled(|text| fill(family, text))
+        }
+    }
+}
+
+/// The kind of a family's queues in `catalogue_removed`; its lanes have the next one.
+fn removed_kind(family: Family) -> &'static str {
+    match family {
+        Family::Entries => "0",
+        Family::Jobs => "2",
     }
 }

@@ -15,6 +15,7 @@ use crate::postgres::engine::options::PostgresOptions;
 use crate::postgres::engine::store::PostgresStore;
 use crate::postgres::statements::Sql;
 use crate::postgres::statements::transactions::Transactions;
+use crate::values::Family;
 
 /// Small tables, which may be read whole, and what keeps them small.
 const SMALL: &[(&str, &str)] = &[
@@ -75,6 +76,8 @@ const CALLERS: &[&str] = &[
     "deduplication.lock_waiting",
     "deduplication.replace",
     "end.finalize",
+    "end.keep",
+    "tags.follow",
     "tags.put",
     "tags.end",
 ];
@@ -98,13 +101,12 @@ struct Plans {
 }
 
 impl Plans {
-    async fn new(url: &str) -> Self {
+    async fn new(url: &str, family: Family) -> Self {
         let options = PostgresOptions::default();
         let target = connection::target(url, &options).unwrap();
         let (client, _driver) = target.connect_driven().await.unwrap();
         let (namespace, schema) = (&options.store.namespace, options.schema());
-        let sql = Sql::new(&schema);
-        let statements = sql.all().into_iter().map(|declared| (declared.name, declared.text.to_owned())).collect();
+        let statements = statements(&schema, family);
         let leading = client
             .query(
                 // For an expression, the column in it.
@@ -148,12 +150,13 @@ impl Plans {
 
     /// Whether a statement may walk over a table or an index.
     fn is_allowed(&self, name: &str, relation: &str, index: &str) -> bool {
+        let (relation, index) = (as_of_entries(relation), as_of_entries(index));
         let of_small = || self.small.iter().any(|small| index.starts_with(&format!("{small}_")));
         // The name of a partition begins with that of its table.
         let is = |what: &str| {
             what == index || relation.strip_prefix(what).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
         };
-        self.small.contains(relation)
+        self.small.contains(&relation)
             || relation.is_empty() && of_small()
             || ALLOWED.iter().find(|(of, what, _)| *of == name && is(what)).is_some_and(|(of, what, _)| {
                 self.walked.lock().unwrap().insert((*of, *what));
@@ -204,6 +207,30 @@ impl Plans {
     }
 }
 
+/// The statements of a family by name; of jobs, those that differ from the statements of entries.
+fn statements(schema: &str, family: Family) -> BTreeMap<String, String> {
+    let all = |family: Family| -> BTreeMap<String, String> {
+        let sql = Sql::new(schema, family);
+        sql.all().into_iter().map(|declared| (declared.name, declared.text.to_owned())).collect()
+    };
+    let (of_entries, mut wanted) = (all(Family::Entries), all(family));
+    wanted.retain(|name, text| family == Family::Entries || of_entries.get(name) != Some(text));
+    wanted
+}
+
+/// The name that a table or an index of jobs has among those of entries.
+fn as_of_entries(name: &str) -> String {
+    let names = [
+        ("dispatch_queues", "queues"),
+        ("dispatch_queue", "event_queue"),
+        ("dispatch_log", "event_log"),
+        ("dispatch_lanes", "lanes"),
+        ("dispatch_notes", "group_notes"),
+        ("dispatch_consumers", "consumers"),
+    ];
+    names.iter().fold(name.to_owned(), |name, (of_jobs, of_entries)| name.replace(of_jobs, of_entries))
+}
+
 fn has_parameter(sql: &str, number: usize) -> bool {
     let name = format!("${number}");
     sql.match_indices(&name).any(|(at, _)| !sql[at + name.len()..].starts_with(|c: char| c.is_ascii_digit()))
@@ -232,14 +259,26 @@ fn load(rows: u32) -> String {
          INSERT INTO tidegate.queues (name) SELECT 'q' || n FROM generate_series(1, 20) AS n;
          INSERT INTO tidegate.lanes (queue_id, priority, event_type)
              SELECT 1 + n % 20, 0, 't' || n FROM generate_series(1, {rows} / 20) AS n;
+         INSERT INTO tidegate.dispatch_queues (name) SELECT name FROM tidegate.queues WHERE name <> 'default';
+         INSERT INTO tidegate.dispatch_lanes (queue_id, priority, event_type)
+             SELECT queue_id, priority, event_type FROM tidegate.lanes;
          SET enable_hashjoin = off;
          INSERT INTO tidegate.events (id, created_at, event_type, payload, tags)
              SELECT n, now(), 't1', '{{}}', CASE WHEN n % 10 = 0 THEN 'a,b' END FROM generate_series(1, {rows}) AS n;
-         INSERT INTO tidegate.event_queue (id, event_id, lane, queue_id, max_attempts, place, exhausted_as, group_key, due_at)
-             SELECT n, n, CASE WHEN n % 100 < 4 THEN 2 + n % 1000 ELSE 1 END, 1, 20, n % 4, 1, CASE WHEN n % 4 > 1 THEN 'g' || n END, now()
+         INSERT INTO tidegate.event_queue (id, event_id, lane, queue_id, max_attempts, place, exhausted_as, group_key, due_at,
+                                           rank, expires_at)
+             SELECT n, n, CASE WHEN n % 100 < 4 THEN 2 + n % 1000 ELSE 1 END, 1, 20, n % 5, 1,
+                    CASE WHEN n % 5 > 1 THEN 'g' || n END, now(), n % 3, CASE WHEN n % 7 = 0 THEN now() + interval '1 day' END
              FROM generate_series(1, {rows}) AS n;
+         INSERT INTO tidegate.dispatch_queue (id, event_id, lane, queue_id, max_attempts, place, exhausted_as, group_key, due_at,
+                                              rank, expires_at)
+             SELECT id, event_id, lane, queue_id, max_attempts, place, exhausted_as, group_key, due_at, rank, expires_at
+             FROM tidegate.event_queue;
          INSERT INTO tidegate.event_log (id, event_id, finished_at, token, generation, lane, queue_id, attempts, max_attempts,
                                          status, exhausted_as)
+             SELECT n, n, now(), 1, 1, 1, 1, 1, 20, n % 4, 1 FROM generate_series({rows} + 1, 2 * {rows}) AS n;
+         INSERT INTO tidegate.dispatch_log (id, event_id, finished_at, token, generation, lane, queue_id, attempts, max_attempts,
+                                            status, exhausted_as)
              SELECT n, n, now(), 1, 1, 1, 1, 1, 20, n % 4, 1 FROM generate_series({rows} + 1, 2 * {rows}) AS n;
          INSERT INTO tidegate.event_tags (entry_id, rank, queue_id, state, priority, tag)
              SELECT n, n, 1, n % 4, 0, 'a' FROM generate_series(1, {rows}) AS n;
@@ -271,12 +310,14 @@ const DEFAULTS: &str = "RESET jit; SET enable_seqscan = on; SET enable_bitmapsca
 async fn no_statement_walks_over_a_table_however_its_plan_was_made() {
     let url = tokio::task::spawn_blocking(tidegate_testing::fresh_database).await.unwrap();
     PostgresStore::open(&url, PostgresOptions::default()).await.unwrap().close().await;
-    let plans = Plans::new(&url).await;
+    let (plans, jobs) = (Plans::new(&url, Family::Entries).await, Plans::new(&url, Family::Jobs).await);
     assert!(plans.statements.len() > 100, "only {} statements were found", plans.statements.len());
+    assert!((50..plans.statements.len()).contains(&jobs.statements.len()), "{} of jobs", jobs.statements.len());
     plans.run(LEAVE_ALONE).await;
     plans.run("VACUUM ANALYZE").await;
     let mut faults = vec!["while empty:".to_owned()];
     faults.extend(plans.faults(|_| true).await);
+    faults.extend(jobs.faults(|_| true).await);
     let rows = std::env::var(ROWS_SETTING).map_or(ROWS, |rows| rows.parse().expect(ROWS_SETTING));
     // One transaction each: readers of the log in other tests on this server would wait for one long writer.
     for statement in load(rows).split(";\n") {
@@ -284,8 +325,9 @@ async fn no_statement_walks_over_a_table_however_its_plan_was_made() {
     }
     faults.push("while full, as if empty:".to_owned());
     faults.extend(plans.faults(|_| true).await);
+    faults.extend(jobs.faults(|_| true).await);
     // A caller's session plans every time, for the tables as they are: empty ones may be walked over.
-    let mut other = Plans::new(&url).await;
+    let mut other = Plans::new(&url, Family::Entries).await;
     other.run(DEFAULTS).await;
     other.leave_out_empty().await;
     faults.push("in a caller's session:".to_owned());
@@ -293,6 +335,7 @@ async fn no_statement_walks_over_a_table_however_its_plan_was_made() {
     plans.run("ANALYZE").await;
     faults.push("while full:".to_owned());
     faults.extend(plans.faults(|_| true).await);
+    faults.extend(jobs.faults(|_| true).await);
     faults.push("in a caller's session, while full:".to_owned());
     faults.extend(other.faults(|name| CALLERS.contains(&name)).await);
     assert_eq!(faults.len(), 5, "{}", faults.join("\n"));
@@ -300,7 +343,7 @@ async fn no_statement_walks_over_a_table_however_its_plan_was_made() {
     for (name, what, _) in ALLOWED {
         assert!(walked.contains(&(name, what)), "{name} does not walk over {what} any more: remove it from ALLOWED");
     }
-    drop((plans, other));
+    drop((plans, jobs, other));
     tokio::task::spawn_blocking(move || tidegate_testing::drop_database(&url)).await.unwrap().unwrap();
 }
 
@@ -308,10 +351,11 @@ async fn no_statement_walks_over_a_table_however_its_plan_was_made() {
 async fn every_statement_returns_the_columns_of_its_row() {
     let url = tokio::task::spawn_blocking(tidegate_testing::fresh_database).await.unwrap();
     PostgresStore::open(&url, PostgresOptions::default()).await.unwrap().close().await;
-    let plans = Plans::new(&url).await;
+    let plans = Plans::new(&url, Family::Entries).await;
     let schema = PostgresOptions::default().schema();
-    let (sql, transactions) = (Sql::new(&schema), Transactions::new(|text| text.replace("{ns}", &schema)));
-    for declared in sql.all().into_iter().chain(transactions.all()) {
+    let transactions = Transactions::new(|text| text.replace("{ns}", &schema));
+    let sql = Family::ALL.map(|family| Sql::new(&schema, family));
+    for declared in sql.iter().flat_map(Sql::all).chain(transactions.all()) {
         let prepared = plans.client.prepare(declared.text).await.unwrap_or_else(|e| panic!("{}: {e:?}", declared.name));
         let found: Vec<&str> = prepared.columns().iter().map(tokio_postgres::Column::name).collect();
         let same =

@@ -184,7 +184,7 @@ impl From<HolderRow> for Blocker {
 pub(in crate::postgres) const BOUND: &str = "
     (SELECT CASE WHEN m.log_xid_offset = 0 THEN pg_snapshot_xmin(pg_current_snapshot())
             ELSE (pg_snapshot_xmin(pg_current_snapshot())::text::bigint + m.log_xid_offset)::text::xid8 END
-     FROM {ns}.meta m)";
+     FROM {ns}.store m)";
 
 /// Moves a position and extends the lease.
 const ADVANCE: &str = "
@@ -244,7 +244,7 @@ statements! {
         take: ReaderRow = "
             UPDATE {ns}.projections p
             SET reader = $4, reader_until = {now} + $5::bigint * interval '1 microsecond', updated_at = {now},
-                token = greatest(token + 1, (SELECT m.token_base FROM {ns}.meta m))
+                token = greatest(token + 1, (SELECT m.token_base FROM {ns}.store m))
             WHERE name = $2 AND version = $3 AND state < 2 AND (reader IS NULL OR reader = $4 OR reader_until <= {now})
             RETURNING {columns}";
         /// Extends a reader's lease (primary key).
@@ -368,6 +368,6 @@ statements! {
                 (SELECT c.xid::text::bigint - 1 FROM {ns}.log_counts c))";
         /// A bound above the transaction ids of all visible rows that were written in this cluster (one row).
         next_xid: Only<i64> = "
-            SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint + log_xid_offset FROM {ns}.meta";
+            SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint + log_xid_offset FROM {ns}.store";
     }
 }

@@ -49,10 +49,12 @@ statements! {
                 FROM moment AS m, unnest($2::bigint[], $3::bigint[], $4::text[], $5::bytea[], $6::text[], $7::text[],
                     $8::text[], $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::text[], $14::integer[],
                     $15::integer[], $16::smallint[], $17::timestamptz[], $18::bigint[], $19::text[], $20::integer[],
-                    $21::smallint[], $22::text[], $23::text[], $24::text[], $25::text[], $26::smallint[], $27::bigint[])
+                    $21::smallint[], $22::text[], $23::text[], $24::text[], $25::text[], $26::smallint[], $27::bigint[],
+                    $28::smallint[], $29::integer[], $30::timestamptz[], $31::bigint[])
                     AS i(given_id, client_id, event_type, payload, content_type, source, subject, time, external_id,
                          correlation_id, causation_id, attributes, lane, queue_id, place, due_at, delay_us, group_key,
-                         max_attempts, exhausted_as, title, description, tags, retry, priority, queue_client)
+                         max_attempts, exhausted_as, title, description, tags, retry, priority, queue_client, flags,
+                         rank, expires_at, expires_us)
             ), facts AS (
                 INSERT INTO {ns}.events (id, created_at, client_id, event_type, payload, content_type, source, subject,
                     time, external_id, correlation_id, causation_id, attributes, title, description, tags, retry)
@@ -61,9 +63,10 @@ statements! {
                 FROM input
             ), entries AS (
                 INSERT INTO {live} (id, event_id, due_at, client_id, lane, queue_id, max_attempts, place, exhausted_as,
-                    group_key, flags)
+                    group_key, flags, rank, expires_at)
                 SELECT id, tsid | (id & 4194303), {due}, queue_client, lane, queue_id, max_attempts, place,
-                       exhausted_as, group_key, CASE WHEN tags IS NOT NULL THEN 1::smallint END
+                       exhausted_as, group_key, flags, rank,
+                       coalesce(expires_at, now + expires_us * interval '1 microsecond')
                 FROM input
             ), tagged AS (
                 INSERT INTO {ns}.event_tags (entry_id, rank, queue_id, state, priority, tag, client_id)
@@ -73,7 +76,7 @@ statements! {
                 WHERE i.tags IS NOT NULL
             )
             SELECT id, tsid | (id & 4194303) AS event_id, now AS created_at, (SELECT pg_current_xact_id()::text) AS xid,
-                   (SELECT catalogue_stamp FROM {ns}.meta) AS stamp
+                   (SELECT stamp FROM {ns}.store) AS stamp
             FROM input".replace("{due}", DUE);
         /// Publishes events without any option, which is the usual case: fewer arrays to unnest.
         write_plain: (PublishedRow, CarriedRow) = "
@@ -93,30 +96,32 @@ statements! {
                 SELECT id, tsid | (id & 4194303), lane, queue_id, max_attempts, 0, exhausted_as FROM input
             )
             SELECT id, tsid | (id & 4194303) AS event_id, now AS created_at, (SELECT pg_current_xact_id()::text) AS xid,
-                   (SELECT catalogue_stamp FROM {ns}.meta) AS stamp
+                   (SELECT stamp FROM {ns}.store) AS stamp
             FROM input";
         /// Counts the live entries of a queue, up to a limit (event_queue_fresh and event_queue_timed of the queue's
-        /// lanes, event_queue_parked).
+        /// lanes, event_queue_parked, event_queue_aside_due).
         count_entries: Only<i64> = "
             SELECT count(*) FROM (
-                SELECT FROM {ns}.lanes l CROSS JOIN LATERAL (
+                SELECT FROM {lanes} l CROSS JOIN LATERAL (
                     (SELECT FROM {live} q WHERE q.lane = l.id AND q.place = 0 LIMIT $2)
                     UNION ALL
                     (SELECT FROM {live} q WHERE q.lane = l.id AND q.place = 1 LIMIT $2)
                 ) AS claimable
                 WHERE l.queue_id = $1
                 UNION ALL
-                (SELECT FROM {live} q WHERE q.queue_id = $1 AND q.place >= 2 LIMIT $2)
+                (SELECT FROM {live} q WHERE q.queue_id = $1 AND q.place IN (2, 3) LIMIT $2)
+                UNION ALL
+                (SELECT FROM {live} q WHERE q.queue_id = $1 AND q.place = 4 LIMIT $2)
                 LIMIT $2
             ) AS held";
         /// Whether a fact exists (events' primary key).
         fact_exists: Only<bool> = "SELECT EXISTS (SELECT FROM {ns}.events WHERE id = $1)";
         /// What a caller's own transaction sees (one row). Draws the transaction's id.
         caller: (CallerRow, Only<String>) = "
-            SELECT catalogue_stamp AS stamp,
+            SELECT stamp,
                    current_setting('transaction_isolation') = 'read committed' AS reads_committed,
                    pg_current_xact_id()::text AS xid
-            FROM {ns}.meta";
+            FROM {ns}.store";
         /// Whether each statement of a caller's own transaction sees what was committed before it.
         reads_committed: Only<bool> = "SELECT current_setting('transaction_isolation') = 'read committed'";
     }

@@ -40,28 +40,32 @@ row! {
     }
 }
 
-/// The columns of [`DepthRow`], of entries with a place, a due moment, a group and the end of a lease.
+/// The columns of [`DepthRow`], of entries with a place, a due moment, a group, flags and the end of a lease. What is aside
+/// or kept waits for a moment or a person: it counts as delayed.
 const COUNTS: &str = "
-    count(*) FILTER (WHERE lease_until IS NULL AND (place = 0 OR place IN (1, 3) AND group_key IS NULL
-                                                                 AND coalesce(due_at, '-infinity') <= {now}
-                                                    OR place = 1 AND due_at <= {now})) AS ready,
-    count(*) FILTER (WHERE lease_until IS NULL AND (place = 1 OR place = 3 AND group_key IS NULL)
-                           AND due_at > {now}) AS delayed,
+    count(*) FILTER (WHERE lease_until IS NULL AND coalesce(flags, 0) & 8 = 0
+                           AND (place = 0 OR place IN (1, 3) AND group_key IS NULL
+                                             AND coalesce(due_at, '-infinity') <= {now}
+                                OR place = 1 AND due_at <= {now})) AS ready,
+    count(*) FILTER (WHERE lease_until IS NULL AND ((place = 1 OR place = 3 AND group_key IS NULL) AND due_at > {now}
+                                                    OR flags & 8 <> 0 OR place = 4)) AS delayed,
     count(*) FILTER (WHERE place = 2 OR place = 3 AND group_key IS NOT NULL) AS parked,
     count(*) FILTER (WHERE lease_until IS NOT NULL) AS leased";
 
 const DEPTH: &str = "
     SELECT {counts}
     FROM (
-        SELECT h.* FROM {ns}.lanes l CROSS JOIN LATERAL (
-            SELECT q.place, q.due_at, q.group_key, q.lease_until FROM {live} q WHERE q.lane = l.id AND q.place = 0
+        SELECT h.* FROM {lanes} l CROSS JOIN LATERAL (
+            SELECT {counted} FROM {live} q WHERE q.lane = l.id AND q.place = 0
             UNION ALL
-            SELECT q.place, q.due_at, q.group_key, q.lease_until FROM {live} q WHERE q.lane = l.id AND q.place = 1
+            SELECT {counted} FROM {live} q WHERE q.lane = l.id AND q.place = 1
             OFFSET 0
         ) AS h
         WHERE l.queue_id = $2
         UNION ALL
-        SELECT q.place, q.due_at, q.group_key, q.lease_until FROM {live} q WHERE q.queue_id = $2 AND q.place >= 2
+        SELECT {counted} FROM {live} q WHERE q.queue_id = $2 AND q.place IN (2, 3)
+        UNION ALL
+        SELECT {counted} FROM {live} q WHERE q.queue_id = $2 AND q.place = 4
     ) AS q";
 
 statements! {
@@ -69,19 +73,21 @@ statements! {
     pub(in crate::postgres) struct Queues {
         /// Creates a queue unless there is one (queues_name).
         make = "
-            INSERT INTO {ns}.queues (name, client_id) VALUES ($1::text, $2::bigint)
+            INSERT INTO {queues} (name, client_id) VALUES ($1::text, $2::bigint)
             ON CONFLICT (coalesce(client_id, 0), name) DO NOTHING";
         /// Locks a queue and reads its configuration (queues_name). Lanes can still be added while the lock is held.
         lock: QueueRow = "
-            SELECT {columns} FROM {ns}.queues
+            SELECT {columns} FROM {queues}
             WHERE coalesce(client_id, 0) = coalesce($2::bigint, 0) AND name = $1::text FOR NO KEY UPDATE";
         /// Changes a queue (queues' primary key).
         put = "
-            UPDATE {ns}.queues SET state = $2::smallint, depth_limit = $3::bigint, settings = $4::text
+            UPDATE {queues} SET state = $2::smallint, depth_limit = $3::bigint, settings = $4::text
             WHERE id = $1::integer";
         /// The depth of one queue: counts its entries lane by lane (lanes_key, event_queue_fresh, event_queue_timed),
-        /// and those that are parked or arrived (event_queue_parked).
-        depth: DepthRow = &DEPTH.replace("{counts}", COUNTS);
+        /// those that are parked or arrived (event_queue_parked), and those aside (event_queue_aside_due).
+        depth: DepthRow = &DEPTH
+            .replace("{counts}", COUNTS)
+            .replace("{counted}", "q.place, q.due_at, q.group_key, q.flags, q.lease_until");
         /// The depths of all queues that hold something (walks over event_queue).
         depths: (DepthRow, Only<i32>) = &"
             SELECT {counts}, queue_id FROM {live} GROUP BY queue_id".replace("{counts}", COUNTS);
@@ -116,11 +122,11 @@ statements! {
                       AND (q.lease_until IS NULL OR q.lease_until <= {now})
                     ORDER BY q.due_at, q.id LIMIT 1
                 ) AS h
-            ) AS o CROSS JOIN LATERAL (SELECT l.queue_id FROM {ns}.lanes l WHERE l.id = o.lane OFFSET 0) AS l";
+            ) AS o CROSS JOIN LATERAL (SELECT l.queue_id FROM {lanes} l WHERE l.id = o.lane OFFSET 0) AS l";
         /// Records live consumers (consumers' primary key). Always in the same order, so that processes that record the
         /// same ones do not deadlock.
         consumers_seen = "
-            INSERT INTO {ns}.consumers AS c (worker, queue_id, types, seen_at)
+            INSERT INTO {consumers} AS c (worker, queue_id, types, seen_at)
             SELECT i.worker, i.queue_id,
                    CASE WHEN i.types IS NOT NULL THEN ARRAY (SELECT jsonb_array_elements_text(i.types::jsonb)) END,
                    {now}
@@ -130,12 +136,12 @@ statements! {
         /// Whether a consumer that takes one of these, types or marked tags, was seen lately (consumers is small).
         live_consumer: Only<bool> = "
             SELECT EXISTS (
-                SELECT FROM {ns}.consumers c
+                SELECT FROM {consumers} c
                 WHERE c.queue_id = $2 AND (c.types IS NULL OR c.types && $3::text[])
                   AND c.seen_at > {now} - interval '60 seconds'
             )";
         /// Removes consumers that were not seen for long (reads the whole table, which holds a day's consumers).
         forget_consumers = "
-            DELETE FROM {ns}.consumers WHERE seen_at < {now} - $2::bigint * interval '1 microsecond'";
+            DELETE FROM {consumers} WHERE seen_at < {now} - $2::bigint * interval '1 microsecond'";
     }
 }

@@ -1,4 +1,4 @@
-//! Idempotency keys: rows of the kind 1 of the table `deduplication`.
+//! Idempotency keys: rows of the table `deduplication` of a kind of their own.
 
 use crate::postgres::engine::row::{Moment, row};
 use crate::sql::{Only, statements};
@@ -23,7 +23,7 @@ statements! {
             FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS i(client_id, key, ord)
             CROSS JOIN LATERAL (
                 SELECT * FROM {ns}.deduplication d
-                WHERE d.client_id = i.client_id AND d.kind = 1 AND d.scope = 0 AND d.key = i.key
+                WHERE d.client_id = i.client_id AND d.kind = {request_kind} AND d.scope = 0 AND d.key = i.key
                 AND d.expires_at > {now} OFFSET 0
             ) AS d
             LEFT JOIN LATERAL (SELECT e.created_at FROM {ns}.events e WHERE e.id = d.event_id OFFSET 0) AS e ON true";
@@ -32,7 +32,7 @@ statements! {
         take: Only<String> = "
             INSERT INTO {ns}.deduplication AS d
                 (client_id, kind, scope, key, entry_id, event_id, expires_at, fingerprint)
-            SELECT i.client_id, 1, 0, i.key, i.entry_id, i.event_id,
+            SELECT i.client_id, {request_kind}, 0, i.key, i.entry_id, i.event_id,
                    {now} + i.window_us * interval '1 microsecond', i.fingerprint
             FROM unnest($2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
                 AS i(client_id, key, entry_id, event_id, window_us, fingerprint)

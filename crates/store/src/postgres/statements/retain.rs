@@ -32,6 +32,19 @@ const OLD_ROWS: &str = "
                >= {now} - least($2::bigint, $3::bigint) * interval '1 microsecond' AS is_young
     FROM {log} g CROSS JOIN {ns}.log_counts c";
 
+/// Reads [`OldRow`]s of jobs, which are neither counted nor read by projections.
+const OLD_JOBS: &str = "
+    SELECT g.id, g.event_id, g.status, g.superseded, coalesce(g.flags, 0::smallint) AS flags, g.client_id,
+           g.finished_at < {now} - (CASE WHEN g.status IN (1, 2) AND g.superseded = 0 THEN $3::bigint
+                                         ELSE $2::bigint END) * interval '1 microsecond' AS is_old,
+           to_timestamp(((g.event_id >> 22) + 1577836800000) / 1000.0)
+               >= {now} - least($2::bigint, $3::bigint) * interval '1 microsecond' AS is_young
+    FROM {ns}.dispatch_log g";
+
+/// The log rows above a number, and those of given entries, which it locks.
+const ABOVE: &str = " WHERE g.id > $4::bigint ORDER BY g.id, g.generation LIMIT $5::bigint";
+const LOCKED: &str = " WHERE g.id = ANY ($4::bigint[]) ORDER BY g.id, g.generation FOR UPDATE OF g";
+
 /// For the stretches of removed entries, removes the lanes and workers that have no entry left there.
 const FORGET_STRETCHES: &str = "
     WITH touched AS MATERIALIZED (
@@ -74,11 +87,24 @@ statements! {
                 WHERE o.created_at < {now} - $2::bigint * interval '1 microsecond'
             ))";
         /// Log rows above a number (event_log's primary key).
-        old_rows: OldRow = &[OLD_ROWS, "
-            WHERE g.id > $4::bigint ORDER BY g.id, g.generation LIMIT $5::bigint"].concat();
+        old_rows: OldRow = &[OLD_ROWS, ABOVE].concat();
+        /// The same of jobs (dispatch_log's primary key).
+        old_jobs: OldRow = &[OLD_JOBS, ABOVE].concat();
         /// Log rows of these entries, locked (event_log's primary key).
-        lock_old_rows: OldRow = &[OLD_ROWS, "
-            WHERE g.id = ANY ($4::bigint[]) ORDER BY g.id, g.generation FOR UPDATE OF g"].concat();
+        lock_old_rows: OldRow = &[OLD_ROWS, LOCKED].concat();
+        /// The same of jobs (dispatch_log's primary key).
+        lock_old_jobs: OldRow = &[OLD_JOBS, LOCKED].concat();
+        /// Removes ended jobs with their facts (primary keys). The caller has locked the log rows.
+        forget_jobs = "
+            WITH facts AS (
+                DELETE FROM {ns}.events e WHERE e.id = ANY ($2::bigint[])
+            ), rows AS MATERIALIZED (
+                SELECT g.* FROM unnest($1::bigint[]) AS i(id) CROSS JOIN LATERAL (
+                    SELECT g.tableoid AS part, g.ctid AS place FROM {ns}.dispatch_log g
+                    WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0) OFFSET 0
+                ) AS g
+            )
+            DELETE FROM {ns}.dispatch_log g USING rows r WHERE g.ctid = r.place AND g.tableoid = r.part";
         /// Removes ended entries with their facts and tags, and takes them off the counts by tag (primary keys). The
         /// caller has locked the log rows and `log_counts`.
         forget_entries = "

@@ -70,7 +70,7 @@ statements! {
         /// (event_tags_rank).
         claimable: Only<String> = &fill("
             WITH priorities AS MATERIALIZED (
-                SELECT DISTINCT l.priority FROM {ns}.lanes l JOIN {ns}.queues n ON n.id = l.queue_id
+                SELECT DISTINCT l.priority FROM {lanes} l JOIN {queues} n ON n.id = l.queue_id
                 WHERE l.queue_id = $2 AND n.state <> $4
             )
             SELECT w.tag FROM unnest($3::text[]) AS w(tag)
@@ -120,7 +120,7 @@ statements! {
         end = "
             WITH ended AS MATERIALIZED (
                 SELECT i.id, i.status, x.tag,
-                       (SELECT n.client_id FROM {ns}.queues n WHERE n.id = i.queue_id) AS client_id
+                       (SELECT n.client_id FROM {queues} n WHERE n.id = i.queue_id) AS client_id
                 FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::integer[])
                     AS i(id, event_id, status, queue_id)
                 CROSS JOIN LATERAL unnest(string_to_array(
@@ -145,7 +145,7 @@ statements! {
                        coalesce(l.priority, -q.lane - 1000) AS priority, x.tag
                 FROM unnest($1::bigint[]) AS i(id)
                 CROSS JOIN LATERAL (SELECT * FROM {live} q WHERE q.id = i.id OFFSET 0) AS q
-                LEFT JOIN LATERAL (SELECT * FROM {ns}.lanes l WHERE l.id = q.lane OFFSET 0) AS l ON true
+                LEFT JOIN LATERAL (SELECT * FROM {lanes} l WHERE l.id = q.lane OFFSET 0) AS l ON true
                 CROSS JOIN LATERAL unnest(string_to_array(
                     (SELECT e.tags FROM {ns}.events e WHERE e.id = q.event_id), ',')) AS x(tag)
             ), found AS MATERIALIZED (

@@ -17,10 +17,10 @@ row! {
 
 /// Reads a [`PreludeRow`].
 const PRELUDE: &str = "
-    SELECT {xid}::text AS xid, m.catalogue_stamp AS stamp,
+    SELECT {xid}::text AS xid, m.stamp AS stamp,
            h.at BETWEEN clock_timestamp() - i.outage AND clock_timestamp() + i.outage AS heartbeat_near,
            clock_timestamp() AS now
-    FROM {ns}.meta m CROSS JOIN {ns}.heartbeat h
+    FROM {ns}.store m CROSS JOIN {ns}.heartbeat h
     CROSS JOIN (SELECT $1::bigint * interval '1 millisecond' AS outage) AS i";
 
 statements! {

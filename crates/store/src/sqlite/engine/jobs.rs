@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sqlite::engine::errors::closed;
 use crate::sqlite::engine::tx::Tx;
+use crate::values::Family;
 
 /// The most jobs that may wait in one class; further ones are refused as `Busy`.
 const WAITING_LIMIT: usize = 1 << 16;
@@ -44,6 +45,8 @@ pub(in crate::sqlite) trait Job: Send {
 /// A job that waits, and how it is to be run.
 pub(in crate::sqlite) struct Queued {
     pub(in crate::sqlite) job: Box<dyn Job>,
+    /// The family that it works in.
+    pub(in crate::sqlite) family: Family,
     pub(in crate::sqlite) since: Instant,
     /// Need not run once its caller is gone.
     pub(in crate::sqlite) skippable: bool,
@@ -80,14 +83,14 @@ where
 }
 
 /// Turns a closure into a job, and returns the receiver of its answer.
-pub(in crate::sqlite) fn job<T, F>(work: F) -> (Queued, oneshot::Receiver<Result<T>>)
+pub(in crate::sqlite) fn job<T, F>(family: Family, work: F) -> (Queued, oneshot::Receiver<Result<T>>)
 where
     T: Send + 'static,
     F: FnOnce(&mut Tx<'_>) -> Result<T> + Send + 'static,
 {
     let (sender, receiver) = oneshot::channel();
     let job = Box::new(Work { work: Some(work), answer: None, sender });
-    (Queued { job, since: Instant::now(), skippable: false }, receiver)
+    (Queued { job, family, since: Instant::now(), skippable: false }, receiver)
 }
 
 /// The result of a wait for jobs.

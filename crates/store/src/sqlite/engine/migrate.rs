@@ -23,6 +23,8 @@ const STEPS: &[(i32, i32, &str)] = &[
     (12, 11, ""),
     // For PostgreSQL only: servers with standbys.
     (13, 11, ""),
+    // An older program does not know entries that stepped aside or keep their place.
+    (14, 14, include_str!("../migrations/0014_families.sql")),
 ];
 
 struct Meta {

@@ -4,6 +4,7 @@ pub(in crate::sqlite) mod catalogue;
 pub(in crate::sqlite) mod checkpoint;
 pub(in crate::sqlite) mod checkpoints;
 pub(in crate::sqlite) mod errors;
+pub(in crate::sqlite) mod families;
 pub(in crate::sqlite) mod file_identity;
 pub(in crate::sqlite) mod inbox;
 pub(in crate::sqlite) mod jobs;

@@ -1,6 +1,6 @@
 //! The queues and lanes of a transaction: found in what the process knows, else read or made.
 
-use tidegate_core::{QueueName, Tsid};
+use tidegate_core::{End, QueueName, Tsid};
 
 use crate::error::Result;
 use crate::sqlite::engine::catalogue::{
@@ -79,6 +79,13 @@ impl Tx<'_> {
         self.known.catalogue = self.catalogue()?;
         self.known.queues[queue].lanes.add(lane, priority, own_type.map(Into::into));
         Ok(lane)
+    }
+
+    /// Counts an entry that was ended without its holder, or is exhausted and kept.
+    pub(in crate::sqlite) fn count_ended(&mut self, queue_id: i64, end: End) -> Result<()> {
+        let queue = self.queue_by_id(queue_id)?;
+        self.shared.exhausted.of(self.family).add(&self.known.queues[queue].name, end);
+        Ok(())
     }
 
     /// The present catalogue version. Triggers raise it with every change of a queue or a lane.

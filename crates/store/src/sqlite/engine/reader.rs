@@ -1,7 +1,6 @@
 //! The threads that read. Each has its own connection and runs one job per snapshot.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +10,7 @@ use rusqlite::Connection;
 
 use crate::error::{Error, Result};
 use crate::listing::too_slow;
-use crate::sqlite::engine::catalogue::Known;
+use crate::sqlite::engine::families::PerFamily;
 use crate::sqlite::engine::jobs::Jobs;
 use crate::sqlite::engine::tx::{Shared, Tx};
 
@@ -64,8 +63,8 @@ pub(in crate::sqlite) fn run(conn: &Connection, shared: &Arc<Shared>, jobs: &Job
         }
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             snapshot(conn, || {
-                let (mut known, mut woken) = (Known::default(), BTreeSet::new());
-                job.job.run(&mut Tx::new(conn, shared, &mut known, &mut woken))
+                let mut states = PerFamily::default();
+                job.job.run(&mut Tx::new(conn, shared, &mut states, job.family))
             })
         }));
         let outcome = outcome.unwrap_or_else(|_| Err(Error::invalid("the query panicked")));

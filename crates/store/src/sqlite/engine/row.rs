@@ -3,10 +3,11 @@
 use bytes::Bytes;
 use rusqlite::Row;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
-use tidegate_core::{QueueName, Timestamp, Tsid};
+use tidegate_core::{End, QueueName, Timestamp, Tsid};
 
 use crate::error::Result;
 use crate::sql::{FromRow, Only};
+use crate::sqlite::engine::errors::damaged;
 
 /// Declares a row and how it is read: see [`crate::sql::row`].
 macro_rules! row {
@@ -43,6 +44,11 @@ impl From<Moment> for Timestamp {
     fn from(moment: Moment) -> Self {
         moment.0
     }
+}
+
+/// The end with a stored code.
+pub(in crate::sqlite) fn end_of(code: i16) -> Result<End> {
+    End::from_code(code).ok_or_else(|| damaged("an entry has an unknown end"))
 }
 
 /// A queue's name from the columns of its name and its client.

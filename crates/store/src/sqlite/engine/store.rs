@@ -1,6 +1,5 @@
 //! The store itself: what its clones share, and the frames in which verbs run.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rusqlite::Connection;
 use tokio::sync::watch;
 
-use super::catalogue::Known;
 use super::errors::closed;
+use super::families::PerFamily;
 use super::inbox::Inbox;
 use super::jobs::{self, Jobs, Urgency, job};
 use super::own_calls;
@@ -17,7 +16,7 @@ use super::reader;
 use super::tx::{Shared, Tx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::list_gate::{Kind, ListGate};
-use crate::values::KeyChanges;
+use crate::values::{Family, KeyChanges};
 
 /// A store in a SQLite file. Clones share it; it closes with the last one.
 ///
@@ -36,6 +35,8 @@ use crate::values::KeyChanges;
 #[derive(Debug, Clone)]
 pub struct SqliteStore {
     pub(in crate::sqlite) inner: Arc<Inner>,
+    /// The family whose tables its verbs work on.
+    pub(in crate::sqlite) family: Family,
 }
 
 pub(in crate::sqlite) struct Inner {
@@ -98,6 +99,17 @@ impl SqliteStore {
         &self.inner.path
     }
 
+    /// The same store with the verbs of a family.
+    #[must_use]
+    pub fn of_family(&self, family: Family) -> Self {
+        Self { inner: Arc::clone(&self.inner), family }
+    }
+
+    /// The handle for what is not a family's own.
+    pub(in crate::sqlite) fn entries_handle(&self) -> Self {
+        self.of_family(Family::Entries)
+    }
+
     /// Runs a verb inside the caller's transaction; if it fails, only the verb is undone.
     pub(in crate::sqlite) fn within<T>(
         &self,
@@ -113,8 +125,8 @@ impl SqliteStore {
             ));
         }
         conn.execute_batch("SAVEPOINT tidegate")?;
-        let (mut known, mut woken) = (Known::default(), BTreeSet::new());
-        let mut tx = Tx::new(conn, &self.inner.shared, &mut known, &mut woken);
+        let mut states = PerFamily::default();
+        let mut tx = Tx::new(conn, &self.inner.shared, &mut states, self.family);
         let outcome = begin_writing(&tx).and_then(|()| work(&mut tx)).and_then(|answer| tx.finish().map(|()| answer));
         if !conn.is_autocommit() {
             conn.execute_batch(if outcome.is_ok() {
@@ -141,7 +153,7 @@ impl SqliteStore {
         T: Send + 'static,
         F: FnOnce(&mut Tx<'_>) -> Result<T> + Send + 'static,
     {
-        let (job, answer) = job(work);
+        let (job, answer) = job(self.family, work);
         self.enqueue(urgency, job)?;
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
@@ -162,7 +174,7 @@ impl SqliteStore {
         if self.inner.keeping == Keeping::Memory {
             return self.write(Urgency::End, work).await;
         }
-        let (job, answer) = job(work);
+        let (job, answer) = job(self.family, work);
         self.inner.lists.push(Urgency::End, job)?;
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
@@ -176,7 +188,7 @@ impl SqliteStore {
             return self.write(Urgency::End, work).await;
         }
         self.check_running()?;
-        let (job, answer) = job(work);
+        let (job, answer) = job(self.family, work);
         self.inner.reads.push(Urgency::End, job)?;
         answer.await.unwrap_or_else(|_| Err(closed()))
     }

@@ -11,29 +11,34 @@ use crate::error::Result;
 use crate::sql::{FromRow, Only, Statement};
 use crate::sqlite::engine::errors::damaged;
 use crate::sqlite::statements::Sql;
-use crate::values::{Exhausted, StoreOptions};
+use crate::values::{Exhausted, Family, StoreOptions};
 
 use crate::sqlite::engine::catalogue::Known;
+use crate::sqlite::engine::families::{FamilyState, PerFamily};
 pub(in crate::sqlite) use crate::sqlite::engine::time::Time;
 
 /// What stays the same while the store is open.
 #[derive(Debug)]
 pub(in crate::sqlite) struct Shared {
     pub(in crate::sqlite) options: StoreOptions,
-    pub(in crate::sqlite) sql: Sql,
+    pub(in crate::sqlite) sql: PerFamily<Sql>,
     pub(in crate::sqlite) time: Time,
-    pub(in crate::sqlite) exhausted: Exhausted,
+    pub(in crate::sqlite) exhausted: PerFamily<Exhausted>,
 }
 
 /// One transaction, ours or a caller's.
 pub(in crate::sqlite) struct Tx<'c> {
     pub(in crate::sqlite) conn: &'c Connection,
     pub(in crate::sqlite) shared: &'c Shared,
+    /// The family whose tables the statements are about.
+    pub(in crate::sqlite) family: Family,
     pub(in crate::sqlite) known: &'c mut Known,
     /// The time of this job, in microseconds since 1970.
     pub(in crate::sqlite) now: i64,
     /// Queues in which something became claimable.
     pub(in crate::sqlite) woken: &'c mut BTreeSet<QueueName>,
+    /// `known` and `woken` of the other family.
+    other: (&'c mut Known, &'c mut BTreeSet<QueueName>),
     /// The number of the next log row, once it was read.
     log_seq: Option<i64>,
 }
@@ -42,10 +47,34 @@ impl<'c> Tx<'c> {
     pub(in crate::sqlite) fn new(
         conn: &'c Connection,
         shared: &'c Shared,
-        known: &'c mut Known,
-        woken: &'c mut BTreeSet<QueueName>,
+        states: &'c mut PerFamily<FamilyState>,
+        family: Family,
     ) -> Self {
-        Self { conn, shared, known, now: shared.time.now(), woken, log_seq: None }
+        let (FamilyState { known, woken }, other) = states.split(family);
+        let other = (&mut other.known, &mut other.woken);
+        Self { conn, shared, family, known, now: shared.time.now(), woken, other, log_seq: None }
+    }
+
+    /// Does something in a family, which may be another one.
+    pub(in crate::sqlite) fn in_family<T>(
+        &mut self,
+        family: Family,
+        work: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        if family == self.family {
+            return work(self);
+        }
+        let before = self.family;
+        self.switch_to(family);
+        let done = work(self);
+        self.switch_to(before);
+        done
+    }
+
+    fn switch_to(&mut self, family: Family) {
+        self.family = family;
+        std::mem::swap(&mut self.known, &mut self.other.0);
+        std::mem::swap(&mut self.woken, &mut self.other.1);
     }
 
     /// Writes back what was kept in memory. Part of the transaction.
@@ -70,7 +99,7 @@ impl<'c> Tx<'c> {
     }
 
     pub(in crate::sqlite) fn sql(&self) -> &'c Sql {
-        &self.shared.sql
+        self.shared.sql.of(self.family)
     }
 
     pub(in crate::sqlite) fn prepare(&self, sql: &'c str) -> Result<CachedStatement<'c>> {

@@ -1,6 +1,5 @@
 //! The claims that wait for the writer to make something claimable. Knows nothing of transactions.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -8,10 +7,10 @@ use tidegate_core::QueueName;
 use tokio::sync::oneshot;
 
 use crate::error::Result;
-use crate::values::Claim;
+use crate::values::{Claim, Family};
 use crate::waiting_claim::Taken;
 
-/// The most claims that may wait: each is tried by every transaction that makes something claimable in its queue.
+/// The most claims of a family that may wait: each is tried by every transaction that makes something claimable in its queue.
 const MOST: usize = 16;
 
 pub(in crate::sqlite) type Answer = oneshot::Sender<Result<Taken>>;
@@ -30,6 +29,7 @@ struct State {
 #[derive(Debug)]
 struct Waiting {
     number: u64,
+    family: Family,
     claim: Arc<Claim>,
     /// The caller asked for another try.
     look: bool,
@@ -40,6 +40,14 @@ struct Waiting {
     answer: Answer,
 }
 
+/// A claim that a transaction tries.
+#[derive(Debug)]
+pub(in crate::sqlite) struct ToTry {
+    pub(in crate::sqlite) number: u64,
+    pub(in crate::sqlite) family: Family,
+    pub(in crate::sqlite) claim: Arc<Claim>,
+}
+
 impl List {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -48,17 +56,19 @@ impl List {
     /// Adds a claim; `None` when there are too many, or the store is closed.
     pub(in crate::sqlite) fn claim_when_available(
         &self,
+        family: Family,
         claim: Claim,
     ) -> Option<(u64, oneshot::Receiver<Result<Taken>>)> {
         let mut state = self.lock();
-        if state.closed || state.claims.len() >= MOST {
+        let waiting = state.claims.iter().filter(|waiting| waiting.family == family).count();
+        if state.closed || waiting >= MOST {
             return None;
         }
         let (answer, receiver) = oneshot::channel();
         state.last += 1;
         let number = state.last;
         let claim = Arc::new(claim);
-        state.claims.push(Waiting { number, claim, look: false, trying: false, withdrawn: false, answer });
+        state.claims.push(Waiting { number, family, claim, look: false, trying: false, withdrawn: false, answer });
         Some((number, receiver))
     }
 
@@ -89,15 +99,16 @@ impl List {
         self.lock().claims.iter().any(|waiting| waiting.look)
     }
 
-    /// The claims to try: those asked for, and those for one of these queues.
-    pub(in crate::sqlite) fn to_try(&self, woken: &BTreeSet<QueueName>) -> Vec<(u64, Arc<Claim>)> {
+    /// The claims to try: those asked for, and those for a queue in which something became claimable.
+    pub(in crate::sqlite) fn to_try(&self, is_woken: impl Fn(Family, &QueueName) -> bool) -> Vec<ToTry> {
         let mut state = self.lock();
-        let wanted = state.claims.iter_mut().filter(|waiting| waiting.look || woken.contains(&waiting.claim.queue));
+        let is_wanted = |waiting: &&mut Waiting| waiting.look || is_woken(waiting.family, &waiting.claim.queue);
+        let wanted = state.claims.iter_mut().filter(is_wanted);
         wanted
             .map(|waiting| {
                 waiting.look = false;
                 waiting.trying = true;
-                (waiting.number, Arc::clone(&waiting.claim))
+                ToTry { number: waiting.number, family: waiting.family, claim: Arc::clone(&waiting.claim) }
             })
             .collect()
     }
@@ -120,9 +131,12 @@ impl List {
         Some(state.claims.remove(at).answer)
     }
 
-    /// Cancels all claims that are not being tried. Those that are end with their try.
-    pub(in crate::sqlite) fn cancel_waiting_claims(&self) {
+    /// Cancels all claims of a family that are not being tried. Those that are end with their try.
+    pub(in crate::sqlite) fn cancel_waiting_claims(&self, family: Family) {
         self.lock().claims.retain_mut(|waiting| {
+            if waiting.family != family {
+                return true;
+            }
             waiting.withdrawn |= waiting.trying;
             waiting.trying
         });

@@ -2,26 +2,24 @@
 //! claims take what became claimable, and answers after the commit. Knows nothing of what the jobs do.
 
 use std::any::Any;
-use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use tidegate_core::QueueName;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint;
-use crate::sqlite::engine::catalogue::Known;
 use crate::sqlite::engine::checkpoint;
 use crate::sqlite::engine::errors::{self, is_fatal, rolled_back};
+use crate::sqlite::engine::families::{FamilyState, PerFamily};
 use crate::sqlite::engine::inbox::Inbox;
 use crate::sqlite::engine::jobs::{Found, MERGED, Queued, Urgency};
 use crate::sqlite::engine::own_calls;
 use crate::sqlite::engine::tx::{Shared, Tx};
-use crate::sqlite::engine::waiting_claims;
-use crate::values::{Claim, Claimed, Wake};
+use crate::sqlite::engine::waiting_claims::{self, ToTry};
+use crate::values::{Claim, Claimed, Family, Wake};
 use crate::waiting_claim::Taken;
 
 /// The most jobs of one class that one transaction merges.
@@ -44,12 +42,12 @@ pub(in crate::sqlite) struct Writer {
     inbox: Arc<Inbox>,
     /// The verb that answers waiting claims.
     claim: ClaimVerb,
-    known: Known,
+    /// What is known of each family, and where something became claimable.
+    states: PerFamily<FamilyState>,
     /// SQLite's `data_version`, which changes with commits of other connections, as last seen.
     data_version: i64,
-    /// Another connection may have committed since `known` was checked.
+    /// Another connection may have committed since `states` were checked.
     stale: bool,
-    woken: BTreeSet<QueueName>,
     wal_pages: Arc<AtomicI32>,
     /// The last transaction merged jobs, so a job that needs a transaction of its own is next.
     merged_last: bool,
@@ -98,10 +96,9 @@ impl Writer {
             shared,
             inbox,
             claim,
-            known: Known::default(),
+            states: PerFamily::default(),
             data_version: 0,
             stale: true,
-            woken: BTreeSet::new(),
             wal_pages,
             merged_last: false,
             spoilt: false,
@@ -118,7 +115,7 @@ impl Writer {
     pub(in crate::sqlite) fn run(mut self) {
         own_calls::mark_thread(&self.inbox);
         loop {
-            let listened = self.inbox.wake.receiver_count() > 0;
+            let listened = self.inbox.wake.all().iter().any(|wake| wake.receiver_count() > 0);
             let found = if self.inbox.waiting_claims.wants_look() {
                 Found::Jobs
             } else {
@@ -188,9 +185,11 @@ impl Writer {
     fn refresh(&mut self) -> Result<()> {
         self.check_data_version()?;
         if self.stale {
-            self.known.catch_up(&self.conn, &self.shared.sql)?;
-            self.known.marks.clear();
-            self.known.heartbeat = 0;
+            for (state, sql) in self.states.all_mut().into_iter().zip(self.shared.sql.all()) {
+                state.known.catch_up(&self.conn, sql)?;
+                state.known.marks.clear();
+                state.known.heartbeat = 0;
+            }
             self.stale = false;
         }
         Ok(())
@@ -202,8 +201,7 @@ impl Writer {
         if version != self.data_version {
             self.data_version = version;
             self.stale = true;
-            // There may be no receivers.
-            let _ = self.inbox.wake.send(Wake::Any);
+            self.inbox.wake_all();
         }
         Ok(())
     }
@@ -223,7 +221,7 @@ impl Writer {
             self.rollback();
             return;
         };
-        let waiting = if alone { Vec::new() } else { self.inbox.waiting_claims.to_try(&self.woken) };
+        let waiting = if alone { Vec::new() } else { self.claims_to_try() };
         if done.is_empty() && waiting.is_empty() {
             self.rollback();
             return;
@@ -241,12 +239,9 @@ impl Writer {
                 }
                 if alone {
                     // It is not known what the application wrote.
-                    let _ = self.inbox.wake.send(Wake::Any);
+                    self.inbox.wake_all();
                 }
-                if !self.woken.is_empty() {
-                    // There may be no receivers.
-                    let _ = self.inbox.wake.send(Wake::Queues(std::mem::take(&mut self.woken)));
-                }
+                self.wake_woken();
             }
             Err(error) => {
                 self.rollback();
@@ -258,6 +253,21 @@ impl Writer {
                 for job in done {
                     job.job.answer(Err(error.clone()));
                 }
+            }
+        }
+    }
+
+    /// The waiting claims for which something may have become claimable.
+    fn claims_to_try(&self) -> Vec<ToTry> {
+        self.inbox.waiting_claims.to_try(|family, queue| self.states.of(family).woken.contains(queue))
+    }
+
+    /// Tells the receivers of each family in which of its queues something became claimable.
+    fn wake_woken(&mut self) {
+        for (state, wake) in self.states.all_mut().into_iter().zip(self.inbox.wake.all()) {
+            if !state.woken.is_empty() {
+                // There may be no receivers.
+                let _ = wake.send(Wake::Queues(std::mem::take(&mut state.woken)));
             }
         }
     }
@@ -286,18 +296,18 @@ impl Writer {
     /// Lets waiting claims take what is there for them. An error means that the whole transaction is lost.
     fn try_waiting_claims(
         &mut self,
-        waiting: Vec<(u64, Arc<Claim>)>,
+        waiting: Vec<ToTry>,
         found: &mut Vec<(waiting_claims::Answer, Taken)>,
     ) -> Result<()> {
         let mut lost = Ok(());
-        for (number, wanted) in waiting {
+        for ToTry { number, family, claim: wanted } in waiting {
             if lost.is_err() {
                 self.inbox.waiting_claims.found_nothing(number);
                 continue;
             }
             let at = Instant::now();
             let claim = self.claim;
-            match self.work_in_savepoint(|tx| claim(tx, &wanted)) {
+            match self.work_in_savepoint(family, |tx| claim(tx, &wanted)) {
                 Ok(claimed) if claimed.is_empty() => self.inbox.waiting_claims.found_nothing(number),
                 Ok(claimed) => {
                     let taken = Taken { at, claimed };
@@ -333,8 +343,9 @@ impl Writer {
                     continue;
                 }
                 // The first job needs no savepoint: rolling it back undoes no other job.
-                let run = |tx: &mut Tx<'_>| job.job.run(tx);
-                let outcome = if done.is_empty() { self.work(run) } else { self.work_in_savepoint(run) };
+                let (family, run) = (job.family, |tx: &mut Tx<'_>| job.job.run(tx));
+                let outcome =
+                    if done.is_empty() { self.work(family, run) } else { self.work_in_savepoint(family, run) };
                 match outcome {
                     Ok(()) => done.push(job),
                     Err(error) => {
@@ -358,9 +369,9 @@ impl Writer {
     /// Runs a transaction of the application's own.
     fn run_alone(&mut self) -> Option<Vec<Queued>> {
         let mut job = self.inbox.jobs.pop(Urgency::Alone as usize)?;
-        let outcome = self.work(|tx| job.job.run(tx));
+        let outcome = self.work(job.family, |tx| job.job.run(tx));
         // Its statements may have changed anything.
-        self.known.forget();
+        self.forget();
         self.stale = true;
         match outcome {
             Ok(()) => Some(vec![job]),
@@ -380,8 +391,8 @@ impl Writer {
 
     /// Runs work in the transaction. A panic becomes its error and does not end the thread. Work that returned `Ok`
     /// although SQLite rolled the transaction back becomes an error too.
-    fn work<T>(&mut self, work: impl FnOnce(&mut Tx<'_>) -> Result<T>) -> Result<T> {
-        let mut tx = Tx::new(&self.conn, &self.shared, &mut self.known, &mut self.woken);
+    fn work<T>(&mut self, family: Family, work: impl FnOnce(&mut Tx<'_>) -> Result<T>) -> Result<T> {
+        let mut tx = Tx::new(&self.conn, &self.shared, &mut self.states, family);
         let work = AssertUnwindSafe(|| work(&mut tx).and_then(|answer| tx.finish().map(|()| answer)));
         let answer = catch_unwind(work).unwrap_or_else(|panic| {
             Err(Error::invalid(format!("the work inside the transaction panicked: {}", panic_text(&*panic))))
@@ -394,9 +405,9 @@ impl Writer {
     }
 
     /// The same in a savepoint: a failure undoes this work only.
-    fn work_in_savepoint<T>(&mut self, work: impl FnOnce(&mut Tx<'_>) -> Result<T>) -> Result<T> {
+    fn work_in_savepoint<T>(&mut self, family: Family, work: impl FnOnce(&mut Tx<'_>) -> Result<T>) -> Result<T> {
         execute(&self.conn, "SAVEPOINT job")?;
-        let outcome = self.work(work);
+        let outcome = self.work(family, work);
         if self.is_lost() {
             return outcome;
         }
@@ -411,15 +422,20 @@ impl Writer {
 
     /// Forgets what was cached during a failed transaction, and stops the store after a failed fsync.
     fn failed(&mut self, error: &Error) {
-        self.known.forget();
+        self.forget();
         self.stale = true;
         if is_fatal(error) {
             self.inbox.stop(error);
         }
     }
 
+    /// Forgets the queues and lanes of both families.
+    fn forget(&mut self) {
+        self.states.all_mut().into_iter().for_each(|state| state.known.forget());
+    }
+
     fn rollback(&mut self) {
-        self.woken.clear();
+        self.states.all_mut().into_iter().for_each(|state| state.woken.clear());
         if !self.conn.is_autocommit()
             && let Err(error) = execute(&self.conn, "ROLLBACK")
         {
@@ -434,7 +450,7 @@ impl Writer {
             job.job.answer(Err(error.clone()));
         }
         // A caller that still waits claims again, and gets the error then.
-        self.inbox.waiting_claims.cancel_waiting_claims();
+        Family::ALL.into_iter().for_each(|family| self.inbox.waiting_claims.cancel_waiting_claims(family));
     }
 
     /// Asks for a checkpoint once the write-ahead log is long.

@@ -40,11 +40,11 @@ statements! {
             WHERE id = ?1 AND lease_until IS NOT NULL";
         /// All consumers. The table, whole: it holds one day of consumers.
         consumers: ConsumerRow = "
-            SELECT {columns} FROM {ns}_consumers c JOIN {ns}_queues n ON n.id = c.queue_id
+            SELECT {columns} FROM {consumers} c JOIN {queues} n ON n.id = c.queue_id
             WHERE ?1 IS NULL OR n.client_id = ?1";
         /// All held entries. The live table, whole: only people ask for the worker list.
         held: HeldRow = "
-            SELECT {columns} FROM {live} q JOIN {ns}_queues n ON n.id = q.queue_id
+            SELECT {columns} FROM {live} q JOIN {queues} n ON n.id = q.queue_id
             WHERE q.lease_until IS NOT NULL AND (?1 IS NULL OR n.client_id = ?1)";
     }
 }

@@ -7,8 +7,8 @@ row! {
     /// A catalogue version. The stamp is random: two histories of one file may share a number, never a stamp.
     #[derive(Default, Clone, Copy, PartialEq, Eq)]
     pub(in crate::sqlite) struct Version {
-        number: i64 = "generation",
-        stamp: i64 = "catalogue_stamp",
+        number: i64 = "catalogue_version",
+        stamp: i64,
     }
 }
 
@@ -46,18 +46,18 @@ statements! {
         version: Version = "SELECT {columns} FROM {ns}_meta";
         /// Whether a version with its stamp belongs to this database's history. Primary key.
         is_known = "SELECT 1 FROM {ns}_catalogue_history WHERE version = ?1 AND stamp = ?2";
-        /// The queues that changed since a catalogue version, themselves or their lanes. Indexes queues_version,
-        /// lanes_version and catalogue_removed_version.
+        /// The queues that changed since a catalogue version, themselves or their lanes, and those whose number was removed
+        /// in any family. Indexes queues_version, lanes_version and catalogue_removed_version.
         changed: Only<i64> = "
-            SELECT id FROM {ns}_queues INDEXED BY {ns}_queues_version WHERE version > ?1
-            UNION ALL SELECT queue_id FROM {ns}_lanes INDEXED BY {ns}_lanes_version WHERE version > ?1
+            SELECT id FROM {queues} INDEXED BY {queues}_version WHERE version > ?1
+            UNION ALL SELECT queue_id FROM {lanes} INDEXED BY {lanes}_version WHERE version > ?1
             UNION ALL SELECT queue_id FROM {ns}_catalogue_removed WHERE version > ?1";
         /// A queue by client and name. Index queues_name.
         queue_by_name: QueueRow = "
-            SELECT {columns} FROM {ns}_queues WHERE coalesce(client_id, 0) = coalesce(?2, 0) AND name = ?1";
+            SELECT {columns} FROM {queues} WHERE coalesce(client_id, 0) = coalesce(?2, 0) AND name = ?1";
         /// The name and client of a queue. Primary key.
-        queue_name: NameRow = "SELECT {columns} FROM {ns}_queues WHERE id = ?1";
+        queue_name: NameRow = "SELECT {columns} FROM {queues} WHERE id = ?1";
         /// The lanes of a queue that take entries. Index lanes_key.
-        lanes: LaneRow = "SELECT {columns} FROM {ns}_lanes WHERE queue_id = ?1 AND state = 0";
+        lanes: LaneRow = "SELECT {columns} FROM {lanes} WHERE queue_id = ?1 AND state = 0";
     }
 }

@@ -23,6 +23,7 @@ row! {
         group_key: Option<String> = "q.group_key",
         last_error: Option<String> = "q.last_error",
         flags: Option<i64> = "q.flags",
+        expires_at: Option<i64> = "q.expires_at",
         /// There is no fact.
         is_missing: bool = "e.event_type IS NULL",
     }

@@ -17,23 +17,25 @@ statements! {
     pub(in crate::sqlite) struct Deduplication {
         /// The entry under a key. Primary key.
         find: KeyRow = "
-            SELECT {columns} FROM {ns}_deduplication WHERE client_id = ?1 AND kind = 0 AND scope = ?2 AND key = ?3";
+            SELECT {columns} FROM {ns}_deduplication WHERE client_id = ?1 AND kind = {key_kind} AND scope = ?2
+                AND key = ?3";
         /// Takes a key for an entry. Primary key.
         put = "
             INSERT OR REPLACE INTO {ns}_deduplication (client_id, kind, scope, key, entry_id, event_id, expires_at)
-            VALUES (?1, 0, ?2, ?3, ?4, ?5, ?6)";
+            VALUES (?1, {key_kind}, ?2, ?3, ?4, ?5, ?6)";
         /// Points a key to the new fact of its entry. Primary key.
         point = "
-            UPDATE {ns}_deduplication SET event_id = ?4 WHERE client_id = ?1 AND kind = 0 AND scope = ?2 AND key = ?3";
+            UPDATE {ns}_deduplication SET event_id = ?4
+            WHERE client_id = ?1 AND kind = {key_kind} AND scope = ?2 AND key = ?3";
         /// What a repeat is compared with. Primary key. Has no row type: a payload is compared where it is, not copied.
         contents = "SELECT event_type, payload, created_at FROM {ns}_events WHERE id = ?1";
         /// The type of a fact. Primary key.
         event_type: Only<Option<Shown>> = "SELECT event_type FROM {ns}_events WHERE id = ?1";
-        /// Gives a waiting entry another fact. Primary key.
+        /// Gives a waiting entry, but not a kept one, another fact. Primary key.
         replace = "
             UPDATE {live} SET event_id = ?2, updated_at = ?3, room = zeroblob({room} - 8),
-                flags = CASE WHEN ?4 THEN coalesce(flags, 0) | 1 ELSE nullif(flags & 2, 0) END
-            WHERE id = ?1 AND lease_until IS NULL";
+                flags = CASE WHEN ?4 THEN coalesce(flags, 0) | 1 ELSE nullif(flags & 6, 0) END
+            WHERE id = ?1 AND lease_until IS NULL AND coalesce(flags, 0) & 8 = 0";
         /// Removes expired keys. Index deduplication_expiry.
         expire = "
             DELETE FROM {ns}_deduplication WHERE (client_id, kind, scope, key) IN

@@ -19,6 +19,8 @@ row! {
         max_attempts: u32,
         generation: u32,
         processing_started_at: Option<i64>,
+        exhausted_as: i16,
+        expires_at: Option<i64>,
     }
 }
 
@@ -45,6 +47,23 @@ row! {
     }
 }
 
+row! {
+    /// An entry that stepped aside, or was given back if it has no group.
+    pub(in crate::sqlite) struct AsideRow {
+        queue_id: i64,
+        flags: Option<i64>,
+        group_key: Option<Shown>,
+    }
+}
+
+row! {
+    /// An entry whose expiry has passed.
+    pub(in crate::sqlite) struct ExpiredRow {
+        id: i64,
+        last_error: Option<Shown>,
+    }
+}
+
 /// A group's name as it is shown, and whether it can be read: another program may have stored anything.
 #[derive(Debug)]
 pub(in crate::sqlite) struct GroupKey {
@@ -66,10 +85,10 @@ statements! {
         log_run = "
             INSERT INTO {log} (seq, id, generation, event_id, finished_at, processing_started_at, token, client_id,
                                lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, worker,
-                               errors, results)
+                               errors, results, expires_at, rank)
             SELECT ?1 + (id - ?2) / ?7, id, generation, event_id, ?5, processing_started_at, token, client_id, lane,
                    queue_id, attempts, max_attempts, ?6, exhausted_as, 0, worker,
-                   CASE WHEN ?6 <> 0 THEN last_error END, ?8
+                   CASE WHEN ?6 <> 0 THEN last_error END, ?8, expires_at, rank
             FROM {live}
             WHERE id BETWEEN ?2 AND ?3 AND token = ?4 AND lease_until IS NOT NULL AND group_key IS NULL
               AND flags IS NULL";
@@ -82,9 +101,10 @@ statements! {
         log_held = "
             INSERT INTO {log} (seq, id, generation, event_id, finished_at, processing_started_at, token, client_id,
                                lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, worker,
-                               errors, results)
+                               errors, results, expires_at, rank)
             SELECT ?1, id, generation, event_id, ?4, processing_started_at, token, client_id, lane, queue_id, attempts,
-                   max_attempts, ?5, exhausted_as, 0, worker, coalesce(?6, CASE WHEN ?5 <> 0 THEN last_error END), ?7
+                   max_attempts, ?5, exhausted_as, 0, worker, coalesce(?6, CASE WHEN ?5 <> 0 THEN last_error END), ?7,
+                   expires_at, rank
             FROM {live}
             WHERE id = ?2 AND token = ?3 AND lease_until IS NOT NULL AND group_key IS NULL AND flags IS NULL";
         /// Removes a held entry from the live table. Primary key.
@@ -93,10 +113,10 @@ statements! {
         log_any = "
             INSERT INTO {log} (seq, id, generation, event_id, finished_at, processing_started_at, token, client_id,
                                lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, group_key,
-                               worker, errors, results, flags)
+                               worker, errors, results, flags, expires_at, rank)
             SELECT ?1, id, generation, event_id, ?3, processing_started_at, token + ?4, client_id, lane, queue_id,
                    attempts, max_attempts, ?5, exhausted_as, 0, group_key, ?6,
-                   coalesce(?7, CASE WHEN ?5 <> 0 THEN last_error END), ?8, flags
+                   coalesce(?7, CASE WHEN ?5 <> 0 THEN last_error END), ?8, flags & ~8, expires_at, rank
             FROM {live} WHERE id = ?2";
         /// Removes an entry from the live table. Primary key.
         delete_entry = "DELETE FROM {live} WHERE id = ?1";
@@ -118,5 +138,24 @@ statements! {
             UPDATE {live} SET lease_until = NULL, worker = NULL, updated_at = ?3, attempts = attempts - ?4,
                 last_error = coalesce(?5, last_error), place = 1, due_at = ?6, room = zeroblob({room} - 16)
             WHERE id = ?1 AND token = ?2 AND lease_until IS NOT NULL RETURNING {columns}";
+        /// Gives a lease back; an entry of a group steps aside until a moment. Primary key; moves to event_queue_aside and
+        /// event_queue_aside_due, or to event_queue_timed without a group.
+        requeue_aside: AsideRow = "
+            UPDATE {live} SET lease_until = NULL, worker = NULL, updated_at = ?3, attempts = attempts - ?4,
+                last_error = coalesce(?5, last_error), place = CASE WHEN group_key IS NULL THEN 1 ELSE 4 END,
+                due_at = ?6, room = zeroblob({room} - 16)
+            WHERE id = ?1 AND token = ?2 AND lease_until IS NOT NULL RETURNING {columns}";
+        /// Keeps an exhausted entry where it is until its expiry, or until the year 9999. Primary key; moves in
+        /// event_queue_timed.
+        keep = "
+            UPDATE {live} SET lease_until = NULL, worker = NULL, updated_at = ?2, token = token + ?3, exhausted_as = ?4,
+                last_error = coalesce(?5, last_error), flags = flags | 8, place = 1,
+                due_at = coalesce(expires_at, 253370764800000000), room = zeroblob({room} - 16)
+            WHERE id = ?1";
+        /// Entries past their expiry that nobody works on. Index event_queue_expiry, over these and those that are held.
+        expired: ExpiredRow = "
+            SELECT {columns} FROM {live} INDEXED BY {live}_expiry
+            WHERE expires_at IS NOT NULL AND expires_at <= ?1 AND (lease_until IS NULL OR lease_until <= ?1)
+            ORDER BY expires_at LIMIT ?2";
     }
 }

@@ -1,11 +1,11 @@
 //! Single entries as people see them, and dead letters.
 
-use tidegate_core::{End, EntryId, LeaseToken, Tsid};
+use tidegate_core::{EntryId, LeaseToken, Place, Tsid};
 
 use crate::error::Result;
 use crate::sql::{Columns as _, Only, statements};
-use crate::sqlite::engine::errors::damaged;
-use crate::sqlite::engine::row::{Moment, Shown, queue_name, row};
+use crate::sqlite::engine::row::{Moment, Shown, end_of, queue_name, row};
+use crate::sqlite::flags::is_kept;
 use crate::sqlite::statements::facts::{ShownFactRow, shown_fact};
 use crate::values::{Census, EntryPhase, EntryView};
 
@@ -23,6 +23,8 @@ row! {
         priority: i16 = "coalesce(l.priority, -1000 - q.lane)",
         group_key: Option<Shown> = "q.group_key",
         worker: Option<Shown> = "q.worker",
+        expires_at: Option<Moment> = "q.expires_at",
+        rank: i32 = "q.rank",
     }
 }
 
@@ -35,6 +37,8 @@ row! {
         lease_until: Option<Moment> = "q.lease_until",
         processing_started_at: Option<Moment> = "q.processing_started_at",
         updated_at: Moment = "coalesce(q.updated_at, e.created_at, 0)",
+        exhausted_as: i16 = "q.exhausted_as",
+        flags: Option<i64> = "q.flags",
     }
 }
 
@@ -62,16 +66,26 @@ pub(in crate::sqlite) fn live_view(id: EntryId, ((mut row, live), fact): ShownLi
             since: live.processing_started_at.unwrap_or(until).into(),
             until: until.into(),
         },
-        None if matches!(live.place, 0 | 1) => EntryPhase::Waiting { due: live.due_at.map(Into::into) },
-        None => EntryPhase::Parked,
+        None => phase_of_waiting(&live)?,
     };
     view(id, row, Rest { phase, error: live.error, results: None, updated_at: live.updated_at }, fact)
+}
+
+/// The phase of a live entry that nobody holds.
+fn phase_of_waiting(live: &LiveRow) -> Result<EntryPhase> {
+    let due = live.due_at.map(Into::into);
+    Ok(match Place::from_code(live.place) {
+        _ if is_kept(live.flags) => EntryPhase::Kept { end: end_of(live.exhausted_as)? },
+        Some(Place::Fresh | Place::Timed) => EntryPhase::Waiting { due },
+        Some(Place::Aside) => EntryPhase::Aside { due: due.unwrap_or_default() },
+        Some(Place::Parked | Place::Arrived) | None => EntryPhase::Parked,
+    })
 }
 
 /// An ended entry.
 pub(in crate::sqlite) fn ended_view(id: EntryId, ((mut row, ended), fact): ShownEnded) -> Result<EntryView> {
     let EndedRow { error, results, status, finished_at, superseded } = ended;
-    let end = End::from_code(status).ok_or_else(|| damaged("an entry has an unknown end"))?;
+    let end = end_of(status)?;
     let worker = row.worker.take().map(|shown| shown.0);
     let phase = EntryPhase::Ended { end, at: finished_at.into(), worker, superseded };
     view(id, row, Rest { phase, error, results, updated_at: finished_at }, fact)
@@ -96,6 +110,8 @@ fn view(id: EntryId, row: EntryRow, rest: Rest, fact: ShownFactRow) -> Result<En
         token: LeaseToken(row.token),
         priority: row.priority,
         group: row.group_key.map(|shown| shown.0),
+        rank: row.rank,
+        expires_at: row.expires_at.map(Into::into),
         phase: rest.phase,
         error: rest.error,
         results: rest.results,
@@ -127,11 +143,11 @@ fn shown(entry: &str, sql: &str) -> String {
 }
 
 const LIVE: &str = "
-    SELECT {entry}, {fact} FROM {live} q JOIN {ns}_queues n ON n.id = q.queue_id
-    LEFT JOIN {ns}_lanes l ON l.id = q.lane LEFT JOIN {ns}_events e ON e.id = q.event_id WHERE q.id = ?1";
+    SELECT {entry}, {fact} FROM {live} q JOIN {queues} n ON n.id = q.queue_id
+    LEFT JOIN {lanes} l ON l.id = q.lane LEFT JOIN {ns}_events e ON e.id = q.event_id WHERE q.id = ?1";
 const ENDED: &str = "
-    SELECT {entry}, {fact} FROM {log} q JOIN {ns}_queues n ON n.id = q.queue_id
-    LEFT JOIN {ns}_lanes l ON l.id = q.lane LEFT JOIN {ns}_events e ON e.id = q.event_id
+    SELECT {entry}, {fact} FROM {log} q JOIN {queues} n ON n.id = q.queue_id
+    LEFT JOIN {lanes} l ON l.id = q.lane LEFT JOIN {ns}_events e ON e.id = q.event_id
     WHERE q.id = ?1 ORDER BY q.generation DESC LIMIT 1";
 
 statements! {
@@ -145,22 +161,25 @@ statements! {
         event_of: Only<Option<i64>> = "
             SELECT coalesce((SELECT event_id FROM {live} WHERE id = ?1),
                             (SELECT event_id FROM {log} WHERE id = ?1 LIMIT 1))";
-        /// The number of entries of a group before this one. Indexes event_queue_group_head and event_queue_parked.
+        /// The number of entries of a group before this parked one: the head, what stepped aside and is due, and what is
+        /// parked before it. Indexes event_queue_group_head, event_queue_aside and event_queue_parked.
         ahead_in_group: Only<i64> = "
             SELECT (SELECT count(*) FROM {live} INDEXED BY {live}_group_head
                     WHERE queue_id = ?1 AND group_key = ?2 AND group_key IS NOT NULL AND place < 2 AND id <> ?3)
+                 + (SELECT count(*) FROM {live} INDEXED BY {live}_aside
+                    WHERE queue_id = ?1 AND group_key = ?2 AND place = 4 AND due_at <= ?5)
                  + (SELECT count(*) FROM {live} INDEXED BY {live}_parked
-                    WHERE queue_id = ?1 AND group_key = ?2 AND place >= 2 AND id < ?3)";
+                    WHERE queue_id = ?1 AND group_key = ?2 AND place IN (2, 3) AND (rank, id) < (?4, ?3))";
         /// The number of claimable entries of a queue before this one, up to 1,000. Indexes event_queue_fresh and
         /// event_queue_timed, at most as many entries as are counted or skipped as leased.
         ahead_in_queue: Only<i64> = "
             SELECT count(*) FROM (
-                SELECT 1 FROM {ns}_lanes l
+                SELECT 1 FROM {lanes} l
                 CROSS JOIN {live} q INDEXED BY {live}_fresh ON q.lane = l.id AND q.place = 0
                 WHERE l.queue_id = ?1 AND l.state = 0 AND (l.priority < ?2 OR l.priority = ?2 AND q.id < ?3)
                 AND (q.lease_until IS NULL OR q.lease_until <= ?4)
                 UNION ALL
-                SELECT 1 FROM {ns}_lanes l
+                SELECT 1 FROM {lanes} l
                 CROSS JOIN {live} q INDEXED BY {live}_timed ON q.lane = l.id AND q.place = 1 AND q.due_at <= ?4
                 WHERE l.queue_id = ?1 AND l.state = 0 AND (l.priority < ?2 OR l.priority = ?2 AND q.id < ?3)
                 AND (q.lease_until IS NULL OR q.lease_until <= ?4)
@@ -178,20 +197,30 @@ statements! {
         /// Makes an ended entry live again as a new generation. Primary key of the log; adds to the queue's indexes.
         redrive = "
             INSERT INTO {live} (id, event_id, due_at, token, client_id, lane, queue_id, attempts, max_attempts,
-                                generation, place, exhausted_as, group_key, updated_at, room, flags)
+                                generation, place, exhausted_as, group_key, updated_at, room, flags, expires_at, rank)
             SELECT id, event_id, ?2, token + ?3, client_id, lane, queue_id, 0, max_attempts, generation + 1,
                    CASE WHEN group_key IS NULL THEN 1 ELSE 2 END, exhausted_as, group_key, ?2, zeroblob({room} - 8),
-                   flags
+                   flags, CASE WHEN expires_at > ?2 THEN expires_at END, rank
             FROM {log} WHERE seq = ?1";
+        /// Starts a kept entry over as a new generation, where it is. Primary key; moves in event_queue_timed.
+        redrive_kept: Only<u32> = "
+            UPDATE {live} SET generation = generation + 1, attempts = 0, token = token + ?3, due_at = ?2, updated_at = ?2,
+                flags = flags & ~8, last_error = NULL, expires_at = CASE WHEN expires_at > ?2 THEN expires_at END
+            WHERE id = ?1 AND flags & 8 RETURNING generation";
         /// Marks a log row as redriven or discarded. Primary key.
         supersede = "UPDATE {log} SET superseded = ?2 WHERE seq = ?1";
-        /// Counts of everything. The tables, whole, the log by event_log_key. An entry that ever ended has one log row
-        /// of generation 1; one that is live again has a later generation.
+        /// Counts of everything, in both families. The tables, whole, the logs by their keys. Of an entry that ended, the
+        /// last log row is the only one that was not redriven.
         census: CensusRow = "
             SELECT (SELECT count(*) FROM {ns}_events) AS events,
-                   (SELECT count(*) FROM {live} WHERE lease_until IS NULL) AS waiting,
-                   (SELECT count(*) FROM {live} WHERE lease_until IS NOT NULL) AS leased,
-                   (SELECT count(*) FROM {log} INDEXED BY {log}_key WHERE generation = 1)
-                   - (SELECT count(*) FROM {live} WHERE generation > 1) AS ended";
+                   (SELECT count(*) FROM {ns}_event_queue WHERE lease_until IS NULL)
+                   + (SELECT count(*) FROM {ns}_dispatch_queue WHERE lease_until IS NULL) AS waiting,
+                   (SELECT count(*) FROM {ns}_event_queue WHERE lease_until IS NOT NULL)
+                   + (SELECT count(*) FROM {ns}_dispatch_queue WHERE lease_until IS NOT NULL) AS leased,
+                   (SELECT count(*) FROM {ns}_event_log INDEXED BY {ns}_event_log_key)
+                   - (SELECT count(*) FROM {ns}_event_log INDEXED BY {ns}_event_log_superseded WHERE superseded = 1)
+                   + (SELECT count(*) FROM {ns}_dispatch_log INDEXED BY {ns}_dispatch_log_key)
+                   - (SELECT count(*) FROM {ns}_dispatch_log INDEXED BY {ns}_dispatch_log_superseded
+                      WHERE superseded = 1) AS ended";
     }
 }

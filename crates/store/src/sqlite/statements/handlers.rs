@@ -29,10 +29,11 @@ statements! {
             FROM {log} WHERE id = ?1 ORDER BY generation DESC LIMIT 1";
         /// Removes what handlers answered about an entry. Primary key.
         forget_entry = "DELETE FROM {ns}_event_handler_states WHERE entry_id = ?1";
-        /// Removes the answers of handlers about entries that have ended. Primary keys, from the start.
+        /// Removes the answers of handlers about entries of both families that have ended. Primary keys, from the start.
         forget = "
             DELETE FROM {ns}_event_handler_states WHERE (entry_id, handler) IN
                 (SELECT entry_id, handler FROM {ns}_event_handler_states
-                 WHERE entry_id NOT IN (SELECT id FROM {live}) LIMIT ?1)";
+                 WHERE entry_id NOT IN (SELECT id FROM {ns}_event_queue)
+                   AND entry_id NOT IN (SELECT id FROM {ns}_dispatch_queue) LIMIT ?1)";
     }
 }

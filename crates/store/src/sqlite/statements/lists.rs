@@ -93,10 +93,10 @@ statements! {
             SELECT id FROM {live} INDEXED BY {live}_fresh
             WHERE lane = ?4 AND place = 0 AND id < ?1 AND (?3 = 1 OR (lease_until IS NOT NULL) = (?3 = 3))
             ORDER BY id DESC LIMIT ?2";
-        /// Timed and parked entries of a lane. Index event_queue_waiting.
+        /// Timed, parked and aside entries of a lane. Index event_queue_waiting.
         waiting: Only<i64> = "
             SELECT id FROM {live} INDEXED BY {live}_waiting
-            WHERE lane = ?4 AND place IN (1, 2) AND id < ?1 AND (?3 = 1 OR (lease_until IS NOT NULL) = (?3 = 3))
+            WHERE lane = ?4 AND place IN (1, 2, 4) AND id < ?1 AND (?3 = 1 OR (lease_until IS NOT NULL) = (?3 = 3))
             ORDER BY id DESC LIMIT ?2";
         /// Arrivals of a client, a queue and a type, as far as each is given. Index event_queue_arrived, then primary
         /// keys.
@@ -104,7 +104,7 @@ statements! {
             SELECT q.id FROM {live} q INDEXED BY {live}_arrived
             WHERE q.place = 3 AND q.id < ?1 AND (?3 = 1 OR (lease_until IS NOT NULL) = (?3 = 3))
               AND (?4 IS NULL OR q.client_id = ?4)
-              AND (?5 IS NULL OR EXISTS (SELECT 1 FROM {ns}_queues n WHERE n.id = q.queue_id AND n.name = ?5
+              AND (?5 IS NULL OR EXISTS (SELECT 1 FROM {queues} n WHERE n.id = q.queue_id AND n.name = ?5
                                          AND coalesce(n.client_id, 0) = coalesce(?6, 0)))
               AND (?7 IS NULL OR (SELECT e.event_type FROM {ns}_events e WHERE e.id = q.event_id) = ?7)
             ORDER BY q.id DESC LIMIT ?2";
@@ -119,7 +119,7 @@ statements! {
             ORDER BY entry_id DESC LIMIT ?2";
         /// Held entries with a tag. Index event_tags_rank, in each queue.
         held_tag: Only<i64> = "
-            SELECT t.entry_id FROM {ns}_queues n CROSS JOIN {ns}_event_tags t INDEXED BY {ns}_event_tags_rank
+            SELECT t.entry_id FROM {queues} n CROSS JOIN {ns}_event_tags t INDEXED BY {ns}_event_tags_rank
                 ON t.queue_id = n.id
             WHERE t.tag = ?4 AND t.state = ?3 AND t.entry_id < ?1 AND (?5 IS NULL OR n.client_id = ?5)
             ORDER BY t.entry_id DESC LIMIT ?2";
@@ -158,7 +158,7 @@ statements! {
         lanes_of: LaneRow = "
             SELECT l.id,
                    ?4 IS NOT NULL AND CASE WHEN l.state = 0 THEN l.event_type ELSE l.was_type END IS NULL AS mixed
-            FROM {ns}_queues n CROSS JOIN {ns}_lanes l ON l.queue_id = n.id
+            FROM {queues} n CROSS JOIN {lanes} l ON l.queue_id = n.id
             WHERE (?1 IS NULL OR n.client_id = ?1)
               AND (?2 IS NULL OR n.name = ?2 AND coalesce(n.client_id, 0) = coalesce(?3, 0))
               AND (?4 IS NULL OR CASE WHEN l.state = 0 THEN l.event_type ELSE l.was_type END IS NULL
@@ -184,15 +184,15 @@ statements! {
         summary_live: SummaryRow = concat!("
             SELECT q.event_id, n.name, q.attempts, q.max_attempts, coalesce(l.priority, -1000 - q.lane) AS priority,
                    q.group_key, q.worker, coalesce(q.updated_at, e.created_at, 0) AS updated_at,
-                   q.lease_until AS state, q.due_at, ", fact!("q"), "
-            FROM {live} q JOIN {ns}_queues n ON n.id = q.queue_id LEFT JOIN {ns}_lanes l ON l.id = q.lane
+                   q.lease_until AS state, CASE WHEN q.flags & 8 THEN NULL ELSE q.due_at END AS due_at, ", fact!("q"), "
+            FROM {live} q JOIN {queues} n ON n.id = q.queue_id LEFT JOIN {lanes} l ON l.id = q.lane
             LEFT JOIN {ns}_events e ON e.id = q.event_id WHERE q.id = ?1");
         /// An ended entry in a list. Index event_log_key, from its end, then primary keys.
         summary_ended: SummaryRow = concat!("
             SELECT g.event_id, n.name, g.attempts, g.max_attempts, coalesce(l.priority, -1000 - g.lane) AS priority,
                    g.group_key, g.worker, g.finished_at AS updated_at, g.status AS state,
                    NULL AS due_at, ", fact!("g"), "
-            FROM {log} g JOIN {ns}_queues n ON n.id = g.queue_id LEFT JOIN {ns}_lanes l ON l.id = g.lane
+            FROM {log} g JOIN {queues} n ON n.id = g.queue_id LEFT JOIN {lanes} l ON l.id = g.lane
             LEFT JOIN {ns}_events e ON e.id = g.event_id WHERE g.id = ?1 ORDER BY g.generation DESC LIMIT 1");
         /// The number of live entries, and of those that are held. The live table, up to a bound.
         count_live: LiveCountRow = "
@@ -211,7 +211,7 @@ statements! {
                                   WHERE client_id = ?3 AND tag = ?2 LIMIT ?1)";
         /// The number of held entries with a tag. Index event_tags_rank, one walk per queue.
         count_held_tag: Only<i64> = "
-            SELECT count(*) FROM (SELECT 1 FROM {ns}_queues n
+            SELECT count(*) FROM (SELECT 1 FROM {queues} n
                 CROSS JOIN {ns}_event_tags t INDEXED BY {ns}_event_tags_rank ON t.queue_id = n.id
                 WHERE t.tag = ?2 AND t.state = 3 AND (?3 IS NULL OR n.client_id = ?3) LIMIT ?1)";
         /// The number of redriven log rows, by end. Index event_log_superseded.

@@ -1,5 +1,6 @@
-//! The statements of the SQLite store, with the index that serves each. `{ns}` is the namespace, `{live}` and `{log}` the
-//! tables of live and ended entries, `{room}` the length of what a claim fills in.
+//! The statements of the SQLite store, with the index that serves each. `{ns}` is the namespace; `{live}`,
+//! `{log}`, `{queues}`, `{lanes}`, `{consumers}`, `{key_kind}` and `{request_kind}` are the family's own (see
+//! [`Family::fill`]); `{room}` is the length of what a claim fills in.
 
 pub(in crate::sqlite) mod attempts;
 pub(in crate::sqlite) mod audit;
@@ -24,6 +25,8 @@ pub(in crate::sqlite) mod retain;
 pub(in crate::sqlite) mod schedules;
 pub(in crate::sqlite) mod tags;
 pub(in crate::sqlite) mod transactions;
+
+use crate::values::Family;
 
 crate::sql::subjects! {
     /// The statements of each subject.
@@ -54,15 +57,10 @@ crate::sql::subjects! {
 }
 
 impl Sql {
-    /// The statements in one namespace.
-    pub(in crate::sqlite) fn new(namespace: &str) -> Self {
+    /// The statements of a family in one namespace.
+    pub(in crate::sqlite) fn new(namespace: &str, family: Family) -> Self {
         let room = claim::ROOM.to_string();
-        Self::filled(|text| {
-            text.replace("{live}", "{ns}_event_queue")
-                .replace("{log}", "{ns}_event_log")
-                .replace("{ns}", namespace)
-                .replace("{room}", &room)
-        })
+        Self::filled(|text| family.fill(text, "_").replace("{ns}", namespace).replace("{room}", &room))
     }
 }
 
@@ -79,7 +77,6 @@ mod tests {
         let conn = Connection::open_in_memory().unwrap();
         conn.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).unwrap();
         crate::sqlite::engine::migrate::migrate(&conn, &crate::StoreOptions::default(), 0).unwrap();
-        let sql = Sql::new("tidegate");
         let scans = [
             "queues.depth",
             "queues.depths",
@@ -110,6 +107,12 @@ mod tests {
             "retain.forget_audit",
             "keys.all_keys",
         ];
+        for family in Family::ALL {
+            check_statements(&conn, &Sql::new("tidegate", family), &scans);
+        }
+    }
+
+    fn check_statements(conn: &Connection, sql: &Sql, scans: &[&str]) {
         for Declared { name, text, columns } in sql.all() {
             let prepared = conn.prepare(text).unwrap_or_else(|e| panic!("{name}: {e}"));
             let found: Vec<&str> = prepared.column_names().collect();

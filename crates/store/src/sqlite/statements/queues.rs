@@ -85,39 +85,42 @@ row! {
     }
 }
 
+/// Fills in `{counts}`, the columns of a [`DepthRow`] at the moment `?1`. What stepped aside or is kept waits for a moment
+/// or a person, so it counts as delayed.
+fn counting(sql: &str) -> String {
+    let kept = "coalesce(flags, 0) & 8 <> 0";
+    let counts = format!(
+        "count(*) FILTER (WHERE lease_until IS NULL AND place < 2 AND (place = 0 OR due_at <= ?1) AND NOT {kept}) AS ready,
+         count(*) FILTER (WHERE lease_until IS NULL AND (place = 1 AND due_at > ?1 OR place = 4 OR {kept})) AS delayed,
+         count(*) FILTER (WHERE place IN (2, 3)) AS parked,
+         count(*) FILTER (WHERE lease_until IS NOT NULL) AS leased"
+    );
+    sql.replace("{counts}", &counts)
+}
+
 statements! {
     /// Statements about queues.
     pub(in crate::sqlite) struct Queues {
         /// A queue by client and name. Index queues_name.
         by_name: QueueStateRow = "
-            SELECT {columns} FROM {ns}_queues WHERE coalesce(client_id, 0) = coalesce(?2, 0) AND name = ?1";
+            SELECT {columns} FROM {queues} WHERE coalesce(client_id, 0) = coalesce(?2, 0) AND name = ?1";
         /// All queues in order. Index queues_name, whole: queues are few.
-        configs: ConfigRow = "SELECT {columns} FROM {ns}_queues ORDER BY coalesce(client_id, 0), name";
+        configs: ConfigRow = "SELECT {columns} FROM {queues} ORDER BY coalesce(client_id, 0), name";
         /// The names and numbers of all queues. The table, whole: queues are few.
-        names: (QueueNameRow, Only<i64>) = "SELECT n.name, n.client_id, n.id FROM {ns}_queues n";
+        names: (QueueNameRow, Only<i64>) = "SELECT n.name, n.client_id, n.id FROM {queues} n";
         /// Creates a queue. Appends.
         insert = "
-            INSERT INTO {ns}_queues (name, state, depth_limit, created_at, settings, client_id)
+            INSERT INTO {queues} (name, state, depth_limit, created_at, settings, client_id)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
         /// Changes a queue. Primary key.
-        put = "UPDATE {ns}_queues SET state = ?2, depth_limit = ?3, settings = ?4 WHERE id = ?1";
+        put = "UPDATE {queues} SET state = ?2, depth_limit = ?3, settings = ?4 WHERE id = ?1";
         /// The number of entries in a queue by state. The live table, whole: counting everything reads everything.
-        depth: DepthRow = "
-            SELECT count(*) FILTER (WHERE lease_until IS NULL AND place < 2 AND (place = 0 OR due_at <= ?2)) AS ready,
-                   count(*) FILTER (WHERE lease_until IS NULL AND place = 1 AND due_at > ?2) AS delayed,
-                   count(*) FILTER (WHERE place >= 2) AS parked,
-                   count(*) FILTER (WHERE lease_until IS NOT NULL) AS leased
-            FROM {live} WHERE queue_id = ?1";
+        depth: DepthRow = &counting("SELECT {counts} FROM {live} WHERE queue_id = ?2");
         /// The number of entries in every queue by state. The live table, whole: counting everything reads everything.
-        depths: (DepthRow, QueueNameRow) = "
-            SELECT d.ready, d.delayed, d.parked, d.leased, n.name, n.client_id FROM {ns}_queues n LEFT JOIN (
-                SELECT queue_id,
-                       count(*) FILTER (WHERE lease_until IS NULL AND place < 2
-                                              AND (place = 0 OR due_at <= ?1)) AS ready,
-                       count(*) FILTER (WHERE lease_until IS NULL AND place = 1 AND due_at > ?1) AS delayed,
-                       count(*) FILTER (WHERE place >= 2) AS parked,
-                       count(*) FILTER (WHERE lease_until IS NOT NULL) AS leased
-                FROM {live} GROUP BY queue_id) d ON d.queue_id = n.id";
+        depths: (DepthRow, QueueNameRow) = &counting("
+            SELECT d.ready, d.delayed, d.parked, d.leased, n.name, n.client_id FROM {queues} n LEFT JOIN (
+                SELECT queue_id, {counts}
+                FROM {live} GROUP BY queue_id) d ON d.queue_id = n.id");
         /// Since when the first claimable fresh entry of each lane has been claimable. Index event_queue_fresh, from
         /// one lane that holds something to the next.
         oldest_fresh: SinceRow = "
@@ -128,7 +131,7 @@ statements! {
             SELECT l.queue_id, (SELECT ((q.event_id >> 22) + 1577836800000) * 1000
                                 FROM {live} q INDEXED BY {live}_fresh WHERE q.lane = step.lane AND q.place = 0
                                 AND (q.lease_until IS NULL OR q.lease_until <= ?1) ORDER BY q.id LIMIT 1) AS since
-            FROM step CROSS JOIN {ns}_lanes l ON l.id = step.lane";
+            FROM step CROSS JOIN {lanes} l ON l.id = step.lane";
         /// Since when the first claimable timed entry of each lane has been claimable. Index event_queue_timed, from
         /// one lane that holds something to the next.
         oldest_timed: SinceRow = "
@@ -140,14 +143,14 @@ statements! {
                                 WHERE q.lane = step.lane AND q.place = 1 AND q.due_at <= ?1
                                 AND (q.lease_until IS NULL OR q.lease_until <= ?1)
                                 ORDER BY q.due_at, q.id LIMIT 1) AS since
-            FROM step CROSS JOIN {ns}_lanes l ON l.id = step.lane";
+            FROM step CROSS JOIN {lanes} l ON l.id = step.lane";
         /// Records that a consumer is alive. Primary key.
         consumer_seen = "
-            INSERT OR REPLACE INTO {ns}_consumers (worker, queue_id, types, seen_at) VALUES (?1, ?2, ?3, ?4)";
+            INSERT OR REPLACE INTO {consumers} (worker, queue_id, types, seen_at) VALUES (?1, ?2, ?3, ?4)";
         /// What the consumers of a queue seen since a moment take. The table, whole: it holds one day of consumers.
         consumers_since: Only<Option<String>> = "
-            SELECT types FROM {ns}_consumers WHERE queue_id = ?1 AND seen_at >= ?2";
+            SELECT types FROM {consumers} WHERE queue_id = ?1 AND seen_at >= ?2";
         /// Removes consumers not seen since a moment. The table, whole: it holds one day of consumers.
-        forget_consumers = "DELETE FROM {ns}_consumers WHERE seen_at < ?1";
+        forget_consumers = "DELETE FROM {consumers} WHERE seen_at < ?1";
     }
 }

@@ -1,4 +1,4 @@
-//! Idempotency keys: rows of the kind 1 of the table `deduplication`.
+//! Idempotency keys: rows of the table `deduplication` of a kind of their own.
 
 use crate::sql::{Only, statements};
 use crate::sqlite::engine::row::row;
@@ -18,13 +18,14 @@ statements! {
     pub(in crate::sqlite) struct Requests {
         /// The result under an idempotency key. Primary key.
         known: KnownRow = "
-            SELECT {columns} FROM {ns}_deduplication WHERE client_id = ?1 AND kind = 1 AND scope = 0 AND key = ?2";
+            SELECT {columns} FROM {ns}_deduplication WHERE client_id = ?1 AND kind = {request_kind} AND scope = 0
+                AND key = ?2";
         /// When a fact was published. Primary key.
         published_at: Only<i64> = "SELECT created_at FROM {ns}_events WHERE id = ?1";
         /// Takes an idempotency key for an entry. Primary key.
         take = "
             INSERT OR REPLACE INTO {ns}_deduplication
                 (client_id, kind, scope, key, entry_id, event_id, expires_at, fingerprint)
-            VALUES (?1, 1, 0, ?2, ?3, ?4, ?5, ?6)";
+            VALUES (?1, {request_kind}, 0, ?2, ?3, ?4, ?5, ?6)";
     }
 }

@@ -22,7 +22,7 @@ statements! {
         /// The tags of a fact. Primary key.
         of_fact: Only<Option<Shown>> = "SELECT tags FROM {ns}_events WHERE id = ?1";
         /// Where a live entry waits. Primary keys.
-        place: PlaceRow = "SELECT {columns} FROM {live} q LEFT JOIN {ns}_lanes l ON l.id = q.lane WHERE q.id = ?1";
+        place: PlaceRow = "SELECT {columns} FROM {live} q LEFT JOIN {lanes} l ON l.id = q.lane WHERE q.id = ?1";
         /// Writes a tag row. Primary key and event_tags_rank.
         put = "
             INSERT OR REPLACE INTO {ns}_event_tags (tag, entry_id, queue_id, state, priority, rank, client_id)
@@ -39,7 +39,7 @@ statements! {
         /// Removes a tag row of an ended entry. Primary key.
         remove_ended = "DELETE FROM {ns}_log_tags WHERE tag = ?1 AND status = ?2 AND entry_id = ?3";
         /// The client of a queue. Primary key.
-        client_of_queue: Only<Option<i64>> = "SELECT client_id FROM {ns}_queues WHERE id = ?1";
+        client_of_queue: Only<Option<i64>> = "SELECT client_id FROM {queues} WHERE id = ?1";
         /// Whether something with a tag may be claimable. Index event_tags_rank.
         claimable = "
             SELECT 1 FROM {ns}_event_tags INDEXED BY {ns}_event_tags_rank

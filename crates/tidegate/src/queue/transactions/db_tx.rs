@@ -112,8 +112,8 @@ impl<'a> DbTx<'a> {
     pub fn postgres(&self) -> Option<&tokio_postgres::Transaction<'a>> {
         match &self.inner {
             Inner::Postgres(_, tx) => Some(tx),
-            #[allow(unreachable_patterns)] // without the feature `sqlite` there is no other variant
-            _ => None,
+            #[cfg(feature = "sqlite")]
+            Inner::Sqlite(..) => None,
         }
     }
 
@@ -129,8 +129,8 @@ impl<'a> DbTx<'a> {
     {
         match &self.inner {
             Inner::Sqlite(_, tx) => tx.run(step).await,
-            #[allow(unreachable_patterns)] // without the feature `postgres` there is no other variant
-            _ => Err(Error::invalid("this transaction is not on SQLite")),
+            #[cfg(feature = "postgres")]
+            Inner::Postgres(..) => Err(Error::invalid("this transaction is not on SQLite")),
         }
     }
 
@@ -209,8 +209,10 @@ impl<'a> DbTx<'a> {
         match &self.inner {
             #[cfg(feature = "sqlite")]
             Inner::Sqlite(_, tx) => tx.check(),
-            #[allow(unreachable_patterns)] // with the feature `sqlite` alone there is no other variant
-            _ => Ok(()),
+            #[cfg(feature = "postgres")]
+            Inner::Postgres(..) => Ok(()),
+            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+            Inner::None(_) => Ok(()),
         }
     }
 

@@ -1,0 +1,43 @@
+//! The column `flags` of live entries and log rows; null where nothing is set.
+
+use tidegate_core::NewEvent;
+
+/// It has tags.
+const TAGGED: i16 = 1;
+/// A claim of it was audited.
+const AUDITED: i16 = 2;
+/// It keeps its place when it is exhausted.
+const KEEPS_PLACE: i16 = 4;
+/// It is exhausted and live. Never set in the log.
+const KEPT: i16 = 8;
+
+/// The flags of a new entry.
+pub(super) fn of(event: &NewEvent) -> Option<i16> {
+    let tagged = if event.tags.is_empty() { 0 } else { TAGGED };
+    let keeps_place = if event.keeps_place { KEEPS_PLACE } else { 0 };
+    Some(tagged | keeps_place).filter(|flags| *flags != 0)
+}
+
+/// Whether an entry has tags.
+pub(super) fn is_tagged(flags: Option<i16>) -> bool {
+    has(flags, TAGGED)
+}
+
+/// Whether a claim of the entry was audited.
+pub(super) fn is_audited(flags: Option<i16>) -> bool {
+    has(flags, AUDITED)
+}
+
+/// Whether the entry keeps its place when it is exhausted.
+pub(super) fn keeps_place(flags: Option<i16>) -> bool {
+    has(flags, KEEPS_PLACE)
+}
+
+/// Whether the entry is exhausted and keeps its place.
+pub(super) fn is_kept(flags: Option<i16>) -> bool {
+    has(flags, KEPT)
+}
+
+fn has(flags: Option<i16>, bit: i16) -> bool {
+    flags.is_some_and(|flags| flags & bit != 0)
+}
