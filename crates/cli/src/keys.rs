@@ -31,6 +31,9 @@ enum KeysCommand {
         /// The client it belongs to; all clients if absent.
         #[arg(long, value_name = "ID")]
         client: Option<Tsid>,
+        /// When it becomes invalid, such as 2030-01-01T00:00:00Z; never if absent.
+        #[arg(long, value_name = "MOMENT")]
+        expires_at: Option<tidegate::Timestamp>,
     },
     /// List keys, without their secrets.
     List,
@@ -51,8 +54,8 @@ pub(crate) async fn run(args: KeysArgs) -> Result<(), Failure> {
 
 async fn act(keys: &Keyring, command: KeysCommand, json: bool) -> Result<(), Failure> {
     match command {
-        KeysCommand::Create { name, scopes, client } => {
-            let key = keys.create(&name, &scopes, client).await?;
+        KeysCommand::Create { name, scopes, client, expires_at } => {
+            let key = keys.create_until(&name, &scopes, client, expires_at).await?;
             if json {
                 return output::json(&serde_json::json!({ "key": key.secret, "info": key.info }));
             }
@@ -65,7 +68,7 @@ async fn act(keys: &Keyring, command: KeysCommand, json: bool) -> Result<(), Fai
                 return output::json(&all);
             }
             output::table(
-                &["ID", "NAME", "SCOPES", "CLIENT", "CREATED", "LAST USED", "REVOKED"],
+                &["ID", "NAME", "SCOPES", "CLIENT", "CREATED", "LAST USED", "EXPIRES", "REVOKED"],
                 all.iter().map(row).collect(),
             );
         }
@@ -89,6 +92,7 @@ fn row(key: &KeyInfo) -> Vec<String> {
         key.client.map_or("-".into(), |client| client.to_string()),
         key.created_at.to_string(),
         moment(key.last_used_at),
+        moment(key.expires_at),
         moment(key.revoked_at),
     ]
 }

@@ -10,7 +10,7 @@
 //! Which worker holds an entry is not decided here: the store compares the worker's name and lease token with those of
 //! the claim.
 
-use tidegate::{EntryId, EntryView, EventQueue, QueueName, Tsid};
+use tidegate::{CatalogueVersion, EntryId, EntryView, EventQueue, QueueName, Tsid};
 
 use crate::error::{ApiError, Code, Result};
 use crate::scope::{Scope, Scopes};
@@ -22,6 +22,8 @@ pub(crate) struct Caller {
     /// The client that the caller belongs to; `None` for an unscoped caller.
     client: Option<Tsid>,
     scopes: Scopes,
+    /// The catalogue version that was read for this request, if one was.
+    version: Option<CatalogueVersion>,
 }
 
 /// An entry as a request names it, before it is known whether the caller may see it.
@@ -65,7 +67,17 @@ impl Visible {
 
 impl Caller {
     pub(crate) fn new(name: String, client: Option<Tsid>, scopes: Scopes) -> Self {
-        Self { name, client, scopes }
+        Self { name, client, scopes, version: None }
+    }
+
+    /// The caller, of a request for which this catalogue version was read.
+    pub(crate) fn at(self, version: CatalogueVersion) -> Self {
+        Self { version: Some(version), ..self }
+    }
+
+    /// The catalogue version that was read for this request, if one was.
+    pub(crate) fn version(&self) -> Option<CatalogueVersion> {
+        self.version
     }
 
     /// The caller of a server without authentication. The name is stored in the audit.

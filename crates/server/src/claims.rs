@@ -19,7 +19,8 @@ pub(crate) async fn claim(
     handover: &Handover,
 ) -> Result<(Vec<QueuedEvent>, QueueName)> {
     let queue = caller.queue(wanted.client.as_deref(), wanted.queue.as_deref())?;
-    let settings = service.queues.settings(&queue).await?;
+    let version = service.queues.version(caller).await?;
+    let settings = service.queues.settings(&queue, version).await?;
     let lease = wanted.claim.lease(&settings, service.options.lease);
     let key = WaitKey { queue: queue.clone(), tags: wanted.claim.tags.clone(), lease };
     let consumer = service.queues.handle(&queue).await?.pull_consumer(wanted.claim, lease)?;

@@ -164,11 +164,16 @@ impl From<tidegate::Error> for ApiError {
             ErrorKind::AlreadyEnded => Code::AlreadyEnded,
             ErrorKind::Full => Code::QueueFull,
             ErrorKind::Busy => Code::Busy,
-            ErrorKind::Unavailable => Code::Unavailable,
+            ErrorKind::Unavailable | ErrorKind::Schema => Code::Unavailable,
             ErrorKind::Invalid => Code::InvalidRequest,
             ErrorKind::Indeterminate => Code::Indeterminate,
             _ => Code::Internal,
         };
+        if error.kind() == ErrorKind::Schema {
+            // The store has logged it; now every request meets it.
+            tracing::debug!(%error, "the schema does not fit; the request was answered with 503");
+            return Self::new(code, "the database's schema does not fit this server: upgrade the server");
+        }
         let source = std::error::Error::source(&error);
         if code == Code::Internal {
             tracing::error!(%error, ?source, "store error; the request was answered with 500");
@@ -244,6 +249,7 @@ mod tests {
             (ErrorKind::Invalid, 400),
             (ErrorKind::Corrupt, 500),
             (ErrorKind::Indeterminate, 503),
+            (ErrorKind::Schema, 503),
         ];
         for (kind, status) in cases {
             let error = ApiError::from(tidegate::Error::new(kind, "x"));

@@ -1,22 +1,26 @@
-//! Queues that requests name: their handles, and their settings for pull workers, cached for a moment.
+//! Queues that requests name: their handles, and their settings, cached for exactly one catalogue version.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
-use tidegate::{EventQueue, QueueChange, QueueConfig, QueueName, QueueSettings, QueueStatus};
+use tidegate::{CatalogueVersion, EventQueue, QueueChange, QueueConfig, QueueName, QueueSettings, QueueStatus};
 
+use crate::access::Caller;
 use crate::error::{ApiError, Code, Result};
-
-/// How long queue settings are cached: a change on another node is noticed within this time.
-const SETTINGS_LAST: Duration = Duration::from_secs(1);
 
 /// The queues of the database. Each method answers 404 when there is no such queue.
 #[derive(Debug)]
 pub(crate) struct KnownQueues {
     queue: EventQueue,
-    settings: Mutex<HashMap<QueueName, (QueueSettings, Instant)>>,
+    settings: Mutex<Settings>,
     handles: Mutex<HashMap<QueueName, EventQueue>>,
+}
+
+/// The settings of queues at one catalogue version.
+#[derive(Debug, Default)]
+struct Settings {
+    version: Option<CatalogueVersion>,
+    of: HashMap<QueueName, QueueSettings>,
 }
 
 impl KnownQueues {
@@ -25,22 +29,28 @@ impl KnownQueues {
         Self { queue, settings: Mutex::default(), handles }
     }
 
-    /// The settings of a queue for pull workers, cached for up to [`SETTINGS_LAST`].
-    pub(crate) async fn settings(&self, name: &QueueName) -> Result<QueueSettings> {
-        let known = lock(&self.settings).get(name).cloned();
-        if let Some((settings, at)) = known
-            && at.elapsed() < SETTINGS_LAST
-        {
-            return Ok(settings);
+    /// The catalogue version that a request goes by: read once, after the request arrived.
+    pub(crate) async fn version(&self, caller: &Caller) -> Result<CatalogueVersion> {
+        match caller.version() {
+            Some(version) => Ok(version),
+            None => Ok(self.queue.catalogue_version().await?),
         }
-        Ok(self.config(name).await?.settings)
+    }
+
+    /// The settings of a queue at a catalogue version, or at a later one.
+    pub(crate) async fn settings(&self, name: &QueueName, version: CatalogueVersion) -> Result<QueueSettings> {
+        if let Some(settings) = lock(&self.settings).at(version).get(name) {
+            return Ok(settings.clone());
+        }
+        // Read after the version: once these are newer, no request goes by that version any more.
+        let settings = self.config(name).await?.settings;
+        lock(&self.settings).at(version).insert(name.clone(), settings.clone());
+        Ok(settings)
     }
 
     /// The configuration of a queue, read from the database.
     pub(crate) async fn config(&self, name: &QueueName) -> Result<QueueConfig> {
-        let config = self.queue.find_config(name).await?.ok_or_else(|| missing(name))?;
-        self.remember(&config);
-        Ok(config)
+        self.queue.find_config(name).await?.ok_or_else(|| missing(name))
     }
 
     /// The configuration of a queue, and how many entries it holds.
@@ -50,9 +60,7 @@ impl KnownQueues {
 
     /// Changes a queue, or creates it.
     pub(crate) async fn change(&self, name: &QueueName, change: QueueChange) -> Result<QueueConfig> {
-        let config = self.queue.change_queue(name, change).await?;
-        self.remember(&config);
-        Ok(config)
+        Ok(self.queue.change_queue(name, change).await?)
     }
 
     /// The library's handle of a queue.
@@ -64,9 +72,15 @@ impl KnownQueues {
         lock(&self.handles).insert(name.clone(), handle.clone());
         Ok(handle)
     }
+}
 
-    fn remember(&self, config: &QueueConfig) {
-        lock(&self.settings).insert(config.name.clone(), (config.settings.clone(), Instant::now()));
+impl Settings {
+    /// The settings that are known at a version; those of another one are forgotten.
+    fn at(&mut self, version: CatalogueVersion) -> &mut HashMap<QueueName, QueueSettings> {
+        if self.version != Some(version) {
+            (self.version, self.of) = (Some(version), HashMap::new());
+        }
+        &mut self.of
     }
 }
 

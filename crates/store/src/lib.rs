@@ -11,8 +11,12 @@ pub mod error;
 mod failpoint;
 mod list_gate;
 mod listing;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod outdated;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod resources;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod sql;
 #[cfg(feature = "sqlite")]

@@ -107,9 +107,9 @@ pub use tidegate_core::{Cron, MissedTicks};
 #[cfg(feature = "postgres")]
 pub use tidegate_store::postgres;
 pub use tidegate_store::{
-    AuditRow, Backend, Claimed, Clock, EntryPhase, EntrySummary, EntryView, Fact, Finalize, Finalized, Heartbeat,
-    HeartbeatLease, Held, Holder, KeyView, ListQuery, ManualClock, NewKey, Page, PublishOutcome, Published,
-    QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt, Retained, Retention, SCHEMA_VERSION,
+    AuditRow, Backend, CatalogueVersion, Claimed, Clock, EntryPhase, EntrySummary, EntryView, Fact, Finalize,
+    Finalized, Heartbeat, HeartbeatLease, Held, Holder, KeyView, ListQuery, ManualClock, NewKey, Page, PublishOutcome,
+    Published, QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt, Retained, Retention, SCHEMA_VERSION,
     SettingsChange, Store, StoreOptions, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
 };
 pub use tidegate_store::{ScheduleSpec, ScheduleView};

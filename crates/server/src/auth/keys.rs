@@ -1,7 +1,9 @@
-//! API keys: created, shown once, stored as hashes, cached for two seconds.
+//! API keys: created, shown once, stored as hashes. A valid key is cached for exactly the catalogue version that it was
+//! looked up under; every request reads that version, so a key that is revoked on any node is refused by the next request
+//! on every node.
 //!
-//! Keys that are not cached are looked up in batches, one statement at a time, with a pause after a batch that found
-//! none: a flood of made-up keys costs the database at most some 50 statements a second, and fills only bounded caches.
+//! Keys that are not cached are looked up in batches, one at a time, with a pause after a batch that found none: a flood
+//! of made-up keys costs the database at most some 100 statements a second, and fills no cache.
 //!
 //! A key is `tg_` and 43 characters with 258 random bits, so a plain SHA-256 is as good as any slow hash.
 
@@ -12,7 +14,7 @@ use std::time::{Duration, Instant};
 use rand::TryRngCore;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
-use tidegate::{ApiKeys, Error, ErrorKind, EventQueue, KeyView, Timestamp, Tsid};
+use tidegate::{ApiKeys, CatalogueVersion, Error, ErrorKind, EventQueue, KeyView, Timestamp, Tsid};
 use tokio::sync::oneshot;
 
 use crate::access::Caller;
@@ -22,14 +24,8 @@ use crate::scope::{Scope, Scopes};
 const PREFIX: &str = "tg_";
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 const LENGTH: usize = 43;
-/// How long a known key is cached: a revocation on another node is noticed within this time.
-const KNOWN_FOR: Duration = Duration::from_secs(2);
 /// Known keys that are cached; further ones are looked up in the database each time.
 const MAX_KNOWN: usize = 10_000;
-/// How long an unknown key is refused without a lookup.
-const UNKNOWN_FOR: Duration = Duration::from_secs(1);
-/// Slots of the cache of unknown keys. A key can only take the slot of its hash, so the cache stays bounded.
-const UNKNOWN_SLOTS: usize = 1_024;
 /// Keys looked up by one statement.
 const LOOKUP_BATCH: usize = 500;
 /// Pause after a batch in which no key was found.
@@ -63,6 +59,8 @@ pub struct KeyInfo {
     pub created_at: Timestamp,
     /// When the key was last used, to within some seconds; `None` if never.
     pub last_used_at: Option<Timestamp>,
+    /// Until when the key is valid; `None` for ever.
+    pub expires_at: Option<Timestamp>,
     /// When the key was revoked; `None` if it is valid.
     pub revoked_at: Option<Timestamp>,
 }
@@ -76,6 +74,7 @@ impl From<KeyView> for KeyInfo {
             client: key.client,
             created_at: key.created_at,
             last_used_at: key.last_used_at,
+            expires_at: key.expires_at,
             revoked_at: key.revoked_at,
         }
     }
@@ -89,7 +88,6 @@ pub struct Keyring(Arc<Inner>);
 struct Inner {
     queue: EventQueue,
     known: Mutex<HashMap<Hash, Known>>,
-    unknown: Mutex<Vec<Option<Unknown>>>,
     lookups: Mutex<Lookups>,
     /// Keys used since the last [`note_used`](Keyring::note_used), and when.
     used: Mutex<HashMap<i64, Instant>>,
@@ -101,17 +99,10 @@ struct Known {
     hash: Hash,
     id: i64,
     caller: Caller,
-    until: Instant,
-    /// [`ApiKeys::changes`] at the lookup. A later change in this process makes the cached key stale.
-    changes: u64,
-}
-
-/// A key in the cache that does not exist or is revoked.
-#[derive(Debug, Clone, Copy)]
-struct Unknown {
-    hash: Hash,
-    until: Instant,
-    changes: u64,
+    /// Until when it is valid; `None` for ever.
+    expires_at: Option<Timestamp>,
+    /// The catalogue version that was read before the lookup.
+    version: CatalogueVersion,
 }
 
 /// Keys that wait to be looked up.
@@ -126,13 +117,7 @@ impl Keyring {
     /// The keys of a database.
     #[must_use]
     pub fn new(queue: EventQueue) -> Self {
-        Self(Arc::new(Inner {
-            queue,
-            known: Mutex::default(),
-            unknown: Mutex::new(vec![None; UNKNOWN_SLOTS]),
-            lookups: Mutex::default(),
-            used: Mutex::default(),
-        }))
+        Self(Arc::new(Inner { queue, known: Mutex::default(), lookups: Mutex::default(), used: Mutex::default() }))
     }
 
     fn stored(&self) -> ApiKeys<'_> {
@@ -144,6 +129,20 @@ impl Keyring {
     /// # Errors
     /// `Invalid` when no scope is given or the name is not usable; otherwise the store's errors.
     pub async fn create(&self, name: &str, scopes: &[Scope], client: Option<Tsid>) -> tidegate::Result<NewKey> {
+        self.create_until(name, scopes, client, None).await
+    }
+
+    /// As [`create`](Self::create), with the moment from which the key is refused.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub async fn create_until(
+        &self,
+        name: &str,
+        scopes: &[Scope],
+        client: Option<Tsid>,
+        expires_at: Option<Timestamp>,
+    ) -> tidegate::Result<NewKey> {
         if scopes.is_empty() {
             return Err(Error::invalid("a key needs at least one scope: publish, consume, read, manage or admin"));
         }
@@ -155,6 +154,7 @@ impl Keyring {
             name: name.into(),
             scopes: scopes.list().into_iter().map(|scope| scope.as_str().into()).collect(),
             client,
+            expires_at,
         };
         Ok(NewKey { secret, info: self.stored().add(key).await?.into() })
     }
@@ -167,7 +167,7 @@ impl Keyring {
         Ok(self.stored().list().await?.into_iter().map(Into::into).collect())
     }
 
-    /// Revokes a key: at once in every server that shares this queue's store, within two seconds on other nodes.
+    /// Revokes a key: the next request under it is refused, on every node.
     ///
     /// # Errors
     /// `NotFound` when there is no such key.
@@ -175,31 +175,21 @@ impl Keyring {
         Ok(self.stored().revoke(id).await?.into())
     }
 
-    /// The caller that a key belongs to. 401 when the key is unknown or revoked.
+    /// The caller that a key belongs to. 401 when the key is unknown, revoked or expired.
     pub(crate) async fn check(&self, secret: &str) -> Result<Caller> {
         let hash = hash(secret);
-        let known = match self.cached(&hash)? {
-            Cached::Known(known) => Some(known),
-            Cached::Unknown => None,
-            Cached::Not { was_known } => self.look_up(hash, was_known).await?,
+        let cached = lock(&self.0.known).get(&hash).cloned();
+        let known = match cached {
+            Some(known) if known.version == self.0.queue.catalogue_version().await? => Some(known),
+            stale => self.look_up(hash, stale.is_some()).await?,
         };
         // Lookups are by hash; that it is the same hash is compared in constant time.
         let known = known.filter(|known| bool::from(known.hash.ct_eq(&hash)));
-        let known = known.ok_or_else(|| ApiError::new(Code::Unauthorized, "the key is not known, or was revoked"))?;
+        let known = known.filter(|known| known.expires_at.is_none_or(|at| at > Timestamp::now()));
+        let refused = || ApiError::new(Code::Unauthorized, "the key is not known, was revoked or has expired");
+        let known = known.ok_or_else(refused)?;
         lock(&self.0.used).insert(known.id, Instant::now());
-        Ok(known.caller)
-    }
-
-    fn cached(&self, hash: &Hash) -> Result<Cached> {
-        let (now, changes) = (Instant::now(), self.stored().changes());
-        let known = lock(&self.0.known).get(hash).cloned();
-        if let Some(known) = known {
-            let is_fresh = known.until > now && known.changes == changes;
-            return Ok(if is_fresh { Cached::Known(known) } else { Cached::Not { was_known: true } });
-        }
-        let unknown = lock(&self.0.unknown)[slot(hash)];
-        let is_fresh = |unknown: Unknown| unknown.hash == *hash && unknown.until > now && unknown.changes == changes;
-        Ok(if unknown.is_some_and(is_fresh) { Cached::Unknown } else { Cached::Not { was_known: false } })
+        Ok(known.caller.at(known.version))
     }
 
     /// Queues a lookup and waits for its result. A key that was valid a moment ago goes first, so that made-up keys do
@@ -244,13 +234,6 @@ impl Keyring {
     }
 }
 
-/// What the caches say of a key. `Not`: look it up; `was_known` when a stale cache entry says that it was valid.
-enum Cached {
-    Known(Known),
-    Unknown,
-    Not { was_known: bool },
-}
-
 /// Clears `is_running` when the lookup task panics, so that the next key starts a new one.
 struct Running(Arc<Inner>);
 
@@ -291,45 +274,34 @@ async fn run_lookups(keyring: Arc<Inner>) {
 
 impl Inner {
     async fn find(&self, hashes: &[Hash]) -> tidegate::Result<Vec<Option<Known>>> {
-        let stored = self.queue.api_keys();
         // Read before the lookup, so that a change during it makes the result stale.
-        let changes = stored.changes();
-        let views = stored.by_hash(hashes.iter().map(|hash| hash.to_vec()).collect()).await?;
-        let now = Instant::now();
+        let version = self.queue.catalogue_version().await?;
+        let views = self.queue.api_keys().by_hash(hashes.iter().map(|hash| hash.to_vec()).collect()).await?;
         let read = |(hash, view): (&Hash, Option<KeyView>)| {
             let key = view.filter(|key| key.revoked_at.is_none())?;
             let mut scopes = Scopes::default();
             key.scopes.iter().for_each(|scope| scopes.add(scope));
             let caller = Caller::new(key.name, key.client, scopes);
-            Some(Known { hash: *hash, id: key.id, caller, until: now + KNOWN_FOR, changes })
+            Some(Known { hash: *hash, id: key.id, caller, expires_at: key.expires_at, version })
         };
         let found: Vec<Option<Known>> = hashes.iter().zip(views).map(read).collect();
-        self.remember(hashes, &found, now, changes);
+        self.remember(hashes, &found, version);
         Ok(found)
     }
 
-    fn remember(&self, hashes: &[Hash], found: &[Option<Known>], now: Instant, changes: u64) {
+    fn remember(&self, hashes: &[Hash], found: &[Option<Known>], version: CatalogueVersion) {
         let mut known = lock(&self.known);
-        let mut unknown = lock(&self.unknown);
         if known.len() >= MAX_KNOWN {
-            known.retain(|_, known| known.until > now);
+            known.retain(|_, known| known.version == version);
         }
         for (hash, found) in hashes.iter().zip(found) {
             match found {
                 Some(found) if known.len() < MAX_KNOWN => drop(known.insert(*hash, found.clone())),
                 Some(_) => {}
-                None => {
-                    known.remove(hash);
-                    unknown[slot(hash)] = Some(Unknown { hash: *hash, until: now + UNKNOWN_FOR, changes });
-                }
+                None => drop(known.remove(hash)),
             }
         }
     }
-}
-
-/// The slot of an unknown key in its cache.
-fn slot(hash: &Hash) -> usize {
-    usize::from(u16::from_le_bytes([hash[0], hash[1]])) % UNKNOWN_SLOTS
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use serde::Serialize;
+use tidegate::ErrorKind;
 use utoipa::ToSchema;
 
 use crate::callers::Known;
@@ -49,6 +50,9 @@ pub(crate) async fn readyz(State(service): State<Arc<Service>>) -> (StatusCode, 
     let health = service.queue.health().await;
     // The path needs no credentials, so details go to the log only.
     let (error, text) = match (health.store, health.writes) {
+        (Err(error), _) | (Ok(()), Err(error)) if error.kind() == ErrorKind::Schema => {
+            (error, "the database needs a newer program: upgrade this one")
+        }
         (Err(error), _) => (error, "the database does not answer"),
         (Ok(()), Err(error)) => (error, "nothing can be written or claimed now; the server's log says why"),
         (Ok(()), Ok(())) => return (StatusCode::OK, Json(HealthAnswer { status: "ok", error: None })),

@@ -99,36 +99,6 @@ async fn a_revoked_key_is_refused_by_the_next_request_and_a_new_one_accepted() {
     scene.close().await;
 }
 
-/// Unknown keys are cached too, but only briefly: a restore may bring one back.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_comes_back_is_accepted_soon() {
-    let scene = guarded().await;
-    let key = Keyring::new(scene.queue.clone()).create("k", &[Scope::Read], None).await.unwrap();
-    let execute = async |statements: &'static [&'static str]| {
-        let done = scene.queue.in_transaction(|tx| {
-            Box::pin(async move {
-                for statement in statements {
-                    tx.execute(statement, &[]).await?;
-                }
-                Ok(())
-            })
-        });
-        done.await.unwrap();
-    };
-    execute(&["CREATE TABLE kept AS SELECT * FROM tidegate_api_keys", "DELETE FROM tidegate_api_keys"]).await;
-    let status = async || send(scene.request_with(&key.secret, Method::GET, "/events")).await.status.as_u16();
-    for _ in 0..2 {
-        assert_eq!(status().await, 401);
-    }
-    execute(&["INSERT INTO tidegate_api_keys SELECT * FROM kept"]).await;
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while status().await != 200 {
-        assert!(std::time::Instant::now() < deadline, "the restored key is not accepted");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    scene.close().await;
-}
-
 /// Made-up keys do not evict known ones: a known key works beside any number of them, and each of them is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_made_up_keys_is_refused_and_holds_nobody_up() {

@@ -16,6 +16,7 @@ mod looking_after;
 mod metering;
 mod oidc;
 mod open_server;
+mod other_nodes;
 mod projections;
 mod readiness;
 mod reports;

@@ -66,6 +66,36 @@ async fn a_table_that_claims_need_and_is_gone_is_told() {
     scene.close().await;
 }
 
+/// What the migration of a newer program does last.
+const UPGRADE: &str = "UPDATE {meta} SET oldest_compatible = 1000, catalogue_version = catalogue_version + 1";
+
+async fn needs_a_newer_program(scene: &Scene) {
+    is_failing(scene).await;
+    let told = becomes(scene, 503).await;
+    assert!(told["error"].as_str().unwrap().contains("newer program"), "{told}");
+    let event = json!({ "title": "t", "tags": "a" });
+    scene.post("/events", event).await.refused(503, "unavailable");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_was_upgraded_is_told() {
+    let scene = Scene::sqlite().await;
+    becomes(&scene, 200).await;
+    let newer = rusqlite::Connection::open(scene.sqlite_file()).unwrap();
+    newer.execute_batch(&UPGRADE.replace("{meta}", "tidegate.store")).unwrap();
+    needs_a_newer_program(&scene).await;
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_was_upgraded_is_told() {
+    let scene = Scene::postgres().await;
+    becomes(&scene, 200).await;
+    owner(&scene).await.batch_execute(&UPGRADE.replace("{meta}", "tidegate.store")).await.unwrap();
+    needs_a_newer_program(&scene).await;
+    scene.close().await;
+}
+
 async fn owner(scene: &Scene) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(scene.postgres_url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);

@@ -9,6 +9,7 @@ pub(crate) mod maintenance;
 pub(crate) mod projections;
 pub(crate) mod queue;
 pub(crate) mod queues;
+pub(crate) mod resources;
 pub(crate) mod schedules;
 
 pub use attempts::Attempts;
@@ -20,11 +21,22 @@ pub use maintenance::Maintenance;
 pub use projections::Projections;
 pub use queue::Queue;
 pub use queues::Queues;
+pub use resources::Resources;
 pub use schedules::Schedules;
 
 /// A database that keeps everything: all subjects together.
 pub trait Store:
-    Queue + Entries + Queues + Maintenance + Attempts + HandlerStates + Projections + Schedules + KeyStore + Families
+    Queue
+    + Entries
+    + Queues
+    + Maintenance
+    + Attempts
+    + HandlerStates
+    + Projections
+    + Schedules
+    + Resources
+    + KeyStore
+    + Families
 {
 }
 
@@ -37,6 +49,7 @@ impl<S> Store for S where
         + HandlerStates
         + Projections
         + Schedules
+        + Resources
         + KeyStore
         + Families
 {

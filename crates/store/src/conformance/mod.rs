@@ -35,6 +35,7 @@ mod plain_sql;
 mod projections;
 mod queues;
 mod replacing;
+mod resources;
 mod restart;
 mod scene;
 mod schedules;
@@ -355,6 +356,23 @@ macro_rules! conformance_cases {
                 changes_by_plain_sql_are_seen,
                 a_process_that_slept_through_many_changes_catches_up,
             }
+            resources {
+                created_changed_and_found,
+                a_taken_code_is_a_conflict,
+                a_change_names_the_version_it_expects,
+                a_change_without_effect_writes_nothing,
+                each_item_of_a_batch_is_answered,
+                what_changed_since_a_version,
+                a_version_that_is_not_in_the_history_reads_everything,
+                deleted_ones_are_kept_for_a_thousand_versions,
+                changes_of_resources_by_plain_sql_are_seen,
+                processes_race_for_a_code,
+                expected_versions_lose_no_change,
+                a_batch_that_fails_leaves_nothing,
+                listed_by_client_and_code,
+                bad_resources_are_refused,
+                the_use_of_a_key_leaves_the_version,
+            }
             lanes {
                 one_too_many_is_refused_and_names_the_limit,
                 arrivals_beyond_the_limit_are_delivered,
@@ -443,6 +461,9 @@ macro_rules! conformance_cases {
                 an_empty_database_is_refused_without_migration,
                 the_same_program_twice,
                 concurrent_first_starts,
+                an_upgrade_stops_processes_that_run,
+                an_upgrade_stops_callers_transactions,
+                an_upgrade_that_this_program_can_bear_stops_nobody,
             }
             ids {
                 ids_follow_offset_and_step,

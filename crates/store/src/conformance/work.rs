@@ -495,8 +495,13 @@ pub(super) async fn keys_are_kept_and_revoked(scene: Scene) {
     let store = scene.open().await;
     let keys = store.as_ref();
     let client = tidegate_core::Tsid::from_parts(1_700_000_000_000, 1);
-    let new =
-        |hash: u8, client| NewKey { hash: vec![hash; 32], name: "ci".into(), scopes: vec!["publish".into()], client };
+    let new = |hash: u8, client| NewKey {
+        hash: vec![hash; 32],
+        name: "ci".into(),
+        scopes: vec!["publish".into()],
+        client,
+        expires_at: None,
+    };
     let made = keys.put_key(new(1, Some(client))).await.unwrap();
     assert_eq!((made.name.as_str(), made.client, made.revoked_at), ("ci", Some(client), None));
     assert_eq!(kind(keys.put_key(new(1, None)).await), Conflict);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Object;
+use futures_util::future::join;
 use tidegate_core::{DedupMode, NewEvent, QueueState};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::{IsolationLevel, Transaction};
@@ -41,6 +42,7 @@ impl PostgresStore {
     /// idempotency key.
     pub async fn publish_in(&self, tx: &Transaction<'_>, events: Vec<NewEvent>) -> Result<Vec<Published>> {
         let inner = &self.inner;
+        inner.shared.database.outdated.refused()?;
         for event in &events {
             event.check(inner.shared.options.store.payload_limit)?;
             if event.idempotency.is_some() {
@@ -69,7 +71,12 @@ impl PostgresStore {
     /// transaction's snapshot (under REPEATABLE READ or SERIALIZABLE) is older than the claim. Else what the database
     /// says.
     pub async fn finalize_in(&self, tx: &Transaction<'_>, items: Vec<Finalize>) -> Result<Vec<Finalized>> {
-        self.inner.finalize_in(tx, items).await.map_err(caller_error)
+        // Sent together. An end does not depend on the catalogue, but this program may have become too old for it.
+        let (checked, ended) = join(self.inner.check_schema(tx), self.inner.finalize_in(tx, items)).await;
+        if checked.is_err() {
+            abort(tx, "this program is too old for the schema").await;
+        }
+        checked.and(ended).map_err(caller_error)
     }
 }
 
@@ -252,6 +259,14 @@ impl Inner {
             });
         }
         Ok(published)
+    }
+
+    /// Refuses a schema that has become too new for this program.
+    async fn check_schema(&self, tx: &Transaction<'_>) -> Result<(), Fault> {
+        if let Some(read) = tx.rows(&self.sql.catalogue.compatibility, &[]).await?.first() {
+            self.shared.database.outdated.check(read.schema_version, read.oldest_compatible)?;
+        }
+        Ok(())
     }
 
     /// Writes a new entry, under the numbers given or, without any, under new ones.

@@ -1,5 +1,6 @@
 //! API keys on PostgreSQL. Stores and finds keys by their hash; never sees a key itself.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -7,10 +8,14 @@ use tidegate_core::Tsid;
 
 use crate::api::KeyStore;
 use crate::error::{Error, ErrorKind, Result};
+use crate::postgres::engine::connection::Tx;
+use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::{Inner, PostgresStore};
 use crate::postgres::statements::keys::KeyRow;
-use crate::values::keys::no_key;
-use crate::values::{KeyView, NewKey};
+use crate::resources::Plan;
+use crate::sql::Only;
+use crate::values::keys::{KIND, StoredKey, code, known_key, no_key};
+use crate::values::{KeyView, NewKey, PutResource, Resource};
 
 #[async_trait]
 impl KeyStore for PostgresStore {
@@ -42,19 +47,13 @@ impl KeyStore for PostgresStore {
 impl Inner {
     async fn put_key(&self, key: NewKey) -> Result<KeyView> {
         key.check()?;
-        let scopes = &serde_json::Value::from(key.scopes.as_slice()).to_string();
-        let client = key.client.map(Tsid::to_i64);
-        let key = &key;
-        let (sql, now) = (&self.sql.keys, self.now());
-        // If the answer to the commit is lost, a key with this hash can only be this one: nobody else knows it.
-        let put = self
-            .write(
-                |tx| async move { tx.row(&sql.put, &[&now, &key.hash, &key.name, scopes, &client]).await },
-                |tx, _| async move { Ok(tx.row(&sql.by_hash, &[&vec![&key.hash]]).await?.is_some()) },
-            )
-            .await;
+        let drawn = self.read(|tx| async move { tx.row(&self.sql.keys.draw_number, &[]).await }).await?;
+        let Only(number) = drawn.ok_or_else(|| Error::new(ErrorKind::Corrupt, "no number was drawn"))?;
+        let put = self.put_resources(&[key.resource(number)?]).await;
         self.shared.key_changes.add();
-        put?.map_or_else(|| Err(Error::new(ErrorKind::Conflict, "this key is known already")), KeyView::try_from)
+        let put = put?.pop().unwrap_or_else(|| Err(Error::new(ErrorKind::Corrupt, "the key was not written")));
+        let put = put.map_err(known_key)?;
+        StoredKey::read(&put.body)?.view(put.id.to_i64(), put.created_at, None)
     }
 
     async fn keys(&self) -> Result<Vec<KeyView>> {
@@ -63,18 +62,34 @@ impl Inner {
     }
 
     async fn revoke_key(&self, id: i64) -> Result<KeyView> {
-        let now = self.now();
-        let revoked = self.write_again(|tx| async move { tx.row(&self.sql.keys.revoke, &[&now, &id]).await }).await;
+        let revoked = self.write_again(|tx| async move { self.revoke_key_in(&tx, id).await }).await;
         self.shared.key_changes.add();
-        revoked?.map_or_else(|| Err(no_key(id)), KeyView::try_from)
+        revoked
+    }
+
+    /// Revokes a key; one that is revoked stays as it is.
+    async fn revoke_key_in(&self, tx: &Tx, id: i64) -> Result<KeyView, Fault> {
+        let found = tx.row(&self.sql.resources.lock, &[&vec![id]]).await?.map(Resource::from);
+        let found = found.filter(|found| found.kind == KIND && !found.deleted).ok_or_else(|| no_key(id))?;
+        let mut stored = StoredKey::read(&found.body)?;
+        if stored.revoked_at.is_none() {
+            let now = tx.row(&self.sql.keys.moment, &[&self.now()]).await?;
+            stored.revoked_at = now.map(|Only(now)| now.0.as_microsecond());
+            let mut plan = Plan::new([found]);
+            let (id, kind, body) = (Tsid::from_i64(id), KIND.to_owned(), stored.body()?);
+            plan.put(&PutResource::Change { id, kind, expected: None, body }, &mut std::iter::empty())?;
+            self.write_plan(tx, &mut plan).await?;
+        }
+        let revoked = tx.row(&self.sql.keys.by_id, &[&id]).await?.ok_or_else(|| no_key(id))?;
+        Ok(revoked.try_into()?)
     }
 
     async fn keys_by_hash(&self, hashes: &[Vec<u8>]) -> Result<Vec<Option<KeyView>>> {
-        let rows = self.read(|tx| async move { tx.rows(&self.sql.keys.by_hash, &[&hashes]).await }).await?;
-        let view = |(key, hash): (KeyRow, _)| Ok((hash, KeyView::try_from(key)?));
-        let found = rows.into_iter().map(view).collect::<Result<Vec<_>>>()?;
-        let of = |hash: &Vec<u8>| found.iter().find(|(of, _)| of.hash == *hash).map(|(_, view)| view.clone());
-        Ok(hashes.iter().map(of).collect())
+        let codes: &Vec<String> = &hashes.iter().map(|hash| code(hash)).collect();
+        let rows = self.read(|tx| async move { tx.rows(&self.sql.keys.by_code, &[codes]).await }).await?;
+        let view = |mut key: KeyRow| Ok((std::mem::take(&mut key.code), KeyView::try_from(key)?));
+        let found = rows.into_iter().map(view).collect::<Result<HashMap<_, _>>>()?;
+        Ok(codes.iter().map(|code| found.get(code).cloned()).collect())
     }
 
     async fn keys_used(&self, ids: &[i64], ago: Duration) -> Result<()> {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::Result;
 use crate::list_gate::ListGate;
+use crate::outdated::Outdated;
 use crate::postgres::engine::connection::{self, Database};
 use crate::postgres::engine::errors::{at_open, specific};
 use crate::postgres::engine::options::PostgresOptions;
@@ -29,9 +30,11 @@ impl PostgresStore {
         drop(client);
         driver.abort();
         let channel = options.store.namespace.clone();
-        let database = Database::new(connection::pool(target.clone(), &options)?, target.clone(), &options);
+        let outdated = Arc::new(Outdated::new(options.schema()));
+        let pool = connection::pool(target.clone(), &options)?;
+        let database = Database::new(pool, target.clone(), &options, Arc::clone(&outdated));
         let one = PostgresOptions { max_connections: 1, ..options.clone() };
-        let heart = Database::new(connection::pool(target.clone(), &one)?, target.clone(), &one);
+        let heart = Database::new(connection::pool(target.clone(), &one)?, target.clone(), &one, outdated);
         // Lists use at most half of the connections.
         let lists = ListGate::new(options.store.max_lists.min(options.max_connections / 2));
         let ns = options.schema();

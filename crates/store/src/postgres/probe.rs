@@ -9,6 +9,8 @@ impl Inner {
     /// or a read-only database, without the right to write, or without the schema.
     pub(super) async fn probe(&self) -> Result<Probe> {
         self.execute(&self.sql.heartbeat.probe, &[]).await?;
+        // Finds out, also while nothing else runs, that the schema was upgraded.
+        self.reload_catalog().await?;
         Ok(Probe::default())
     }
 }

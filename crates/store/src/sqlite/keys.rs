@@ -6,12 +6,15 @@ use async_trait::async_trait;
 use tidegate_core::Tsid;
 
 use crate::api::KeyStore;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+use crate::resources::Plan;
+use crate::sqlite::engine::errors::damaged;
 use crate::sqlite::engine::jobs::Urgency;
 use crate::sqlite::engine::store::SqliteStore;
 use crate::sqlite::engine::tx::Tx;
-use crate::values::keys::no_key;
-use crate::values::{KeyView, NewKey};
+use crate::sqlite::resources;
+use crate::values::keys::{KIND, StoredKey, code, known_key, no_key};
+use crate::values::{KeyView, NewKey, PutResource, Resource};
 
 #[async_trait]
 impl KeyStore for SqliteStore {
@@ -26,17 +29,15 @@ impl KeyStore for SqliteStore {
     }
 
     async fn revoke_key(&self, id: i64) -> Result<KeyView> {
-        let revoked = self.write(Urgency::Publish, move |tx| {
-            tx.row(&tx.sql().keys.revoke, (id, tx.now))?.map_or_else(|| Err(no_key(id)), KeyView::try_from)
-        });
-        let revoked = revoked.await;
+        let revoked = self.write(Urgency::Publish, move |tx| revoke(tx, id)).await;
         self.inner.key_changes.add();
         revoked
     }
 
     async fn keys_by_hash(&self, hashes: Vec<Vec<u8>>) -> Result<Vec<Option<KeyView>>> {
         self.read(move |tx| {
-            let find = |hash| tx.row(&tx.sql().keys.by_hash, [hash])?.map(KeyView::try_from).transpose();
+            let find =
+                |hash: &Vec<u8>| tx.row(&tx.sql().keys.by_code, [code(hash)])?.map(KeyView::try_from).transpose();
             hashes.iter().map(find).collect()
         })
         .await
@@ -60,8 +61,23 @@ impl KeyStore for SqliteStore {
 
 fn put(tx: &Tx<'_>, key: &NewKey) -> Result<KeyView> {
     key.check()?;
-    let scopes = serde_json::Value::from(key.scopes.as_slice()).to_string();
-    let client = key.client.map(Tsid::to_i64);
-    let put = tx.row(&tx.sql().keys.put, (&key.hash, &key.name, &scopes, client, tx.now))?;
-    put.map_or_else(|| Err(Error::new(ErrorKind::Conflict, "this key is known already")), KeyView::try_from)
+    let number = tx.number(&tx.sql().keys.draw_number)?;
+    let put = resources::put(tx, &[key.resource(number)?])?.pop();
+    let put = put.unwrap_or_else(|| Err(damaged("the key was not written"))).map_err(known_key)?;
+    StoredKey::read(&put.body)?.view(put.id.to_i64(), put.created_at, None)
+}
+
+/// Revokes a key; one that is revoked stays as it is.
+fn revoke(tx: &Tx<'_>, id: i64) -> Result<KeyView> {
+    let found = tx.row(&tx.sql().resources.by_id, [id])?.map(Resource::from);
+    let found = found.filter(|found| found.kind == KIND && !found.deleted).ok_or_else(|| no_key(id))?;
+    let mut stored = StoredKey::read(&found.body)?;
+    if stored.revoked_at.is_none() {
+        stored.revoked_at = Some(tx.now);
+        let mut plan = Plan::new([found]);
+        let (id, kind, body) = (Tsid::from_i64(id), KIND.to_owned(), stored.body()?);
+        plan.put(&PutResource::Change { id, kind, expected: None, body }, &mut std::iter::empty())?;
+        resources::write(tx, &mut plan)?;
+    }
+    tx.row(&tx.sql().keys.by_id, [id])?.map_or_else(|| Err(no_key(id)), KeyView::try_from)
 }

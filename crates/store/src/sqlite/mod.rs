@@ -32,6 +32,7 @@ mod projections;
 mod publish;
 mod queues;
 mod requests;
+mod resources;
 mod retain;
 mod schedules;
 mod statements;

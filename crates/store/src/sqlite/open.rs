@@ -11,6 +11,7 @@ use tokio::sync::{broadcast, oneshot, watch};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::list_gate::ListGate;
+use crate::outdated::Outdated;
 use crate::sql::{FromRow as _, Only};
 use crate::sqlite::claim;
 use crate::sqlite::engine::checkpoint;
@@ -167,8 +168,9 @@ fn prepare(path: PathBuf, keeping: Keeping, options: SqliteOptions) -> Result<Re
         }
         Keeping::Memory => (Place::default(), None),
     };
-    let shared =
-        Arc::new(Shared { options: options.store, sql, time, exhausted: PerFamily::new(|_| Exhausted::default()) });
+    let outdated = Outdated::new(options.store.namespace.clone());
+    let exhausted = PerFamily::new(|_| Exhausted::default());
+    let shared = Arc::new(Shared { options: options.store, sql, time, exhausted, outdated });
     let inbox = Arc::new(Inbox {
         jobs: Jobs::new(),
         waiting_claims: waiting_claims::List::default(),

@@ -6,10 +6,21 @@ use std::time::Duration;
 
 use tidegate_core::{IdSpace, PayloadLimit, Timestamp};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The version of the schema that this program writes.
-pub const SCHEMA_VERSION: i32 = 14;
+pub const SCHEMA_VERSION: i32 = 15;
+
+/// The error for a schema that this program is too old for; `None` if it can run on it.
+pub(crate) fn too_old(schema: &str, version: i32, oldest_compatible: i32) -> Option<Error> {
+    (oldest_compatible > SCHEMA_VERSION).then(|| {
+        let text = format!(
+            "the schema {schema} has version {version} and needs a program of version {oldest_compatible} or later; \
+             this one is {SCHEMA_VERSION}: upgrade it"
+        );
+        Error::new(ErrorKind::Schema, text)
+    })
+}
 
 /// The kinds of databases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

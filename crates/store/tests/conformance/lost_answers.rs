@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate_core::{End, NewEvent, QueueName};
 use tidegate_store::api::*;
 use tidegate_store::postgres::{PostgresOptions, PostgresStore};
-use tidegate_store::{Claim, Claimed, EntryPhase, ErrorKind, ManualAction, Requeue, RequeueAt};
+use tidegate_store::{Claim, Claimed, EntryPhase, ErrorKind, ManualAction, PutResource, Requeue, RequeueAt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -223,6 +223,37 @@ async fn a_claim_that_was_lost_is_not_taken_for_a_later_one_of_the_same_worker()
     assert!(lost.unwrap().is_empty(), "only one of the two holds it");
     other.close().await;
     scene.end().await;
+}
+
+/// The code of the new one is taken, and the version of the changed one is another, by the batch itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn resources_whose_answer_was_lost_are_ours_and_written_once() {
+    for swallows in [false, true] {
+        let scene = Scene::new().await;
+        let create = |code: &str| PutResource::Create {
+            id: None,
+            kind: "pool".into(),
+            client: None,
+            code: code.into(),
+            body: "{}".into(),
+        };
+        let known = scene.store.put_resources(vec![create("known")]).await.unwrap().remove(0).unwrap();
+        let before = scene.store.catalogue_version().await.unwrap();
+        scene.wire.swallows.store(swallows, Ordering::SeqCst);
+        scene.lose_the_next_answer();
+        let (id, kind, expected) = (known.id, known.kind.clone(), Some(known.version));
+        let change = PutResource::Change { id, kind, expected, body: "1".into() };
+        let answers = scene.store.put_resources(vec![create("new"), change]).await.unwrap();
+        let after = scene.store.catalogue_version().await.unwrap();
+        for answer in answers {
+            let written = answer.unwrap();
+            assert_eq!(written.version, after.number);
+            assert_eq!(scene.store.resource("pool", written.id).await.unwrap(), Some(written));
+        }
+        assert_eq!(after.number, before.number + 1);
+        scene.wire.swallows.store(false, Ordering::SeqCst);
+        scene.end().await;
+    }
 }
 
 fn release(held: &Claimed) -> Requeue {

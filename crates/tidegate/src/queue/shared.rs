@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tidegate_core::QueueName;
-use tidegate_store::Store;
+use tidegate_store::{CatalogueVersion, Store};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::native::{Native, NativeRef};
@@ -17,6 +17,7 @@ use crate::background::release::{BackgroundTask, LateClaim, Release};
 use crate::background::wake::WakeUps;
 use crate::batch::activity::Activities;
 use crate::batch::limits::BatcherLimits;
+use crate::batch::shared_read::SharedRead;
 use crate::batch::verbs::{Batchers, batcher_limits};
 use crate::metrics::Meters;
 use crate::options::Options;
@@ -31,6 +32,7 @@ pub(crate) struct Shared {
     pub(crate) batchers: Batchers,
     pub(crate) activities: Activities,
     pub(crate) probed: Probed,
+    pub(crate) catalogue_reads: SharedRead<CatalogueVersion>,
     pub(crate) notes: Arc<Mutex<Notes>>,
     tasks: mpsc::UnboundedSender<BackgroundTask>,
     stop: watch::Sender<bool>,
@@ -62,6 +64,7 @@ impl Shared {
             batchers,
             activities: Activities::default(),
             probed: Probed::default(),
+            catalogue_reads: SharedRead::default(),
             notes: Arc::default(),
             tasks,
             stop,

@@ -37,6 +37,15 @@ macro_rules! other_subjects {
             due_schedules(limit: usize) -> DueSchedules;
             tick(tick: Tick) -> Option<Vec<Published>>;
         }
+        $how! { $type, tidegate_store::Resources, { }
+            catalogue_version() -> CatalogueVersion;
+            put_resources(items: Vec<PutResource>) -> Batch<Resource>;
+            delete_resources(items: Vec<DeleteResource>) -> Batch<()>;
+            resource_changes(kind: Option<&str>, since: Option<CatalogueVersion>) -> ResourceChanges;
+            resource(kind: &str, id: tidegate_core::Tsid) -> Option<Resource>;
+            resource_by_code(kind: &str, client: Option<tidegate_core::Tsid>, code: &str) -> Option<Resource>;
+            resources(query: ResourcesQuery) -> Vec<Resource>;
+        }
         $how! { $type, tidegate_store::KeyStore, {
                 fn key_changes(&self) -> u64 {
                     0

@@ -17,6 +17,7 @@ use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint;
+use crate::outdated::Outdated;
 use crate::postgres::engine::errors::{Fault, ignored_failure};
 use crate::postgres::engine::health::{Health, SLOW};
 use crate::postgres::engine::options::PostgresOptions;
@@ -346,6 +347,7 @@ pub(in crate::postgres) struct Database {
     /// Permits for the application's own transactions, fewer than there are connections: however long these take, and
     /// even when they wait for another call of the store, heartbeats and claims go on.
     permits: Arc<Semaphore>,
+    pub(in crate::postgres) outdated: Arc<Outdated>,
     outage_after: Duration,
     retry_for: Duration,
 }
@@ -369,7 +371,12 @@ enum Committed<T> {
 }
 
 impl Database {
-    pub(in crate::postgres) fn new(pool: Pool, target: Target, options: &PostgresOptions) -> Self {
+    pub(in crate::postgres) fn new(
+        pool: Pool,
+        target: Target,
+        options: &PostgresOptions,
+        outdated: Arc<Outdated>,
+    ) -> Self {
         let ns = options.schema();
         let sql = Transactions::new(|text| text.replace("{ns}", &ns));
         let connections = options.max_connections;
@@ -377,6 +384,7 @@ impl Database {
             pool,
             line: Arc::new(Line { target, health: Health::new(), limit: options.statement_timeout, sql }),
             permits: Arc::new(Semaphore::new(connections.saturating_sub(connections.div_ceil(4)).max(1))),
+            outdated,
             outage_after: options.store.outage_after,
             retry_for: options.retry_for,
         }
@@ -471,9 +479,10 @@ impl Database {
         let outage = i64::try_from(self.outage_after.as_millis()).unwrap_or(i64::MAX);
         let (begun, read) = join(tx.run(BEGIN), tx.row(prelude, &[&outage])).await;
         begun?;
-        let Some(PreludeRow { xid, stamp, heartbeat_near, now }) = read? else {
+        let Some(PreludeRow { xid, stamp, schema_version, oldest_compatible, heartbeat_near, now }) = read? else {
             return Err(Fault::Final(Error::new(ErrorKind::Schema, "the schema was removed while in use")));
         };
+        self.outdated.check(schema_version, oldest_compatible)?;
         if let Some(xid) = xid {
             tx.set_xid(xid);
         }

@@ -9,6 +9,7 @@ use crate::postgres::engine::indexes::{self, Builder};
 use crate::postgres::engine::options::PostgresOptions;
 use crate::postgres::engine::patience::{LOCK_PATIENCE, Patience};
 use crate::values::SCHEMA_VERSION;
+use crate::values::options::too_old;
 
 /// Each step: the version it leads to, the oldest program that can run on it, and its statements. All locks are held
 /// until the last step is done, so no statement may take long once it has locked a table; indexes over large tables are
@@ -29,6 +30,8 @@ const STEPS: &[(i32, i32, &str)] = &[
     (13, 11, include_str!("../migrations/0013_histories.sql")),
     // A program that does not know what is aside, or kept, would lose it.
     (14, 14, include_str!("../migrations/0014_families.sql")),
+    // An older program looks for keys in a table that is gone.
+    (15, 15, include_str!("../migrations/0015_resources.sql")),
 ];
 
 /// Turns off the timeouts that the role or the database sets: an index build takes as long as it takes. A session that
@@ -123,10 +126,8 @@ async fn check_version(client: &impl GenericClient, options: &PostgresOptions) -
     } else {
         (0, 0)
     };
-    if oldest > SCHEMA_VERSION {
-        return Err(schema_error(format!(
-            "the schema {ns} has version {version} and needs a program of version {oldest} or later; this one is {SCHEMA_VERSION}: upgrade it"
-        )));
+    if let Some(error) = too_old(ns, version, oldest) {
+        return Err(error.into());
     }
     if version < SCHEMA_VERSION && !store.migrate {
         return Err(schema_error(format!(
@@ -168,6 +169,9 @@ async fn run(client: &mut Client, options: &PostgresOptions) -> Result<i32, Faul
     }
     if version == 0 {
         indexes::make_all(&tx, ns).await?;
+    } else if version < SCHEMA_VERSION {
+        // Nodes that run read the catalogue again, and with it whether they still may.
+        tx.batch_execute(&format!("UPDATE {ns}.store SET catalogue_version = catalogue_version + 1")).await?;
     }
     // Publishers that use plain SQL get this program's limit too.
     let limit = store.payload_limit.0;

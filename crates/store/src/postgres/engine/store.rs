@@ -114,6 +114,7 @@ impl PostgresStore {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
+        self.inner.shared.database.outdated.refused()?;
         let mut task = tokio::task::JoinSet::new();
         task.spawn(work(Arc::clone(&self.inner)));
         match task.join_next().await {
@@ -129,6 +130,7 @@ impl PostgresStore {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
+        self.inner.shared.database.outdated.refused()?;
         match tokio::spawn(work(Arc::clone(&self.inner))).await {
             Ok(answer) => answer,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
@@ -174,7 +176,7 @@ impl Inner {
         Ok(Arc::clone(&self.catalog.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Reads what changed in the catalogue. Callers that come during a read share the next one.
+    /// Reads what changed in the catalogue, and whether this program may still run on the schema. Callers that come during a read share the next one.
     pub(in crate::postgres) async fn reload_catalog(&self) -> Result<()> {
         let begun = self.reads_begun.load(Ordering::SeqCst);
         let mut last_read = self.last_read.lock().await;
@@ -185,7 +187,11 @@ impl Inner {
         let known = self.catalog().await?;
         let (version, stamp) = (known.version, known.stamp);
         let changes = |tx: Arc<Tx>| async move { tx.rows(&self.sql.catalogue.changes, &[&version, &stamp]).await };
-        if let Some(read) = known.read(self.read(changes).await?).map_err(Fault::into_error)? {
+        let rows = self.read(changes).await?;
+        if let Some(first) = rows.first() {
+            self.shared.database.outdated.check(first.schema_version, first.oldest_compatible)?;
+        }
+        if let Some(read) = known.read(rows).map_err(Fault::into_error)? {
             *self.catalog.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(read);
         }
         *last_read = this_read;

@@ -9,6 +9,8 @@ row! {
     pub(in crate::postgres) struct ChangeRow {
         version: i64 = "k.version",
         stamp: i64 = "k.stamp",
+        schema_version: i32 = "k.schema_version",
+        oldest_compatible: i32 = "k.oldest_compatible",
         /// All queues and lanes follow, not only changed ones.
         everything: bool = "k.since < 0",
         kind: Option<i16> = "r.kind",
@@ -24,15 +26,25 @@ row! {
     }
 }
 
+row! {
+    /// The version of the schema, and of the oldest program that can run on it.
+    pub(in crate::postgres) struct Compatibility {
+        schema_version: i32,
+        oldest_compatible: i32,
+    }
+}
+
 statements! {
     /// Statements about the catalogue.
     pub(in crate::postgres) struct Catalogue {
-        /// The catalogue's version and what changed since the known one ($1 with stamp $2); everything, if that is not
+        /// Which programs may run on the schema (one row).
+        compatibility: Compatibility = "SELECT {columns} FROM {ns}.store";
+        /// The catalogue's version, which programs may run on the schema, and what changed since the known one ($1 with stamp $2); everything, if that is not
         /// in this database's history; nothing, if the stamps are equal (catalogue_history's primary key,
         /// queues_version, lanes_version, catalogue_removed_version). Queues come before lanes.
         changes: ChangeRow = "
             WITH known AS MATERIALIZED (
-                SELECT m.catalogue_version AS version, m.stamp AS stamp,
+                SELECT m.catalogue_version AS version, m.stamp AS stamp, m.schema_version, m.oldest_compatible,
                        CASE WHEN m.stamp = $2::bigint AND $1::bigint >= 0 THEN 9223372036854775807
                             WHEN $1::bigint <= m.catalogue_version
                                  AND EXISTS (SELECT FROM {ns}.catalogue_history h

@@ -1,66 +1,62 @@
-//! API keys: the table `api_keys`.
+//! API keys: resources of kind `key`, and the table `key_uses`.
 
-use tidegate_core::Tsid;
-
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Error;
 use crate::postgres::engine::row::{Moment, row};
-use crate::sql::statements;
+use crate::sql::{Only, statements};
 use crate::values::KeyView;
+use crate::values::keys::StoredKey;
 
 row! {
-    /// A key, without its hash.
+    /// A key.
     pub(in crate::postgres) struct KeyRow {
-        id: i64,
-        name: String,
-        scopes: String,
-        client_id: Option<i64>,
-        created_at: Moment,
-        last_used_at: Option<Moment>,
-        revoked_at: Option<Moment>,
-    }
-}
-
-row! {
-    /// The hash of a key.
-    pub(in crate::postgres) struct Hash {
-        hash: Vec<u8>,
+        id: i64 = "r.id",
+        code: String = "r.code",
+        body: String = "r.body",
+        created_at: Moment = "r.created_at",
+        last_used_at: Option<Moment> = "u.last_used_at",
     }
 }
 
 impl TryFrom<KeyRow> for KeyView {
     type Error = Error;
 
-    fn try_from(row: KeyRow) -> Result<Self> {
-        Ok(Self {
-            id: row.id,
-            name: row.name,
-            scopes: serde_json::from_str(&row.scopes)
-                .map_err(|error| Error::new(ErrorKind::Corrupt, "a key's scopes cannot be read").with_source(error))?,
-            client: row.client_id.map(Tsid::from_i64),
-            created_at: row.created_at.into(),
-            last_used_at: row.last_used_at.map(Into::into),
-            revoked_at: row.revoked_at.map(Into::into),
-        })
+    fn try_from(row: KeyRow) -> Result<Self, Error> {
+        StoredKey::read(&row.body)?.view(row.id, row.created_at.into(), row.last_used_at.map(Into::into))
     }
 }
+
+/// Finds when the key `r` was last used.
+const USED: &str = "
+    LEFT JOIN LATERAL (SELECT f.last_used_at FROM {ns}.key_uses f WHERE f.id = r.id OFFSET 0) AS u ON true";
 
 statements! {
     /// Statements about API keys.
     pub(in crate::postgres) struct Keys {
-        /// Adds a key, unless its hash is known (unique index on the hash).
-        put: KeyRow = "
-            INSERT INTO {ns}.api_keys (hash, name, scopes, client_id, created_at) VALUES ($2, $3, $4, $5, {now})
-            ON CONFLICT (hash) DO NOTHING RETURNING {columns}";
-        /// All keys, in the order in which they were added (primary key).
-        all_keys: KeyRow = "SELECT {columns} FROM {ns}.api_keys ORDER BY id";
-        /// Keys by their hashes (unique index on the hash).
-        by_hash: (KeyRow, Hash) = "SELECT {columns} FROM {ns}.api_keys WHERE hash = ANY ($1::bytea[])";
-        /// Revokes a key; one that is revoked stays as it is (primary key).
-        revoke: KeyRow = "
-            UPDATE {ns}.api_keys SET revoked_at = coalesce(revoked_at, {now}) WHERE id = $2 RETURNING {columns}";
-        /// Records when keys were last used (primary key).
+        /// Draws the number of a key (a sequence).
+        draw_number: Only<i64> = "SELECT nextval('{ns}.key_number')";
+        /// The present moment.
+        moment: Only<Moment> = "SELECT {now} AS now";
+        /// All keys, in the order in which they were added (resources_code, key_uses' primary key).
+        all_keys: KeyRow = &"
+            SELECT {columns} FROM {ns}.resources r {used}
+            WHERE r.kind = 'key' AND NOT r.deleted ORDER BY r.created_at, r.id".replace("{used}", USED);
+        /// Keys by their codes (resources_code, key_uses' primary key).
+        by_code: KeyRow = &"
+            SELECT {columns} FROM unnest($1::text[]) AS i(code)
+            CROSS JOIN LATERAL (
+                SELECT f.* FROM {ns}.resources f
+                WHERE f.kind = 'key' AND coalesce(f.client_id, 0) = 0 AND f.code = i.code AND NOT f.deleted
+                OFFSET 0
+            ) AS r {used}".replace("{used}", USED);
+        /// A key by its number (the primary keys of resources and key_uses).
+        by_id: KeyRow = &"
+            SELECT {columns} FROM {ns}.resources r {used} WHERE r.id = $1::bigint".replace("{used}", USED);
+        /// Records when keys were last used (the primary keys of resources and key_uses). Always in the same order, so
+        /// that two processes do not deadlock.
         used = "
-            UPDATE {ns}.api_keys SET last_used_at = {now} - $3::bigint * interval '1 microsecond'
-            WHERE id = ANY ($2::bigint[])";
+            INSERT INTO {ns}.key_uses AS u (id, last_used_at)
+            SELECT r.id, {now} - $3::bigint * interval '1 microsecond' FROM {ns}.resources r
+            WHERE r.id = ANY ($2::bigint[]) ORDER BY r.id
+            ON CONFLICT (id) DO UPDATE SET last_used_at = excluded.last_used_at";
     }
 }

@@ -32,6 +32,7 @@ pub(in crate::postgres) mod projections;
 pub(in crate::postgres) mod publish;
 pub(in crate::postgres) mod queues;
 pub(in crate::postgres) mod requests;
+pub(in crate::postgres) mod resources;
 pub(in crate::postgres) mod retain;
 pub(in crate::postgres) mod schedules;
 pub(in crate::postgres) mod tags;
@@ -64,6 +65,7 @@ crate::sql::subjects! {
         publish: publish::Publish,
         queues: queues::Queues,
         requests: requests::Requests,
+        resources: resources::Resources,
         retain: retain::Retain,
         schedules: schedules::Schedules,
         tags: tags::Tags,

@@ -30,7 +30,6 @@ const SMALL: &[(&str, &str)] = &[
     ("consumers", "a row per queue and worker of the last day"),
     ("projections", "a row per version of a projection that the program declares"),
     ("schedules", "a row per created schedule"),
-    ("api_keys", "a row per created key"),
     ("group_notes", "emptied by every round of upkeep and every claim that finds too little"),
 ];
 
@@ -293,6 +292,11 @@ fn load(rows: u32) -> String {
          INSERT INTO tidegate.event_handler_states SELECT n, 'h', 1, '{{}}', now() FROM generate_series(1, {rows}) AS n;
          INSERT INTO tidegate.event_audit (entry_id, token, created_at, generation, attempt, action)
              SELECT n, 1, now(), 1, 1, 0 FROM generate_series(1, {rows}) AS n;
+         SET enable_hashjoin = on;
+         INSERT INTO tidegate.resources (id, kind, code, body, version)
+             SELECT n, 'k' || n % 3, 'c' || n, '{{}}', 1 + n % 500 FROM generate_series(1, {rows}) AS n;
+         SET enable_hashjoin = off;
+         INSERT INTO tidegate.key_uses SELECT n, now() FROM generate_series(1, {rows}) AS n;
          INSERT INTO tidegate.projection_documents SELECT 'p', 1, 'k' || n, '' FROM generate_series(1, {rows}) AS n"
     )
 }

@@ -9,6 +9,8 @@ row! {
     pub(in crate::postgres) struct PreludeRow {
         xid: Option<String>,
         stamp: i64,
+        schema_version: i32,
+        oldest_compatible: i32,
         /// The heartbeat is neither old nor ahead of the clock.
         heartbeat_near: bool,
         now: Moment,
@@ -17,7 +19,7 @@ row! {
 
 /// Reads a [`PreludeRow`].
 const PRELUDE: &str = "
-    SELECT {xid}::text AS xid, m.stamp AS stamp,
+    SELECT {xid}::text AS xid, m.stamp AS stamp, m.schema_version, m.oldest_compatible,
            h.at BETWEEN clock_timestamp() - i.outage AND clock_timestamp() + i.outage AS heartbeat_near,
            clock_timestamp() AS now
     FROM {ns}.store m CROSS JOIN {ns}.heartbeat h

@@ -10,14 +10,28 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sql::{FromRow, Only};
 use crate::sqlite::engine::errors::damaged;
 use crate::sqlite::engine::marks::Marks;
+use crate::sqlite::engine::tx::Shared;
 use crate::sqlite::statements::Sql;
-use crate::sqlite::statements::catalogue::Version;
+use crate::sqlite::statements::catalogue::{Compatibility, Version};
+use crate::values::Family;
 
 /// How many types of a queue get lanes of their own; further types share one lane per priority.
 pub(in crate::sqlite) const OWN_LANES: usize = 256;
 
-pub(in crate::sqlite) fn current_version(conn: &Connection, sql: &Sql) -> Result<Version> {
-    conn.prepare_cached(&sql.catalogue.version)?.query_row([], |row| Ok(Version::read(row, 0)))?
+/// The catalogue version.
+///
+/// # Errors
+/// `Schema` when another process has upgraded the schema beyond this program.
+pub(in crate::sqlite) fn current_version(conn: &Connection, shared: &Shared) -> Result<Version> {
+    let mut statement = conn.prepare_cached(&shared.sql.entries.catalogue.version)?;
+    let (version, read) = statement.query_row([], |row| Ok(<(Version, Compatibility)>::read(row, 0)))??;
+    shared.outdated.check(read.schema_version, read.oldest_compatible)?;
+    Ok(version)
+}
+
+/// Whether a version with its stamp belongs to this database's history.
+pub(in crate::sqlite) fn is_known(conn: &Connection, sql: &Sql, number: i64, stamp: i64) -> Result<bool> {
+    Ok(conn.prepare_cached(&sql.catalogue.is_known)?.exists((number, stamp))?)
 }
 
 /// What this process caches about queues, lanes and leases. It is valid until another connection changes the database
@@ -46,14 +60,13 @@ impl Known {
 
     /// Forgets queues that were changed since the known catalogue version, or everything if the database has another
     /// history. Called at the start of a transaction.
-    pub(in crate::sqlite) fn catch_up(&mut self, conn: &Connection, sql: &Sql) -> Result<()> {
-        let now = current_version(conn, sql)?;
+    pub(in crate::sqlite) fn catch_up(&mut self, conn: &Connection, shared: &Shared, family: Family) -> Result<()> {
+        let (now, sql) = (current_version(conn, shared)?, shared.sql.of(family));
         if now == self.catalogue {
             return Ok(());
         }
         let known = self.catalogue;
-        let ours = known.number <= now.number
-            && conn.prepare_cached(&sql.catalogue.is_known)?.exists((known.number, known.stamp))?;
+        let ours = known.number <= now.number && is_known(conn, sql, known.number, known.stamp)?;
         if ours {
             let mut statement = conn.prepare_cached(&sql.catalogue.changed)?;
             let mut rows = statement.query([known.number])?;

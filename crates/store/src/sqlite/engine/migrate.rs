@@ -5,6 +5,7 @@ use rusqlite::{Connection, OptionalExtension};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sqlite::engine::plain_sql::{self, SQL_NOW};
 use crate::sqlite::statements::claim::ROOM;
+use crate::values::options::too_old;
 use crate::values::{SCHEMA_VERSION, StoreOptions};
 
 /// The later steps: the version each leads to, the oldest program version that can work with the result, and its SQL.
@@ -25,6 +26,8 @@ const STEPS: &[(i32, i32, &str)] = &[
     (13, 11, ""),
     // An older program does not know entries that stepped aside or keep their place.
     (14, 14, include_str!("../migrations/0014_families.sql")),
+    // An older program looks for keys in a table that is gone.
+    (15, 15, include_str!("../migrations/0015_resources.sql")),
 ];
 
 struct Meta {
@@ -85,6 +88,10 @@ fn migrate_locked(conn: &Connection, options: &StoreOptions, now: i64) -> Result
             (to, oldest_compatible),
         )?;
     }
+    if (1..SCHEMA_VERSION).contains(&version) {
+        // Processes that run read the catalogue again, and with it whether they still may.
+        conn.execute(&format!("UPDATE {namespace}_meta SET catalogue_version = catalogue_version + 1"), [])?;
+    }
     match read_meta(conn, namespace)? {
         Some(meta) => check(&meta, options),
         None => Err(Error::new(ErrorKind::Schema, "the schema has no version")),
@@ -125,14 +132,8 @@ fn read_meta(conn: &Connection, namespace: &str) -> Result<Option<Meta>> {
 }
 
 fn check(meta: &Meta, options: &StoreOptions) -> Result<()> {
-    if meta.oldest_compatible > SCHEMA_VERSION {
-        return Err(Error::new(
-            ErrorKind::Schema,
-            format!(
-                "the schema {} has version {} and needs a program of at least version {}; this one has {SCHEMA_VERSION}",
-                options.namespace, meta.version, meta.oldest_compatible
-            ),
-        ));
+    if let Some(error) = too_old(&options.namespace, meta.version, meta.oldest_compatible) {
+        return Err(error);
     }
     if (meta.id_offset, meta.id_step) != (options.ids.offset, options.ids.step) {
         return Err(Error::invalid(format!(

@@ -90,6 +90,6 @@ impl Tx<'_> {
 
     /// The present catalogue version. Triggers raise it with every change of a queue or a lane.
     pub(in crate::sqlite) fn catalogue(&self) -> Result<Version> {
-        current_version(self.conn, self.sql())
+        current_version(self.conn, self.shared)
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rusqlite::Connection;
 use tokio::sync::watch;
 
+use super::catalogue::current_version;
 use super::errors::closed;
 use super::families::PerFamily;
 use super::inbox::Inbox;
@@ -127,7 +128,8 @@ impl SqliteStore {
         conn.execute_batch("SAVEPOINT tidegate")?;
         let mut states = PerFamily::default();
         let mut tx = Tx::new(conn, &self.inner.shared, &mut states, self.family);
-        let outcome = begin_writing(&tx).and_then(|()| work(&mut tx)).and_then(|answer| tx.finish().map(|()| answer));
+        let begun = begin_writing(&tx).and_then(|()| current_version(conn, &self.inner.shared).map(drop));
+        let outcome = begun.and_then(|()| work(&mut tx)).and_then(|answer| tx.finish().map(|()| answer));
         if !conn.is_autocommit() {
             conn.execute_batch(if outcome.is_ok() {
                 "RELEASE tidegate"
@@ -139,6 +141,7 @@ impl SqliteStore {
     }
 
     pub(in crate::sqlite) fn check_running(&self) -> Result<()> {
+        self.inner.shared.outdated.refused()?;
         self.inner.inbox.stopped.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 

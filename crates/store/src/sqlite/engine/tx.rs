@@ -8,6 +8,7 @@ use rusqlite::{CachedStatement, Connection, Params, Row};
 use tidegate_core::{EntryId, QueueName, Timestamp};
 
 use crate::error::Result;
+use crate::outdated::Outdated;
 use crate::sql::{FromRow, Only, Statement};
 use crate::sqlite::engine::errors::damaged;
 use crate::sqlite::statements::Sql;
@@ -24,6 +25,7 @@ pub(in crate::sqlite) struct Shared {
     pub(in crate::sqlite) sql: PerFamily<Sql>,
     pub(in crate::sqlite) time: Time,
     pub(in crate::sqlite) exhausted: PerFamily<Exhausted>,
+    pub(in crate::sqlite) outdated: Outdated,
 }
 
 /// One transaction, ours or a caller's.

@@ -185,8 +185,8 @@ impl Writer {
     fn refresh(&mut self) -> Result<()> {
         self.check_data_version()?;
         if self.stale {
-            for (state, sql) in self.states.all_mut().into_iter().zip(self.shared.sql.all()) {
-                state.known.catch_up(&self.conn, sql)?;
+            for (state, family) in self.states.all_mut().into_iter().zip(Family::ALL) {
+                state.known.catch_up(&self.conn, &self.shared, family)?;
                 state.known.marks.clear();
                 state.known.heartbeat = 0;
             }

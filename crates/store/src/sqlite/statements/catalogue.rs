@@ -13,6 +13,14 @@ row! {
 }
 
 row! {
+    /// The version of the schema, and of the oldest program that can run on it.
+    pub(in crate::sqlite) struct Compatibility {
+        schema_version: i32,
+        oldest_compatible: i32,
+    }
+}
+
+row! {
     /// A queue, found by its name.
     pub(in crate::sqlite) struct QueueRow {
         id: i64,
@@ -42,8 +50,8 @@ row! {
 statements! {
     /// Statements about the catalogue.
     pub(in crate::sqlite) struct Catalogue {
-        /// The catalogue version and its stamp. One row.
-        version: Version = "SELECT {columns} FROM {ns}_meta";
+        /// The catalogue version and its stamp, and which programs may run on the schema. One row.
+        version: (Version, Compatibility) = "SELECT {columns} FROM {ns}_meta";
         /// Whether a version with its stamp belongs to this database's history. Primary key.
         is_known = "SELECT 1 FROM {ns}_catalogue_history WHERE version = ?1 AND stamp = ?2";
         /// The queues that changed since a catalogue version, themselves or their lanes, and those whose number was removed

@@ -21,6 +21,7 @@ pub(in crate::sqlite) mod projections;
 pub(in crate::sqlite) mod publish;
 pub(in crate::sqlite) mod queues;
 pub(in crate::sqlite) mod requests;
+pub(in crate::sqlite) mod resources;
 pub(in crate::sqlite) mod retain;
 pub(in crate::sqlite) mod schedules;
 pub(in crate::sqlite) mod tags;
@@ -49,6 +50,7 @@ crate::sql::subjects! {
         publish: publish::Publish,
         queues: queues::Queues,
         requests: requests::Requests,
+        resources: resources::Resources,
         retain: retain::Retain,
         schedules: schedules::Schedules,
         tags: tags::Tags,

@@ -1,8 +1,9 @@
-//! What a server does with a queue beyond the embedded API, one file per subject: API keys, queues by name, claims of
+//! What a server does with a queue beyond the embedded API, one file per subject: API keys, the catalogue version, queues by name, claims of
 //! pull workers, entries by number, pages of documents. It takes names and numbers of any queue of the database; whose
 //! they are is for the server to decide. Knows nothing of HTTP.
 
 mod api_keys;
+mod catalogue;
 mod entries;
 mod hints;
 mod projections;
