@@ -183,7 +183,7 @@ impl Load {
             log: Some(self.retention),
             dead_letters: Some(self.retention),
             batch: 500,
-            from: None,
+            ..Retention::default()
         };
         while self.pause(RETAIN_EVERY).await {
             let done = self.queue.retain_all(retention, Duration::from_millis(5)).await?;

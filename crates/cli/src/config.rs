@@ -155,6 +155,10 @@ impl Values {
         options.retention.audit = days("retention.audit_days")?;
         options.retention.log = days("retention.log_days")?;
         options.retention.dead_letters = days("retention.dead_letter_days")?;
+        options.retention.facts = match self.get("retention.fact_days") {
+            "log" => options.retention.log,
+            _ => days("retention.fact_days")?,
+        };
         let limits = &mut options.limits;
         limits.payload_bytes = self.within("limits.payload_bytes", 1, 256 << 20)? as usize;
         limits.batch_bytes = self.within("limits.batch_bytes", 1, 1 << 30)? as usize;
@@ -278,6 +282,20 @@ mod tests {
         assert_eq!(config.options.limits.bodies_bytes, defaults.limits.bodies_bytes);
         assert_eq!(config.options.limits.write_time, defaults.limits.write_time);
         assert_eq!(config.options.limits.backlog, defaults.limits.backlog);
+    }
+
+    #[test]
+    fn facts_are_kept_as_long_as_the_log_unless_said_otherwise() {
+        let facts = |settings: &[(&str, &str)]| {
+            let config = gather(None, settings).unwrap().typed_config();
+            config.map(|config| config.options.retention.facts.map(|kept| kept.as_secs() / 86_400))
+        };
+        let log = ("TIDEGATE_RETENTION_LOG_DAYS", "30");
+        assert_eq!(facts(&[]).unwrap(), None);
+        assert_eq!(facts(&[log]).unwrap(), Some(30));
+        assert_eq!(facts(&[log, ("TIDEGATE_RETENTION_FACT_DAYS", "90")]).unwrap(), Some(90));
+        assert_eq!(facts(&[log, ("TIDEGATE_RETENTION_FACT_DAYS", "0")]).unwrap(), None);
+        assert!(facts(&[("TIDEGATE_RETENTION_FACT_DAYS", "long")]).is_err());
     }
 
     #[test]

@@ -67,6 +67,11 @@ pub(crate) const SETTINGS: &[Setting] = &[
     plain("retention.audit_days", "0", "Days after which audit rows are removed; 0 keeps them forever."),
     plain("retention.log_days", "0", "Days after which ended events are removed; 0 keeps them forever."),
     plain("retention.dead_letter_days", "0", "Days after which dead letters are removed; 0 keeps them forever."),
+    text(
+        "retention.fact_days",
+        "log",
+        "Days after which facts are removed that no entry refers to any more; 0 keeps them forever, log is log_days.",
+    ),
     plain("metrics.queue_labels", "1000", "Queues that metrics show by name; all others are summed as _other."),
     text("log.format", "text", "text or json."),
     text("log.level", "info", "error, warn, info, debug, trace, or a filter such as info,tidegate_server=debug."),

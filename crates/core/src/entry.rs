@@ -293,6 +293,9 @@ pub fn transition(entry: &Entry, input: &Input, now: Timestamp) -> Result<Entry,
         (Input::Redrive, Phase::Kept(_)) => next = started_over(next, now),
         (Input::Redrive, _) => return Err(Refusal::NotADeadLetter),
     }
+    if let Phase::Kept(end) = next.phase {
+        next.exhausted_as = end;
+    }
     check_step(entry, &next);
     Ok(next)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::entry::{End, Entry, Input, LeaseToken, Phase, Refusal, later, transition};
+use crate::entry::{End, Entry, Input, LeaseToken, Phase, Refusal, has_expired, is_eligible, later, transition};
 use crate::event::{Availability, DedupMode, NewEvent};
 use crate::id::EntryId;
 use crate::queue::{Depth, QueueState};
@@ -167,7 +167,10 @@ impl Model {
             };
             for id in self.candidates(max - taken.len(), types, left, now) {
                 let item = self.items.get_mut(&id).expect("a candidate exists");
-                item.entry = transition(&item.entry, &input, now).expect("a candidate is eligible");
+                // A kept entry is only found once it has expired.
+                let kept = matches!(item.entry.phase, Phase::Kept(_));
+                let input = if kept { &Input::Expire } else { &input };
+                item.entry = transition(&item.entry, input, now).expect("a candidate is eligible");
                 if matches!(item.entry.phase, Phase::Leased(_)) {
                     taken.push((item.event.priority, id));
                 } else {
@@ -196,9 +199,14 @@ impl Model {
         let mut offers: BTreeMap<Path<'_>, Vec<(Option<Timestamp>, EntryId)>> = BTreeMap::new();
         for (id, item) in &self.items {
             let wanted = types.is_none_or(|types| types.contains(&item.event.event_type));
-            if wanted && crate::entry::is_eligible(&item.entry.phase, now) {
-                let lane = (item.event.priority, item.event.event_type.as_str(), item.due.is_some());
-                offers.entry(lane).or_default().push((item.due, *id));
+            // A kept entry is due when it expires.
+            let (due, eligible) = match item.entry.phase {
+                Phase::Kept(_) => (item.entry.expires, has_expired(&item.entry, now)),
+                ref phase => (item.due, is_eligible(phase, now)),
+            };
+            if wanted && eligible {
+                let lane = (item.event.priority, item.event.event_type.as_str(), due.is_some());
+                offers.entry(lane).or_default().push((due, *id));
             }
         }
         let mut lanes: BTreeMap<(i16, &str), Vec<EntryId>> = BTreeMap::new();

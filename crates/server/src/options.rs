@@ -41,7 +41,7 @@ impl Default for Options {
     }
 }
 
-/// How long ended entries and audit rows are kept.
+/// How long ended entries, facts and audit rows are kept.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RetentionOptions {
@@ -51,13 +51,15 @@ pub struct RetentionOptions {
     pub log: Option<Duration>,
     /// Dead letters; kept for ever if absent.
     pub dead_letters: Option<Duration>,
+    /// Facts that no entry refers to any more, unless they went with their only entry; kept for ever if absent.
+    pub facts: Option<Duration>,
     /// How often retention runs; every 10 min by default.
     pub every: Duration,
 }
 
 impl Default for RetentionOptions {
     fn default() -> Self {
-        Self { audit: None, log: None, dead_letters: None, every: Duration::from_secs(600) }
+        Self { audit: None, log: None, dead_letters: None, facts: None, every: Duration::from_secs(600) }
     }
 }
 

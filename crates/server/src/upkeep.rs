@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::Retention;
+use tidegate::{Retained, Retention};
 use tokio::task::JoinHandle;
 
 use crate::service::Service;
@@ -42,23 +42,25 @@ pub(crate) fn start(service: &Arc<Service>) -> JoinHandle<()> {
     tokio::spawn(async move { tokio::join!(periodic, retention, shared.waiters.scan(&shared.queue)).0 })
 }
 
-/// Runs one retention round: removes old log and audit rows in small batches with pauses between them.
+/// Runs one retention round: removes old audit rows, log rows and facts in small batches with pauses between them.
 async fn apply_retention(service: &Service) {
     let kept = &service.options.retention;
     let retention = Retention {
         audit: kept.audit,
         log: kept.log,
         dead_letters: kept.dead_letters,
+        facts: kept.facts,
         batch: RETENTION_BATCH,
-        from: None,
+        ..Retention::default()
     };
-    if (kept.audit, kept.log, kept.dead_letters) == (None, None, None) {
+    if [kept.audit, kept.log, kept.dead_letters, kept.facts] == [None; 4] {
         return;
     }
     let budget = kept.every.max(RETENTION_AT_LEAST) / 2;
     match service.queue.retain_for_all(retention, RETENTION_PAUSE, budget).await {
-        Ok(Some(done)) if done.audit + done.entries > 0 => {
-            tracing::info!(audit = done.audit, entries = done.entries, "retention removed old rows");
+        Ok(Some(done)) if done.audit + done.entries + done.facts > 0 => {
+            let Retained { audit, entries, facts, .. } = done;
+            tracing::info!(audit, entries, facts, "retention removed old rows");
         }
         // Nothing was old enough, or another node is elected for retention.
         Ok(_) => {}

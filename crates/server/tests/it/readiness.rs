@@ -82,7 +82,7 @@ async fn a_file_that_was_upgraded_is_told() {
     let scene = Scene::sqlite().await;
     becomes(&scene, 200).await;
     let newer = rusqlite::Connection::open(scene.sqlite_file()).unwrap();
-    newer.execute_batch(&UPGRADE.replace("{meta}", "tidegate.store")).unwrap();
+    newer.execute_batch(&UPGRADE.replace("{meta}", "tidegate_meta")).unwrap();
     needs_a_newer_program(&scene).await;
     scene.close().await;
 }

@@ -36,6 +36,7 @@ pub trait Maintenance: std::fmt::Debug + Send + Sync + 'static {
         Ok(Probe::default())
     }
 
-    /// Removes one small batch of old audit and log rows. Call it again with `next` as `from` until that is `None`.
+    /// Removes one small batch of old audit rows, log rows and facts. Call it again with `next` as `from` and `next_facts`
+    /// as `facts_from` until both are `None`; leave out the kind whose round is over.
     async fn retain(&self, retention: Retention) -> Result<Retained>;
 }

@@ -4,6 +4,7 @@ pub(crate) mod attempts;
 pub(crate) mod entries;
 pub(crate) mod families;
 pub(crate) mod handlers;
+pub(crate) mod ingest;
 pub(crate) mod keys;
 pub(crate) mod maintenance;
 pub(crate) mod projections;
@@ -16,6 +17,7 @@ pub use attempts::Attempts;
 pub use entries::Entries;
 pub use families::Families;
 pub use handlers::HandlerStates;
+pub use ingest::Ingestion;
 pub use keys::KeyStore;
 pub use maintenance::Maintenance;
 pub use projections::Projections;
@@ -27,6 +29,7 @@ pub use schedules::Schedules;
 /// A database that keeps everything: all subjects together.
 pub trait Store:
     Queue
+    + Ingestion
     + Entries
     + Queues
     + Maintenance
@@ -42,6 +45,7 @@ pub trait Store:
 
 impl<S> Store for S where
     S: Queue
+        + Ingestion
         + Entries
         + Queues
         + Maintenance

@@ -528,8 +528,7 @@ pub(super) async fn retention_forgets_what_nobody_needs(scene: Scene) {
     let waiting = publish_one(&store, event("t").tags(["w"])).await;
     scene.advance(100);
     let young = work_off(&store, job().priority(-1), AttemptOutcome::Completed).await;
-    let retention =
-        Retention { audit: Some(seconds(50)), log: Some(seconds(50)), dead_letters: None, batch: 2, from: None };
+    let retention = Retention { audit: Some(seconds(50)), log: Some(seconds(50)), batch: 2, ..Retention::default() };
     assert_eq!(run_retention(&store, retention).await.entries, 0, "rows that are not counted yet stay");
     // Counting stops at the oldest running transaction, which may be one of another database on the server.
     let gone = std::sync::atomic::AtomicU64::new(0);
@@ -568,7 +567,7 @@ pub(super) async fn retention_waits_for_projections(scene: Scene) {
     projections.register(&projection).await.expect("the projection is registered");
     let id = work_off(&store, job(), AttemptOutcome::Completed).await;
     scene.advance(100);
-    let retention = Retention { audit: None, log: Some(seconds(50)), dead_letters: None, batch: 100, from: None };
+    let retention = Retention { log: Some(seconds(50)), batch: 100, ..Retention::default() };
     eventually("the row is counted", || async {
         store.maintain().await.unwrap();
         projections.read_log(everything()).await.unwrap().rows.len() == 1
@@ -635,8 +634,10 @@ const OLD: Retention = Retention {
     audit: None,
     log: Some(std::time::Duration::from_secs(50)),
     dead_letters: None,
+    facts: None,
     batch: 100,
     from: None,
+    facts_from: None,
 };
 
 /// A new version is built beside the active one: log rows that it has not read yet must stay.

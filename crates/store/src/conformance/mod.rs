@@ -17,6 +17,7 @@ mod dead_letters;
 mod deduplication;
 mod delays;
 mod eligibility;
+mod facts;
 mod families;
 mod fencing;
 mod groups;
@@ -312,6 +313,25 @@ macro_rules! conformance_cases {
                 recorded_successes_go_with_the_contents,
                 an_entry_without_its_fact_is_set_aside_with_the_reason,
                 a_replacement_mends_an_entry_without_its_fact,
+            }
+            facts {
+                a_fact_has_any_number_of_entries,
+                every_field_of_a_fact_comes_back,
+                entries_of_a_fact_live_on_their_own,
+                a_claim_takes_several_entries_of_a_fact,
+                a_shared_payload_counts_with_each_entry,
+                a_target_can_name_its_lane,
+                a_fact_has_entries_and_jobs,
+                a_bad_target_refuses_its_item_alone,
+                a_large_batch_is_written_in_parts,
+                ingests_and_publishes_run_side_by_side,
+                an_ingest_wakes,
+                a_fact_stays_while_anything_refers_to_it,
+                facts_are_removed_in_batches_beside_the_log,
+                a_projection_reads_each_entry_with_its_fact,
+                one_of_many_gets_other_contents,
+                a_lost_fact_ends_all_of_its_entries,
+                nothing_to_ingest_is_an_empty_answer,
             }
             dead_letters {
                 listed_by_queue_type_and_page,

@@ -30,7 +30,7 @@ use crate::postgres::statements::facts::FactRow;
 use crate::postgres::tags::TagPaths;
 use crate::postgres::undeliverable::{Undelivered, end_without_fact, exhausted_as, undelivered};
 use crate::sql::{Columns, FromRow, Only, Statement};
-use crate::values::{Claim, Claimed, Family, Finalize, HandlerHistory, MAX_CLAIM_BYTES};
+use crate::values::{Claim, Claimed, Fact, Family, Finalize, HandlerHistory, MAX_CLAIM_BYTES};
 
 /// Payload bytes that one claim hands out at most, as a statement's parameter.
 const MAX_BYTES: i64 = MAX_CLAIM_BYTES as i64;
@@ -265,12 +265,14 @@ impl Inner {
             }
         };
         let queue_retry = queue.settings.retry.clone().map(Arc::new);
+        // Several entries may have one fact.
+        let shared = facts.len() < leased.len();
         let mut rest = Rest::default();
         for row in leased {
             if is_audited(row.flags) && row.token > 1 {
                 rest.audited.push((row.id, row.token));
             }
-            let fact = facts.remove(&row.event_id);
+            let fact = if shared { facts.get(&row.event_id).cloned() } else { facts.remove(&row.event_id) };
             if fact.is_none() && is_tagged(row.flags) {
                 rest.untagged.push(row.id);
             }
@@ -386,14 +388,15 @@ impl Inner {
 
     /// The facts of leased entries, by event id. Not joined to the claim: a join would look up the partition for each
     /// one. Draws the transaction's id in the same round trip, now that it is clear that the transaction writes.
-    async fn facts_of(&self, tx: &Tx, leased: &[LeasedRow]) -> Result<HashMap<i64, FactRow>, Fault> {
+    async fn facts_of(&self, tx: &Tx, leased: &[LeasedRow]) -> Result<HashMap<i64, Fact>, Fault> {
         let mut ids: Vec<i64> = leased.iter().map(|row| row.event_id).collect();
         ids.sort_unstable();
-        let share = if ids.len() > 1 { MAX_BYTES / ids.len() as i64 } else { i64::MAX };
+        ids.dedup();
+        let share = if leased.len() > 1 { MAX_BYTES / leased.len() as i64 } else { i64::MAX };
         let entries = leased.iter().map(|row| row.id);
         let (lowest, highest) = entries.fold((i64::MAX, 0), |(low, high), id| (low.min(id), high.max(id)));
         let mut facts = HashMap::with_capacity(ids.len());
-        if (highest - lowest) / self.shared.options.store.ids.step < ids.len() as i64 {
+        if (highest - lowest) / self.shared.options.store.ids.step < leased.len() as i64 {
             self.facts_between(tx, &ids, share, &mut facts).await?;
         }
         if facts.len() < ids.len() {
@@ -402,7 +405,7 @@ impl Inner {
             read_facts(&rows, &rest, &mut facts)?;
         }
         if facts.values().all(|fact| fact.payload.is_some()) {
-            return Ok(facts);
+            return Ok(facts.into_iter().map(|(id, fact)| (id, fact.into())).collect());
         }
         // A payload above an equal share was left out: find out whether all of them fit together.
         let facts = tx.rows(&self.sql.claim.facts_bounded, &[&ids, &MAX_BYTES]).await?;
@@ -410,7 +413,11 @@ impl Inner {
         if fits < facts.len() {
             return Err(Fault::Oversized(fits));
         }
-        Ok(facts.into_iter().map(|(id, fact)| (id.event_id, fact)).collect())
+        let facts: HashMap<i64, Fact> = facts.into_iter().map(|(id, fact)| (id.event_id, fact.into())).collect();
+        match fitting(leased, &facts) {
+            fits if fits < leased.len() => Err(Fault::Oversized(fits)),
+            _ => Ok(facts),
+        }
     }
 
     /// Adds the facts of a run of entries. Their events are usually neighbours too, except for concurrent publishers
@@ -576,7 +583,7 @@ fn check(claim: &Claim, family: Family) -> Result<()> {
     Ok(())
 }
 
-fn claimed(row: LeasedRow, fact: FactRow, queue_retry: Option<Arc<RetryPolicy>>) -> Result<Claimed> {
+fn claimed(row: LeasedRow, fact: Fact, queue_retry: Option<Arc<RetryPolicy>>) -> Result<Claimed> {
     Ok(Claimed {
         id: EntryId::new(row.id)?,
         event_id: Tsid::from_i64(row.event_id),
@@ -590,8 +597,18 @@ fn claimed(row: LeasedRow, fact: FactRow, queue_retry: Option<Arc<RetryPolicy>>)
         last_error: row.last_error,
         group: row.group_key,
         queue_retry,
-        fact: fact.into(),
+        fact,
     })
+}
+
+/// How many of the leased entries fit into one claim, at least one: a fact counts with each of its entries.
+fn fitting(leased: &[LeasedRow], facts: &HashMap<i64, Fact>) -> usize {
+    let size = |row: &LeasedRow| facts.get(&row.event_id).map_or(0, |fact| fact.payload.len());
+    let sizes = leased.iter().scan(0, |sum, row| {
+        *sum += size(row);
+        Some(*sum)
+    });
+    sizes.take_while(|sum| *sum <= MAX_CLAIM_BYTES).count().max(1)
 }
 
 /// Reads facts and draws the transaction's id, in one round trip.

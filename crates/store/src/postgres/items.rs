@@ -219,7 +219,12 @@ pub(super) fn is_plain(event: &NewEvent) -> bool {
 }
 
 fn place(event: &NewEvent, arriving: bool) -> i16 {
-    let place = match (event.group.is_some(), event.available, arriving) {
+    place_of(event.group.as_deref(), event.available, arriving)
+}
+
+/// The place of a new entry.
+pub(super) fn place_of(group: Option<&str>, available: Availability, arriving: bool) -> i16 {
+    let place = match (group.is_some(), available, arriving) {
         (false, Availability::Now, _) => Place::Fresh,
         (_, _, true) => Place::Arrived,
         (true, ..) => Place::Parked,

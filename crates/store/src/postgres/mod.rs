@@ -12,12 +12,13 @@ mod dead_letters;
 mod deduplication;
 mod end;
 mod engine;
-mod expired;
+mod expiry;
 mod flags;
 mod groups;
 mod handlers;
 mod heartbeat;
 mod holders;
+mod ingest;
 mod inspect;
 mod items;
 mod keys;
@@ -35,6 +36,7 @@ mod queues;
 mod requests;
 mod resources;
 mod retain;
+mod retain_facts;
 mod schedules;
 mod statements;
 mod tags;
@@ -224,6 +226,7 @@ impl api::Maintenance for PostgresStore {
     }
 
     async fn retain(&self, retention: Retention) -> Result<Retained> {
-        self.detached(|inner| async move { inner.retain(retention).await }).await
+        let opened = Arc::clone(&self.opened);
+        self.detached(|_| async move { opened.retain(retention).await }).await
     }
 }

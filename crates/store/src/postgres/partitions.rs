@@ -83,12 +83,17 @@ struct Partition {
 }
 
 impl Partition {
+    /// The statements that create it, unless it exists. Processes that do so at once take turns by the lock on the parent:
+    /// each reads the default partition before it needs that alone, so two would wait for each other.
     fn sql(&self, ns: &str) -> String {
         let Self { parent, name, from, to } = self;
         format!(
             "SET LOCAL lock_timeout = '50ms';
              SET LOCAL statement_timeout = '250ms';
              DO $$ BEGIN
+               IF to_regclass('{ns}.{name}') IS NULL THEN
+                 LOCK TABLE {ns}.{parent} IN SHARE UPDATE EXCLUSIVE MODE;
+               END IF;
                IF to_regclass('{ns}.{name}') IS NULL THEN
                  IF EXISTS (SELECT FROM {ns}.{parent}_default WHERE id >= {from} AND id < {to}) THEN
                    RAISE EXCEPTION 'the default partition holds rows of its range' USING ERRCODE = 'object_in_use';

@@ -318,6 +318,31 @@ impl Inner {
         if wanted.is_empty() {
             return Ok(items);
         }
+        let mut allowed = self.allowed(tx, catalog, wanted).await?;
+        let mut accepted = Vec::with_capacity(items.len());
+        for item in items {
+            match allowed.get_mut(&item.queue_id) {
+                Some(0) => {
+                    let error = Error::new(ErrorKind::Full, format!("queue {} is full", item.event.queue));
+                    answers.push((item.index, Err(error)));
+                }
+                Some(left) => {
+                    *left -= 1;
+                    accepted.push(item);
+                }
+                None => accepted.push(item),
+            }
+        }
+        Ok(accepted)
+    }
+
+    /// How many of the wanted entries queues with a depth limit take, by queue.
+    pub(super) async fn allowed(
+        &self,
+        tx: &Tx,
+        catalog: &Catalog,
+        wanted: BTreeMap<i32, u64>,
+    ) -> Result<HashMap<i32, u64>, Fault> {
         let mut allowed: HashMap<i32, u64> = HashMap::new();
         let mut near = Vec::new();
         for (queue_id, count) in wanted {
@@ -339,25 +364,11 @@ impl Inner {
             self.headroom.learn(queue_id, limit, left.saturating_sub(count));
             allowed.insert(queue_id, left);
         }
-        let mut accepted = Vec::with_capacity(items.len());
-        for item in items {
-            match allowed.get_mut(&item.queue_id) {
-                Some(0) => {
-                    let error = Error::new(ErrorKind::Full, format!("queue {} is full", item.event.queue));
-                    answers.push((item.index, Err(error)));
-                }
-                Some(left) => {
-                    *left -= 1;
-                    accepted.push(item);
-                }
-                None => accepted.push(item),
-            }
-        }
-        Ok(accepted)
+        Ok(allowed)
     }
 
     /// Whether a fact exists.
-    async fn fact_exists(&self, tx: &Tx, event_id: i64) -> Result<bool, Fault> {
+    pub(super) async fn fact_exists(&self, tx: &Tx, event_id: i64) -> Result<bool, Fault> {
         let exists = tx.row(&self.sql.publish.fact_exists, &[&event_id]).await?;
         Ok(exists.is_some_and(|exists| exists.0))
     }

@@ -1,4 +1,4 @@
-//! Retention on PostgreSQL: removes old log rows of a family, and audit rows, in small batches. Finding old rows takes no lock; only rows
+//! Retention on PostgreSQL: removes old audit rows, log rows of a family and facts in small batches. Finding old rows takes no lock; only rows
 //! to be removed are locked, and checked again.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use tokio_postgres::types::ToSql;
 use crate::error::Result;
 use crate::postgres::engine::connection::Tx;
 use crate::postgres::engine::errors::Fault;
-use crate::postgres::engine::store::Inner;
+use crate::postgres::engine::store::{Inner, Opened};
 use crate::postgres::flags::is_tagged;
 use crate::postgres::items::micros;
 use crate::postgres::statements::retain::OldRow;
@@ -18,7 +18,7 @@ use crate::sql::Statement;
 use crate::values::{Family, Retained, Retention};
 
 /// How long one batch searches for rows that can be removed.
-const SEARCH_FOR: Duration = Duration::from_millis(100);
+pub(super) const SEARCH_FOR: Duration = Duration::from_millis(100);
 
 /// What a search of the log found.
 #[derive(Debug, Default)]
@@ -29,6 +29,19 @@ struct Found {
     next: Option<i64>,
 }
 
+impl Opened {
+    /// Removes one batch of each family's log, and of what the families share. The next one begins where the first of
+    /// them stopped.
+    pub(super) async fn retain(&self, retention: Retention) -> Result<Retained> {
+        let of_jobs = Retention { audit: None, facts: None, ..retention };
+        let jobs = self.family(Family::Jobs).retain(of_jobs).await?;
+        let mut retained = self.family(Family::Entries).retain(retention).await?;
+        retained.entries += jobs.entries;
+        retained.next = [retained.next, jobs.next].into_iter().flatten().min();
+        Ok(retained)
+    }
+}
+
 impl Inner {
     pub(super) async fn retain(&self, retention: Retention) -> Result<Retained> {
         let batch = retention.batch.clamp(1, 10_000) as i64;
@@ -37,19 +50,26 @@ impl Inner {
             let params: [&(dyn ToSql + Sync); 3] = [&self.now(), &micros(age), &batch];
             retained.audit = self.execute(&self.sql.retain.forget_audit, &params).await?;
         }
-        if retention.log.is_none() && retention.dead_letters.is_none() {
-            return Ok(retained);
+        if retention.log.is_some() || retention.dead_letters.is_some() {
+            self.retain_log(&retention, batch, &mut retained).await?;
         }
-        let found = self.find_old(&retention, batch).await?;
+        if let Some(age) = retention.facts {
+            self.remove_facts(age, retention.facts_from, batch, &mut retained).await?;
+        }
+        Ok(retained)
+    }
+
+    async fn retain_log(&self, retention: &Retention, batch: i64, retained: &mut Retained) -> Result<()> {
+        let found = self.find_old(retention, batch).await?;
         retained.next = found.next.map(EntryId::new).transpose()?;
         if !found.ids.is_empty() {
-            let (retention, ids) = (&retention, &found.ids);
+            let ids = &found.ids;
             // Not repeated if the answer to the commit is lost: what is still there is found again.
             let removed = self
                 .write(|tx| async move { self.remove_entries(&tx, retention, ids).await }, |_, _| async { Ok(true) });
             retained.entries = removed.await?;
         }
-        Ok(retained)
+        Ok(())
     }
 
     /// Walks the log by number until something can be removed, for at most [`SEARCH_FOR`]. Stops where everything was

@@ -49,7 +49,7 @@ impl Publishing<'_, '_> {
     }
 
     /// Gives the waiting entry a new fact. It keeps the old type, which its lane depends on; the old fact is removed,
-    /// and with it what handlers answered about it.
+    /// unless it has other entries, and with it what handlers answered about it.
     fn replace_waiting(
         &mut self,
         key: &KeyRow,

@@ -291,7 +291,7 @@ fn flags_of(event: &NewEvent) -> Option<i64> {
 }
 
 /// A retry policy as it is stored.
-fn retry_text(event: &NewEvent) -> Result<Option<String>> {
+pub(super) fn retry_text(event: &NewEvent) -> Result<Option<String>> {
     let write = |policy| serde_json::to_string(policy);
     event
         .retry

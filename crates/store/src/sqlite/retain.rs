@@ -1,4 +1,4 @@
-//! Retention on SQLite: removes old audit and log rows in small batches. A reader finds them; the writer checks again
+//! Retention on SQLite: removes old audit rows, log rows and facts in small batches. A reader finds them; the writer checks again
 //! only what is to be removed.
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use crate::sqlite::tags;
 use crate::values::{Family, Retained, Retention};
 
 /// How long one batch searches for something that can be removed.
-const SEARCH_TIME: Duration = Duration::from_millis(100);
+pub(super) const SEARCH_TIME: Duration = Duration::from_millis(100);
 
 impl SqliteStore {
     /// Removes one batch.
@@ -31,19 +31,21 @@ impl SqliteStore {
             let audit = move |tx: &mut Tx<'_>| tx.execute(&tx.sql().retain.forget_audit, (before(tx, age), batch));
             retained.audit = self.write(Urgency::Publish, audit).await? as u64;
         }
-        if retention.log.is_none() && retention.dead_letters.is_none() {
-            return Ok(retained);
+        if retention.log.is_some() || retention.dead_letters.is_some() {
+            let found = self.read(move |tx| find_old(tx, &retention, batch)).await?;
+            retained.next = found.next.map(entry_id).transpose()?;
+            if !found.is_empty() {
+                retained.entries = self.write(Urgency::Publish, move |tx| remove_all(tx, &retention, &found)).await?;
+            }
         }
-        let found = self.read(move |tx| find_old(tx, &retention, batch)).await?;
-        retained.next = found.next.map(entry_id).transpose()?;
-        if !found.is_empty() {
-            retained.entries = self.write(Urgency::Publish, move |tx| remove_all(tx, &retention, &found)).await?;
+        if let Some(age) = retention.facts {
+            self.remove_facts(age, retention.facts_from, batch, &mut retained).await?;
         }
         Ok(retained)
     }
 }
 
-fn before(tx: &Tx<'_>, age: Duration) -> i64 {
+pub(super) fn before(tx: &Tx<'_>, age: Duration) -> i64 {
     let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
     tx.now.saturating_sub(age)
 }
@@ -201,7 +203,7 @@ fn remove_one(tx: &Tx<'_>, old: &OldRow, statuses: &[i16], gone: &mut Gone) -> R
         }
     }
     tx.execute(&sql.forget_log, [old.id])?;
-    tx.execute(&sql.forget_fact, [old.event_id])?;
+    tx.execute(&tx.sql().publish.remove_fact, [old.event_id])?;
     gone.ids.push(old.id);
     Ok(())
 }

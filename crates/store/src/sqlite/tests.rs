@@ -542,7 +542,7 @@ async fn retention_forgets_where_entries_were() {
     assert!(store.finalize(ends).await.unwrap().iter().all(Result::is_ok));
     store.maintain().await.unwrap();
     assert_eq!(stretches(), (12, 12));
-    let old = crate::Retention { audit: None, log: Some(Duration::ZERO), dead_letters: None, batch: 100, from: None };
+    let old = crate::Retention { log: Some(Duration::ZERO), batch: 100, ..crate::Retention::default() };
     while store.retain(old).await.unwrap().entries > 0 {}
     assert_eq!(scene.count("SELECT count(*) FROM tidegate_event_log"), 1);
     assert_eq!(stretches(), (1, 1));

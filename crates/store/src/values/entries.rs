@@ -286,7 +286,7 @@ pub struct DeadLetters {
     pub limit: usize,
 }
 
-/// Counts of everything in one snapshot. `events = waiting + leased + ended`, as long as every event has one entry.
+/// Counts of everything in one snapshot. A published fact has one entry, an ingested one has any number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Census {
     /// Stored facts.
@@ -297,6 +297,14 @@ pub struct Census {
     pub leased: u64,
     /// Log rows that are not superseded by a later generation.
     pub ended: u64,
+}
+
+impl Census {
+    /// All entries, live and ended.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.waiting + self.leased + self.ended
+    }
 }
 
 /// Counts the entries that claims end, until they are taken.

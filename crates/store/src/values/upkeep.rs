@@ -33,15 +33,19 @@ pub struct Probe {
 pub struct Retention {
     /// Removes audit rows older than this.
     pub audit: Option<Duration>,
-    /// Removes entries that ended longer ago than this, with their facts, except dead letters and what a projection has
-    /// not read.
+    /// Removes entries that ended longer ago than this, except dead letters and what a projection has not read. A fact of
+    /// exactly one entry goes with it.
     pub log: Option<Duration>,
     /// Removes dead letters that ended longer ago than this, although they could be redriven.
     pub dead_letters: Option<Duration>,
+    /// Removes facts older than this that were stored with no or several targets and that nothing refers to any more.
+    pub facts: Option<Duration>,
     /// The most rows to examine in this batch.
     pub batch: usize,
-    /// Where the last batch of this round stopped; `None` to begin a round.
+    /// Where the last batch of this round stopped among the entries; `None` to begin a round.
     pub from: Option<EntryId>,
+    /// Where it stopped among the facts; `None` to begin a round.
+    pub facts_from: Option<EntryId>,
 }
 
 /// What one batch of retention did.
@@ -51,6 +55,10 @@ pub struct Retained {
     pub audit: u64,
     /// Ended entries removed.
     pub entries: u64,
-    /// Where the next batch begins; `None` at the end of the round.
+    /// Facts removed, beside those that went with their only entry.
+    pub facts: u64,
+    /// Where the next batch begins among the entries; `None` at the end of the round.
     pub next: Option<EntryId>,
+    /// Where the next batch begins among the facts; `None` at the end of the round.
+    pub next_facts: Option<EntryId>,
 }

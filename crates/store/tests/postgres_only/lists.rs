@@ -93,7 +93,7 @@ async fn retention_forgets_where_entries_were() {
         stretches().await == (12, 12)
     })
     .await;
-    let old = Retention { audit: None, log: Some(Duration::ZERO), dead_letters: None, batch: 100, from: None };
+    let old = Retention { log: Some(Duration::ZERO), batch: 100, ..Retention::default() };
     eventually("the entries are removed", async || store.retain(old).await.unwrap().entries == 0).await;
     assert_eq!(client.query_one("SELECT count(*) FROM tidegate.event_log", &[]).await.unwrap().get::<_, i64>(0), 1);
     assert_eq!(stretches().await, (1, 1));

@@ -1,4 +1,4 @@
-//! Retention: removing old log and audit rows.
+//! Retention: removing old audit rows, log rows and facts.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ const RETENTION: &str = "retention";
 const RETENTION_LEASE: Duration = Duration::from_secs(60);
 
 impl EventQueue {
-    /// Removes one small batch of old log and audit rows; see [`retain_all`](Self::retain_all).
+    /// Removes one small batch of old audit rows, log rows and facts; see [`retain_all`](Self::retain_all).
     ///
     /// # Errors
     /// Any error of the store.
@@ -20,7 +20,7 @@ impl EventQueue {
         self.store().retain(retention).await
     }
 
-    /// Removes old log and audit rows in batches, with `pause` between them for other transactions.
+    /// Removes old audit rows, log rows and facts in batches, with `pause` between them for other transactions.
     ///
     /// # Errors
     /// Any error of the store; rows removed before it stay removed.
@@ -64,11 +64,15 @@ impl EventQueue {
         let done = self.retain(*step).await?;
         all.audit += done.audit;
         all.entries += done.entries;
+        all.facts += done.facts;
         let more_audit = step.audit.is_some() && done.audit >= step.batch.max(1) as u64;
         if done.next.is_none() {
             (step.log, step.dead_letters) = (None, None);
         }
-        step.from = done.next;
-        Ok(done.next.is_some() || more_audit)
+        if done.next_facts.is_none() {
+            step.facts = None;
+        }
+        (step.from, step.facts_from) = (done.next, done.next_facts);
+        Ok(done.next.is_some() || done.next_facts.is_some() || more_audit)
     }
 }

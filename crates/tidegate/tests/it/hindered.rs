@@ -237,3 +237,9 @@ pass_on! { Hindered, HandlerStates, { }
     forget_handled(limit: usize) -> u64;
 }
 other_subjects!(pass_on, Hindered);
+
+impl tidegate_store::Families for Hindered {
+    fn family(&self, family: tidegate_store::Family) -> Arc<dyn Store> {
+        self.inner.family(family)
+    }
+}

@@ -336,6 +336,12 @@ impl HandlerStates for MemoryStore {
 
 other_subjects!(refuse, MemoryStore);
 
+impl tidegate_store::Families for MemoryStore {
+    fn family(&self, _: tidegate_store::Family) -> std::sync::Arc<dyn tidegate_store::Store> {
+        panic!("there are no families in this test")
+    }
+}
+
 fn fact(event: NewEvent, created_at: Timestamp) -> Fact {
     Fact {
         client: event.client,

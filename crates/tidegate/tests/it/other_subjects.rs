@@ -10,6 +10,9 @@ macro_rules! other_subjects {
             reset(items: Vec<ManualAction>) -> Batch<()>;
             audit_page(id: EntryId, after: i64, limit: usize) -> Vec<AuditRow>;
         }
+        $how! { $type, tidegate_store::Ingestion, { }
+            ingest(items: Vec<Ingest>) -> Batch<Ingested>;
+        }
         $how! { $type, tidegate_store::Projections, { }
             register(id: &ProjectionId) -> ProjectionView;
             take_reader(id: &ProjectionId, reader: &str, lease: std::time::Duration) -> Option<Reader>;

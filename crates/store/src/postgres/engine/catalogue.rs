@@ -218,10 +218,14 @@ impl Queue {
         self.types = open().filter_map(|lane| lane.event_type.clone()).collect();
     }
 
+    /// Whether a type has lanes of its own, or would get one.
+    pub(in crate::postgres) fn is_own(&self, event_type: &str) -> bool {
+        self.types.contains(event_type) || self.types.len() < MAX_OWN_TYPES
+    }
+
     /// The lane an event goes to, or the lane to make for it.
     pub(in crate::postgres) fn lane(&self, event_type: &str, priority: i16) -> Result<i32, MissingLane> {
-        let own = self.types.contains(event_type) || self.types.len() < MAX_OWN_TYPES;
-        let key = (priority, own.then(|| event_type.to_owned()));
+        let key = (priority, self.is_own(event_type).then(|| event_type.to_owned()));
         match self.by_type.get(&key) {
             Some(id) => Ok(*id),
             None => Err(MissingLane { queue_id: self.id, priority, event_type: key.1, forced: false }),

@@ -46,6 +46,8 @@ const INDEXES: &[Index] = &[
     index("event_queue", "event_queue_aside", "(queue_id, group_key, due_at, id) WHERE place = 4"),
     index("event_queue", "event_queue_aside_due", "(queue_id, due_at) WHERE place = 4"),
     index("event_queue", "event_queue_expiry", "(expires_at) WHERE expires_at IS NOT NULL"),
+    // Facts that did not get exactly one entry, for retention.
+    index("events", "events_first_number", "(first_number) WHERE first_number IS NOT NULL"),
     Index {
         fill: Some(FILL_EVENT_TAGS),
         ..index("event_tags", "event_tags_client", "(client_id, tag, entry_id) WHERE client_id IS NOT NULL")

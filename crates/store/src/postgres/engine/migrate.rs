@@ -32,6 +32,8 @@ const STEPS: &[(i32, i32, &str)] = &[
     (14, 14, include_str!("../migrations/0014_families.sql")),
     // An older program looks for keys in a table that is gone.
     (15, 15, include_str!("../migrations/0015_resources.sql")),
+    // A program that does not know that facts may have several entries would remove a fact with the first of them.
+    (16, 16, include_str!("../migrations/0016_facts.sql")),
 ];
 
 /// Turns off the timeouts that the role or the database sets: an index build takes as long as it takes. A session that

@@ -96,7 +96,7 @@ statements! {
             ) AS l";
         /// Replaces the facts of waiting entries, which are locked (primary keys). Handlers' answers about the old
         /// facts are deleted. An entry keeps its type, since its lane depends on it; one whose fact is missing gets one
-        /// again.
+        /// again. A fact with a range of numbers stays: other entries may refer to it.
         replace: ReplacedRow = "
             WITH input AS MATERIALIZED (
                 SELECT i.*, q.row_at, q.old_id, o.created_at, o.event_type AS old_type, o.tags AS old_tags,
@@ -114,7 +114,8 @@ statements! {
                     FROM {ns}.events e WHERE e.id = q.old_id OFFSET 0
                 ) AS o ON true
             ), old AS (
-                DELETE FROM {ns}.events e WHERE e.id = ANY (ARRAY(SELECT i.old_id FROM input i))
+                DELETE FROM {ns}.events e
+                WHERE e.id = ANY (ARRAY(SELECT i.old_id FROM input i)) AND e.first_number IS NULL
             ), fact AS (
                 INSERT INTO {ns}.events (id, created_at, client_id, event_type, payload, content_type, source, subject,
                     time, external_id, correlation_id, causation_id, attributes, title, description, tags, retry)

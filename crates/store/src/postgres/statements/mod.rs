@@ -22,6 +22,7 @@ pub(in crate::postgres) mod facts;
 pub(in crate::postgres) mod groups;
 pub(in crate::postgres) mod handlers;
 pub(in crate::postgres) mod heartbeat;
+pub(in crate::postgres) mod ingest;
 pub(in crate::postgres) mod keys;
 pub(in crate::postgres) mod lanes;
 pub(in crate::postgres) mod lists;
@@ -57,6 +58,7 @@ crate::sql::subjects! {
         groups: groups::Groups,
         handlers: handlers::Handlers,
         heartbeat: heartbeat::Heartbeat,
+        ingest: ingest::Ingest,
         keys: keys::Keys,
         lanes: lanes::Lanes,
         lists: lists::Lists,

@@ -19,7 +19,7 @@ use crate::values::Family;
 
 /// Small tables, which may be read whole, and what keeps them small.
 const SMALL: &[(&str, &str)] = &[
-    ("meta", "one row"),
+    ("store", "one row"),
     ("heartbeat", "one row"),
     ("log_counts", "one row"),
     ("entry_id", "a sequence, one row"),

@@ -31,7 +31,7 @@ row! {
 }
 
 /// When an event of the input is due; null if at once.
-const DUE: &str = "
+pub(in crate::postgres) const DUE: &str = "
     CASE WHEN coalesce(due_at, now + delay_us * interval '1 microsecond') IS NOT NULL
          THEN greatest(now, coalesce(due_at, now + delay_us * interval '1 microsecond')) END";
 

@@ -94,10 +94,10 @@ statements! {
         lock_old_rows: OldRow = &[OLD_ROWS, LOCKED].concat();
         /// The same of jobs (dispatch_log's primary key).
         lock_old_jobs: OldRow = &[OLD_JOBS, LOCKED].concat();
-        /// Removes ended jobs with their facts (primary keys). The caller has locked the log rows.
+        /// Removes ended jobs with the facts that are theirs alone (primary keys). The caller has locked the log rows.
         forget_jobs = "
             WITH facts AS (
-                DELETE FROM {ns}.events e WHERE e.id = ANY ($2::bigint[])
+                DELETE FROM {ns}.events e WHERE e.id = ANY ($2::bigint[]) AND e.first_number IS NULL
             ), rows AS MATERIALIZED (
                 SELECT g.* FROM unnest($1::bigint[]) AS i(id) CROSS JOIN LATERAL (
                     SELECT g.tableoid AS part, g.ctid AS place FROM {ns}.dispatch_log g
@@ -105,8 +105,8 @@ statements! {
                 ) AS g
             )
             DELETE FROM {ns}.dispatch_log g USING rows r WHERE g.ctid = r.place AND g.tableoid = r.part";
-        /// Removes ended entries with their facts and tags, and takes them off the counts by tag (primary keys). The
-        /// caller has locked the log rows and `log_counts`.
+        /// Removes ended entries with their tags and the facts that are theirs alone, and takes them off the counts by tag
+        /// (primary keys). The caller has locked the log rows and `log_counts`.
         forget_entries = "
             WITH tagged AS MATERIALIZED (
                 SELECT f.place
@@ -146,7 +146,7 @@ statements! {
             ), uncounted_clients AS (
                 UPDATE {ns}.client_counts c SET rows = c.rows - n.rows FROM of_clients n WHERE c.ctid = n.place
             ), facts AS (
-                DELETE FROM {ns}.events e WHERE e.id = ANY ($2::bigint[])
+                DELETE FROM {ns}.events e WHERE e.id = ANY ($2::bigint[]) AND e.first_number IS NULL
             ), rows AS MATERIALIZED (
                 SELECT g.* FROM unnest($1::bigint[]) AS i(id) CROSS JOIN LATERAL (
                     SELECT g.tableoid AS part, g.ctid AS place FROM {log} g

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sql::{FromRow, Only};
 use crate::sqlite::engine::errors::damaged;
 use crate::sqlite::engine::marks::Marks;
-use crate::sqlite::engine::tx::Shared;
+use crate::sqlite::engine::shared::Shared;
 use crate::sqlite::statements::Sql;
 use crate::sqlite::statements::catalogue::{Compatibility, Version};
 use crate::values::Family;
@@ -131,6 +131,11 @@ impl Lanes {
         self.list.insert(position, Lane { id, priority, event_type });
         let position = self.ids.partition_point(|other| *other < id);
         self.ids.insert(position, id);
+    }
+
+    /// Whether a type has lanes of its own, or would get one.
+    pub(in crate::sqlite) fn is_own(&self, event_type: &str) -> bool {
+        self.by_type.contains_key(event_type) || self.by_type.len() < OWN_LANES
     }
 
     pub(in crate::sqlite) fn find(&self, event_type: &str, priority: i16) -> Option<i64> {

@@ -1,10 +1,5 @@
 //! What the engine has once for each family.
 
-use std::collections::BTreeSet;
-
-use tidegate_core::QueueName;
-
-use crate::sqlite::engine::catalogue::Known;
 use crate::values::Family;
 
 /// One of something for each family.
@@ -41,12 +36,4 @@ impl<T> PerFamily<T> {
     pub(in crate::sqlite) fn all_mut(&mut self) -> [&mut T; 2] {
         [&mut self.entries, &mut self.jobs]
     }
-}
-
-/// What transactions know of a family, and what the present one has done to it.
-#[derive(Debug, Default)]
-pub(in crate::sqlite) struct FamilyState {
-    pub(in crate::sqlite) known: Known,
-    /// Queues in which something became claimable.
-    pub(in crate::sqlite) woken: BTreeSet<QueueName>,
 }

@@ -28,7 +28,12 @@ const STEPS: &[(i32, i32, &str)] = &[
     (14, 14, include_str!("../migrations/0014_families.sql")),
     // An older program looks for keys in a table that is gone.
     (15, 15, include_str!("../migrations/0015_resources.sql")),
+    // An older program would remove facts that other entries refer to.
+    (FACTS_STEP, 16, include_str!("../migrations/0016_facts.sql")),
 ];
+
+/// The step since which facts may have several entries.
+const FACTS_STEP: i32 = 16;
 
 struct Meta {
     version: i32,
@@ -83,6 +88,9 @@ fn migrate_locked(conn: &Connection, options: &StoreOptions, now: i64) -> Result
     }
     for (to, oldest_compatible, sql) in STEPS.iter().filter(|(to, ..)| *to > version.max(1)) {
         conn.execute_batch(&plain_sql::fill(sql, options))?;
+        if *to == FACTS_STEP {
+            keep_shared_facts(conn, namespace)?;
+        }
         conn.execute(
             &format!("UPDATE {namespace}_meta SET schema_version = ?1, oldest_compatible = max(oldest_compatible, ?2)"),
             (to, oldest_compatible),
@@ -96,6 +104,20 @@ fn migrate_locked(conn: &Connection, options: &StoreOptions, now: i64) -> Result
         Some(meta) => check(&meta, options),
         None => Err(Error::new(ErrorKind::Schema, "the schema has no version")),
     }
+}
+
+/// Has plain SQL that replaces an entry's contents keep a fact which other entries refer to. Changes the trigger as it is:
+/// it is long, and several steps have made it.
+fn keep_shared_facts(conn: &Connection, namespace: &str) -> Result<()> {
+    let name = format!("{namespace}_publish_checked_insert");
+    let find = "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?1";
+    let trigger: Option<String> = conn.query_row(find, [&name], |row| row.get("sql")).optional()?;
+    let removal = "WHERE NEW.replaces AND id = (SELECT q.event_id";
+    let Some(trigger) = trigger.filter(|sql| sql.matches(removal).count() == 1) else {
+        return Err(Error::new(ErrorKind::Schema, format!("the trigger {name} is not the one of this schema")));
+    };
+    let kept = trigger.replace(removal, "WHERE NEW.replaces AND first_number IS NULL AND id = (SELECT q.event_id");
+    Ok(conn.execute_batch(&format!("DROP TRIGGER {name}; {kept}"))?)
 }
 
 /// The first schema with its placeholders filled in.

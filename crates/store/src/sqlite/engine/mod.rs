@@ -15,6 +15,7 @@ pub(in crate::sqlite) mod plain_sql;
 pub(in crate::sqlite) mod queues;
 pub(in crate::sqlite) mod reader;
 pub(in crate::sqlite) mod row;
+pub(in crate::sqlite) mod shared;
 pub(in crate::sqlite) mod store;
 pub(in crate::sqlite) mod time;
 pub(in crate::sqlite) mod tx;

@@ -3,9 +3,7 @@
 use tidegate_core::{End, QueueName, Tsid};
 
 use crate::error::Result;
-use crate::sqlite::engine::catalogue::{
-    Lanes, OWN_LANES, Queue, current_version, no_queue, queue_state, read_settings,
-};
+use crate::sqlite::engine::catalogue::{Lanes, Queue, current_version, no_queue, queue_state, read_settings};
 use crate::sqlite::engine::tx::Tx;
 use crate::sqlite::statements::catalogue::{QueueRow, Version};
 
@@ -57,7 +55,7 @@ impl Tx<'_> {
         if count >= self.shared.options.max_lanes {
             return Ok(Err(crate::values::queues::too_many_lanes(&known.name, count)));
         }
-        let own = known.lanes.by_type.contains_key(event_type) || known.lanes.by_type.len() < OWN_LANES;
+        let own = known.lanes.is_own(event_type);
         self.add_lane(queue, own.then_some(event_type), priority).map(Ok)
     }
 

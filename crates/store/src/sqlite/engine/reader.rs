@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::listing::too_slow;
 use crate::sqlite::engine::families::PerFamily;
 use crate::sqlite::engine::jobs::Jobs;
-use crate::sqlite::engine::tx::{Shared, Tx};
+use crate::sqlite::engine::shared::Shared;
+use crate::sqlite::engine::tx::Tx;
 
 /// How many readers there are.
 pub(in crate::sqlite) const READERS: usize = 2;

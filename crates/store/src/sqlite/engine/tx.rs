@@ -8,24 +8,21 @@ use rusqlite::{CachedStatement, Connection, Params, Row};
 use tidegate_core::{EntryId, QueueName, Timestamp};
 
 use crate::error::Result;
-use crate::outdated::Outdated;
 use crate::sql::{FromRow, Only, Statement};
 use crate::sqlite::engine::errors::damaged;
 use crate::sqlite::statements::Sql;
-use crate::values::{Exhausted, Family, StoreOptions};
+use crate::values::Family;
 
 use crate::sqlite::engine::catalogue::Known;
-use crate::sqlite::engine::families::{FamilyState, PerFamily};
-pub(in crate::sqlite) use crate::sqlite::engine::time::Time;
+use crate::sqlite::engine::families::PerFamily;
+use crate::sqlite::engine::shared::Shared;
 
-/// What stays the same while the store is open.
-#[derive(Debug)]
-pub(in crate::sqlite) struct Shared {
-    pub(in crate::sqlite) options: StoreOptions,
-    pub(in crate::sqlite) sql: PerFamily<Sql>,
-    pub(in crate::sqlite) time: Time,
-    pub(in crate::sqlite) exhausted: PerFamily<Exhausted>,
-    pub(in crate::sqlite) outdated: Outdated,
+/// What transactions know of a family, and what the present one has done to it.
+#[derive(Debug, Default)]
+pub(in crate::sqlite) struct FamilyState {
+    pub(in crate::sqlite) known: Known,
+    /// Queues in which something became claimable.
+    pub(in crate::sqlite) woken: BTreeSet<QueueName>,
 }
 
 /// One transaction, ours or a caller's.

@@ -13,6 +13,7 @@ pub(in crate::sqlite) mod facts;
 pub(in crate::sqlite) mod groups;
 pub(in crate::sqlite) mod handlers;
 pub(in crate::sqlite) mod heartbeat;
+pub(in crate::sqlite) mod ingest;
 pub(in crate::sqlite) mod keys;
 pub(in crate::sqlite) mod lanes;
 pub(in crate::sqlite) mod lists;
@@ -42,6 +43,7 @@ crate::sql::subjects! {
         groups: groups::Groups,
         handlers: handlers::Handlers,
         heartbeat: heartbeat::Heartbeat,
+        ingest: ingest::Ingest,
         keys: keys::Keys,
         lanes: lanes::Lanes,
         lists: lists::Lists,

@@ -30,8 +30,8 @@ statements! {
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
         /// Writes a fact without the rarer fields. Appends.
         put_plain_fact = "INSERT INTO {ns}_events (id, created_at, event_type, payload) VALUES (?1, ?2, ?3, ?4)";
-        /// Removes a fact. Primary key.
-        remove_fact = "DELETE FROM {ns}_events WHERE id = ?1";
+        /// Removes the fact of one entry. Primary key. Others may refer to a fact with a range of numbers: it stays.
+        remove_fact = "DELETE FROM {ns}_events WHERE id = ?1 AND first_number IS NULL";
         /// Writes an entry. Appends; adds to the index of its place.
         put_entry = "
             INSERT INTO {live} (id, event_id, due_at, client_id, lane, queue_id, max_attempts, place, exhausted_as,

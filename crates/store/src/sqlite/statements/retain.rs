@@ -41,7 +41,5 @@ statements! {
         log_rows: LogRow = "SELECT {columns} FROM {log} INDEXED BY {log}_key WHERE id = ?1";
         /// Removes the log rows of an entry. Index event_log_key.
         forget_log = "DELETE FROM {log} WHERE id = ?1";
-        /// Removes a fact. Primary key.
-        forget_fact = "DELETE FROM {ns}_events WHERE id = ?1";
     }
 }

@@ -68,7 +68,13 @@ async fn retention_sweeps_both_logs() {
     }
     let live = publish_one(&jobs, event()).await;
     store.maintain().await.unwrap();
-    let mut old = crate::Retention { audit: None, log: Some(Duration::ZERO), dead_letters: None, batch: 2, from: None };
+    let mut old = crate::Retention {
+        audit: None,
+        log: Some(Duration::ZERO),
+        dead_letters: None,
+        batch: 2,
+        ..crate::Retention::default()
+    };
     let mut removed = 0;
     loop {
         let retained = jobs.retain(old).await.unwrap();

@@ -1,0 +1,18 @@
+//! Storing facts apart from entries.
+
+use async_trait::async_trait;
+
+use crate::error::Result;
+use crate::values::{Batch, Ingest, Ingested};
+
+/// The verb that stores facts with any number of targets.
+#[async_trait]
+pub trait Ingestion: std::fmt::Debug + Send + Sync + 'static {
+    /// Stores facts and makes their entries and jobs. An item takes effect completely or not at all: one bad target
+    /// (an unknown, draining or full queue, too many lanes) refuses its item and no other. Each item's numbers are drawn
+    /// together and rise in the order of its targets.
+    ///
+    /// A batch is one transaction, unless it has more than 10,000 facts and targets: then it is split between items, and
+    /// an error after the first part is the answer to each item that was not written.
+    async fn ingest(&self, items: Vec<Ingest>) -> Result<Batch<Ingested>>;
+}

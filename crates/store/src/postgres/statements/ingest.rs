@@ -1,0 +1,92 @@
+//! Facts with any number of targets: written by ingest, removed by retention.
+
+use crate::postgres::engine::row::row;
+use crate::postgres::statements::publish::DUE;
+use crate::sql::{Columns as _, statements};
+
+/// The tables whose rows refer to facts by a number within the fact's range; for a log also its whole key, so that no other
+/// index is used (see the module of all statements).
+const REFERRING: [(&str, &str); 4] = [
+    ("{ns}.event_queue", ""),
+    ("{ns}.event_log", " AND (r.id, r.generation) > (e.first_number, 0)"),
+    ("{ns}.dispatch_queue", ""),
+    ("{ns}.dispatch_log", " AND (r.id, r.generation) > (e.first_number, 0)"),
+];
+
+row! {
+    /// A fact with a range of numbers.
+    pub(in crate::postgres) struct RangedFact {
+        id: i64 = "e.id",
+        first_number: i64 = "e.first_number",
+        is_old: bool = "e.created_at < {now} - $2::bigint * interval '1 microsecond'",
+        /// Nothing refers to it.
+        is_free: bool = "{is_free}",
+    }
+}
+
+/// Whether no row refers to the fact `e` (primary keys: few rows, since the numbers of a range were drawn together).
+fn is_free() -> String {
+    let free = REFERRING.map(|(table, key)| {
+        format!(
+            "NOT EXISTS (SELECT FROM {table} r
+                         WHERE r.id >= e.first_number AND r.id <= e.last_number{key} AND e.id = r.event_id OFFSET 0)"
+        )
+    });
+    free.join(" AND ")
+}
+
+/// The columns of [`RangedFact`].
+fn ranged_columns() -> String {
+    RangedFact::list().replace("{is_free}", &is_free())
+}
+
+statements! {
+    /// Statements about facts with any number of targets.
+    pub(in crate::postgres) struct Ingest {
+        /// Writes facts with their ranges of numbers (inserts only).
+        write_facts = "
+            INSERT INTO {ns}.events (id, created_at, client_id, event_type, payload, content_type, source, subject, time,
+                external_id, correlation_id, causation_id, attributes, title, description, tags, retry, first_number,
+                last_number)
+            SELECT i.id, $1::timestamptz, i.client_id, i.event_type, i.payload, i.content_type, i.source, i.subject,
+                   i.time, i.external_id, i.correlation_id, i.causation_id, i.attributes, i.title, i.description, i.tags,
+                   i.retry, i.first_number, i.last_number
+            FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
+                $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
+                $16::text[], $17::text[], $18::bigint[], $19::bigint[])
+                AS i(id, client_id, event_type, payload, content_type, source, subject, time, external_id,
+                     correlation_id, causation_id, attributes, title, description, tags, retry, first_number,
+                     last_number)";
+        /// Writes the entries of facts, and their tags (inserts only).
+        write_targets = &"
+            WITH input AS MATERIALIZED (
+                SELECT $1::timestamptz AS now, i.*
+                FROM unnest($2::bigint[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::bigint[], $7::integer[],
+                    $8::integer[], $9::integer[], $10::smallint[], $11::smallint[], $12::text[], $13::smallint[],
+                    $14::text[], $15::integer[], $16::timestamptz[], $17::bigint[], $18::boolean[])
+                    AS i(id, event_id, due_at, delay_us, client_id, lane, queue_id, max_attempts, place, exhausted_as,
+                         group_key, priority, tags, rank, expires_at, expires_us, keeps_place)
+            ), entries AS (
+                INSERT INTO {live} (id, event_id, due_at, client_id, lane, queue_id, max_attempts, place, exhausted_as,
+                    group_key, flags, rank, expires_at)
+                SELECT id, event_id, {due}, client_id, lane, queue_id, max_attempts, place, exhausted_as, group_key,
+                       nullif((CASE WHEN tags IS NOT NULL THEN 1 ELSE 0 END) + (CASE WHEN keeps_place THEN 4 ELSE 0 END),
+                              0)::smallint,
+                       rank, coalesce(expires_at, now + expires_us * interval '1 microsecond')
+                FROM input
+            )
+            INSERT INTO {ns}.event_tags (entry_id, rank, queue_id, state, priority, tag, client_id)
+            SELECT i.id, CASE WHEN i.place = 1 THEN (extract(epoch FROM {due}) * 1000000)::bigint ELSE i.id END,
+                   i.queue_id, least(i.place, 2), i.priority, t.tag, i.client_id
+            FROM input i CROSS JOIN LATERAL unnest(string_to_array(i.tags, ',')) AS t(tag)
+            WHERE i.tags IS NOT NULL".replace("{due}", DUE);
+        /// Facts with a range, by their first number (events_first_number, from where the last batch stopped).
+        ranged_facts: RangedFact = &format!("
+            SELECT {} FROM {{ns}}.events e
+            WHERE e.first_number > $3::bigint ORDER BY e.first_number LIMIT $4::bigint", ranged_columns());
+        /// Removes facts that nothing refers to (events' primary key).
+        remove_free = &format!("
+            DELETE FROM {{ns}}.events e
+            WHERE e.id = ANY ($1::bigint[]) AND e.first_number + 0 IS NOT NULL AND {}", is_free());
+    }
+}

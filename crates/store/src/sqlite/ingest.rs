@@ -1,0 +1,251 @@
+//! Ingest: a fact, and any number of entries that refer to it.
+
+use std::collections::{BTreeSet, HashMap};
+
+use rusqlite::params;
+use tidegate_core::id::ENTRY_ID_LIMIT;
+use tidegate_core::{Availability, NewEvent, Place, QueueState, Tsid};
+
+use crate::api;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sqlite::engine::catalogue::no_queue;
+use crate::sqlite::engine::jobs::Urgency;
+use crate::sqlite::engine::store::SqliteStore;
+use crate::sqlite::engine::tx::{Tx, entry_id, later, micros, moment};
+use crate::sqlite::flags::{KEEPS_PLACE, TAGGED};
+use crate::sqlite::groups::promote_by_rank;
+use crate::sqlite::publish::retry_text;
+use crate::sqlite::tags::{self, State};
+use crate::values::ingest::{in_parts, no_own_lane};
+use crate::values::{Batch, Family, Ingest, Ingested, Target};
+
+#[async_trait::async_trait]
+impl api::Ingestion for SqliteStore {
+    async fn ingest(&self, items: Vec<Ingest>) -> Result<Batch<Ingested>> {
+        in_parts(items, |part| self.write(Urgency::Publish, move |tx| ingest(tx, &part))).await
+    }
+}
+
+/// Ingests a batch.
+fn ingest(tx: &mut Tx<'_>, items: &[Ingest]) -> Result<Batch<Ingested>> {
+    let first = tx.number(&tx.sql().publish.next_entry_id)?;
+    let mut batch = Ingesting { tx, next: first, depths: HashMap::new() };
+    let mut answers = Vec::with_capacity(items.len());
+    for item in items {
+        answers.push(match batch.plan(item)? {
+            Ok(planned) => Ok(batch.write(item, &planned)?),
+            Err(refused) => Err(refused),
+        });
+    }
+    let next = batch.next;
+    if next != first {
+        tx.execute(&tx.sql().publish.save_entry_id, [next])?;
+    }
+    Ok(answers)
+}
+
+/// The queue of a target: its family, and its index in what is known of that.
+type QueueOf = (Family, usize);
+
+/// Where a target goes.
+struct Planned {
+    queue: QueueOf,
+    lane: i64,
+}
+
+/// A batch being ingested.
+struct Ingesting<'t, 'c> {
+    tx: &'t mut Tx<'c>,
+    /// The next entry id.
+    next: i64,
+    /// The number of entries in queues with a limit.
+    depths: HashMap<QueueOf, i64>,
+}
+
+impl Ingesting<'_, '_> {
+    /// Finds a queue and a lane for every target. Writes nothing but lanes, so that a refused item leaves no row.
+    fn plan(&mut self, item: &Ingest) -> Result<Result<Vec<Planned>>> {
+        if let Err(error) = item.check(self.tx.shared.options.payload_limit) {
+            return Ok(Err(error));
+        }
+        let mut queues = Vec::with_capacity(item.targets.len());
+        for target in &item.targets {
+            match self.tx.in_family(target.family, |tx| queue(tx, target))? {
+                Ok(queue) => queues.push((target.family, queue)),
+                Err(refused) => return Ok(Err(refused)),
+            }
+        }
+        if let Some(refused) = self.full(&queues)? {
+            return Ok(Err(refused));
+        }
+        let mut planned = Vec::with_capacity(queues.len());
+        for (target, queue) in item.targets.iter().zip(&queues) {
+            match self.tx.in_family(target.family, |tx| lane(tx, queue.1, target, &item.fact))? {
+                Ok(lane) => planned.push(Planned { queue: *queue, lane }),
+                Err(refused) => return Ok(Err(refused)),
+            }
+        }
+        let last = self.next + (planned.len().max(1) as i64 - 1) * self.tx.shared.options.ids.step;
+        if last >= ENTRY_ID_LIMIT {
+            return Ok(Err(Error::new(ErrorKind::Full, "all entry ids are used up")));
+        }
+        for queue in &queues {
+            if let Some(depth) = self.depths.get_mut(queue) {
+                *depth += 1;
+            }
+        }
+        Ok(Ok(planned))
+    }
+
+    /// The error for an item with these queues, if one of them is limited and has no room for all of its targets. Entries
+    /// are counted once per batch, then tracked.
+    fn full(&mut self, queues: &[QueueOf]) -> Result<Option<Error>> {
+        let mut wanted: HashMap<QueueOf, i64> = HashMap::new();
+        for queue in queues {
+            *wanted.entry(*queue).or_default() += 1;
+        }
+        for (queue, count) in wanted {
+            let known = self.depths.get(&queue).copied();
+            let limited = self.tx.in_family(queue.0, |tx| depth_and_limit(tx, queue.1, known))?;
+            let Some((depth, limit, name)) = limited else { continue };
+            self.depths.insert(queue, depth);
+            if depth + count > limit {
+                return Ok(Some(Error::new(ErrorKind::Full, format!("queue {name} is full"))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes the fact and its entries, then promotes in their groups.
+    fn write(&mut self, item: &Ingest, planned: &[Planned]) -> Result<Ingested> {
+        let step = self.tx.shared.options.ids.step;
+        let numbers: Vec<i64> = (0..planned.len() as i64).map(|at| self.next + at * step).collect();
+        let event_id = self.write_fact(item, numbers.last().copied())?;
+        self.next += numbers.len().max(1) as i64 * step;
+        let mut groups = BTreeSet::new();
+        for ((target, planned), number) in item.targets.iter().zip(planned).zip(&numbers) {
+            let (family, queue) = planned.queue;
+            let tags = if family == Family::Entries { &item.fact.tags[..] } else { &[] };
+            self.tx.in_family(family, |tx| write_entry(tx, *number, event_id, (target, queue, planned.lane), tags))?;
+            groups.extend(target.group.as_deref().map(|group| (family as usize, queue, group)));
+        }
+        for (family, queue, group) in groups {
+            self.tx.in_family(Family::ALL[family], |tx| {
+                let queue_id = tx.known.queues[queue].id;
+                promote_by_rank(tx, queue_id, group)
+            })?;
+        }
+        let targets = numbers.into_iter().map(entry_id).collect::<Result<_>>()?;
+        Ok(Ingested { event_id, created_at: moment(self.tx.now)?, targets })
+    }
+
+    /// Writes the fact under an id made from the next number. `last` is the number of its last entry.
+    fn write_fact(&self, item: &Ingest, last: Option<i64>) -> Result<Tsid> {
+        let (fact, first, step) = (&item.fact, self.next, self.tx.shared.options.ids.step);
+        let event_id = Tsid::from_parts(self.tx.now / 1000, first);
+        let range = (!item.is_single()).then_some((first, last.unwrap_or(first - step)));
+        self.tx.execute(
+            &self.tx.sql().ingest.put_fact,
+            params![
+                event_id.to_i64(),
+                self.tx.now,
+                fact.client.map(Tsid::to_i64),
+                fact.event_type,
+                fact.content_type,
+                fact.source,
+                fact.subject,
+                fact.time.map(micros),
+                fact.external_id,
+                fact.correlation_id,
+                fact.causation_id,
+                fact.attributes,
+                &fact.payload[..],
+                fact.title,
+                fact.description,
+                tags::write(&fact.tags),
+                retry_text(fact)?,
+                range.map(|(first, _)| first),
+                range.map(|(_, last)| last),
+            ],
+        )?;
+        Ok(event_id)
+    }
+}
+
+/// The queue of a target, if it takes new entries.
+fn queue(tx: &mut Tx<'_>, target: &Target) -> Result<Result<usize>> {
+    let Some(queue) = tx.find_queue(&target.queue)? else { return Ok(Err(no_queue(&target.queue))) };
+    if tx.known.queues[queue].state == QueueState::Draining {
+        return Ok(Err(crate::values::queues::draining(&target.queue)));
+    }
+    Ok(Ok(queue))
+}
+
+/// How many entries a queue has, as far as it is not known yet, how many it may have, and its name; `None` for a queue
+/// without a limit.
+fn depth_and_limit(tx: &mut Tx<'_>, queue: usize, known: Option<i64>) -> Result<Option<(i64, i64, String)>> {
+    let of = &tx.known.queues[queue];
+    let Some(limit) = of.depth_limit else { return Ok(None) };
+    let (id, name) = (of.id, of.name.to_string());
+    let depth = match known {
+        Some(depth) => depth,
+        None => tx.row(&tx.sql().publish.count_entries, (id, limit))?.map_or(0, |count| count.0),
+    };
+    Ok(Some((depth, limit, name)))
+}
+
+fn lane(tx: &mut Tx<'_>, queue: usize, target: &Target, fact: &NewEvent) -> Result<Result<i64>> {
+    let event_type = target.type_of_lane(fact);
+    if target.needs_own_lane(fact) && !tx.known.queues[queue].lanes.is_own(event_type) {
+        return Ok(Err(no_own_lane(&target.queue, event_type)));
+    }
+    tx.lane(queue, event_type, target.priority)
+}
+
+/// Writes an entry or a job of the transaction's family.
+fn write_entry(
+    tx: &mut Tx<'_>,
+    id: i64,
+    event_id: Tsid,
+    (target, queue, lane): (&Target, usize, i64),
+    tags: &[String],
+) -> Result<()> {
+    let now = tx.now;
+    let due = match target.available {
+        Availability::Now => None,
+        Availability::At(at) => Some(micros(at).max(now)),
+        Availability::After(delay) => Some(later(now, delay)?),
+    };
+    let (place, rank) = match (&target.group, due) {
+        (Some(_), _) => (Place::Parked, (State::Parked, id)),
+        (None, Some(due)) => (Place::Timed, (State::Timed, due)),
+        (None, None) => (Place::Fresh, (State::Ready, id)),
+    };
+    let expires = target.expires.map(|expiry| Ok::<_, Error>(micros(expiry.moment(moment(now)?)))).transpose()?;
+    let flags = if tags.is_empty() { 0 } else { TAGGED } | if target.keeps_place { KEEPS_PLACE } else { 0 };
+    let queue_id = tx.known.queues[queue].id;
+    let client = target.queue.client().map(Tsid::to_i64);
+    tx.execute(
+        &tx.sql().publish.put_entry,
+        params![
+            id,
+            event_id.to_i64(),
+            due,
+            client,
+            lane,
+            queue_id,
+            target.max_attempts,
+            place.code(),
+            target.exhausted_as.code(),
+            target.group,
+            Some(flags).filter(|flags| *flags != 0),
+            expires,
+            target.rank,
+        ],
+    )?;
+    tags::put_at(tx, id, (queue_id, client), target.priority, rank, tags)?;
+    if target.group.is_none() && due.is_none_or(|due| due <= now) {
+        tx.wake(queue);
+    }
+    Ok(())
+}

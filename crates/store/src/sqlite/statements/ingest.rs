@@ -1,0 +1,55 @@
+//! Facts with any number of targets: written by ingest, removed by retention. Their entries are written by the statement
+//! of publishing.
+
+use crate::sql::{Columns as _, statements};
+use crate::sqlite::engine::row::row;
+
+/// The tables whose rows refer to facts by a number within the fact's range.
+const REFERRING: [&str; 4] = ["{ns}_event_queue", "{ns}_event_log", "{ns}_dispatch_queue", "{ns}_dispatch_log"];
+
+row! {
+    /// A fact with a range of numbers.
+    pub(in crate::sqlite) struct RangedFact {
+        id: i64 = "e.id",
+        first_number: i64 = "e.first_number",
+        created_at: i64 = "e.created_at",
+        /// Nothing refers to it.
+        is_free: bool = "{is_free}",
+    }
+}
+
+/// Whether no row refers to the fact `e`. Primary keys of the live tables, indexes event_log_key and dispatch_log_key: few rows, since the numbers of a
+/// range were drawn together.
+fn is_free() -> String {
+    let free = REFERRING.map(|table| {
+        format!(
+            "NOT EXISTS (SELECT 1 FROM {table} r
+                         WHERE r.id BETWEEN e.first_number AND e.last_number AND r.event_id = e.id)"
+        )
+    });
+    format!("({})", free.join(" AND "))
+}
+
+/// The columns of [`RangedFact`].
+fn columns() -> String {
+    RangedFact::list().replace("{is_free}", &is_free())
+}
+
+statements! {
+    /// Statements about facts with any number of targets.
+    pub(in crate::sqlite) struct Ingest {
+        /// Writes a fact with its range of numbers. Appends; adds to events_first_number.
+        put_fact = "
+            INSERT INTO {ns}_events (id, created_at, client_id, event_type, content_type, source, subject, time,
+                external_id, correlation_id, causation_id, attributes, payload, title, description, tags, retry,
+                first_number, last_number)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
+        /// Facts with a range, by their first number. Index events_first_number, from where the last batch stopped.
+        ranged_facts: RangedFact = &format!("
+            SELECT {} FROM {{ns}}_events e INDEXED BY {{ns}}_events_first_number
+            WHERE e.first_number > ?1 ORDER BY e.first_number LIMIT ?2", columns());
+        /// Removes a fact that nothing refers to. Primary key.
+        remove_free = &format!("
+            DELETE FROM {{ns}}_events AS e WHERE e.id = ?1 AND e.first_number IS NOT NULL AND {}", is_free());
+    }
+}
