@@ -78,6 +78,10 @@ impl Fixture for Jobs {
         self.0.forgotten_transactions().await
     }
 
+    async fn drop_namespace(&self, namespace: &str) {
+        self.0.drop_namespace(namespace).await;
+    }
+
     async fn finish(&self) {
         self.0.finish().await;
     }

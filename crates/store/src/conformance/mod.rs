@@ -104,6 +104,9 @@ pub trait Fixture: Debug + Send + Sync + 'static {
     /// The number of transactions that are open while nothing runs in them.
     async fn forgotten_transactions(&self) -> u64;
 
+    /// Removes all that a namespace has, where many of them slow down each other. Its stores are closed.
+    async fn drop_namespace(&self, _namespace: &str) {}
+
     /// Closes every store and removes the database.
     async fn finish(&self);
 }

@@ -157,6 +157,7 @@ async fn play(scene: &Scene, namespace: String, steps: Vec<Step>) -> Result<(), 
         compared.map_err(|error| TestCaseError::fail(format!("step {index}, {step:?}: {error}")))?;
     }
     twins.store.close().await;
+    scene.fixture.drop_namespace(&twins.options.namespace).await;
     Ok(())
 }
 

@@ -98,6 +98,17 @@ impl Fixture for Sqlite {
         u64::from(connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_err())
     }
 
+    async fn drop_namespace(&self, namespace: &str) {
+        let connection = self.connect();
+        let names = "SELECT type, name FROM sqlite_master WHERE type IN ('view', 'table') AND name GLOB ?1 || '_*'";
+        let mut names = connection.prepare(names).unwrap();
+        let found = names.query_map([namespace], |row| Ok((row.get("type")?, row.get("name")?))).unwrap();
+        let found: Vec<(String, String)> = found.collect::<rusqlite::Result<_>>().unwrap();
+        for (kind, name) in found {
+            connection.execute_batch(&format!("DROP {kind} IF EXISTS {name}")).unwrap();
+        }
+    }
+
     async fn finish(&self) {
         let stores = std::mem::take(&mut *self.stores.lock().unwrap());
         for store in stores {
