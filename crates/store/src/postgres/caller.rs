@@ -73,10 +73,16 @@ impl PostgresStore {
     pub async fn finalize_in(&self, tx: &Transaction<'_>, items: Vec<Finalize>) -> Result<Vec<Finalized>> {
         // Sent together. An end does not depend on the catalogue, but this program may have become too old for it.
         let (checked, ended) = join(self.inner.check_schema(tx), self.inner.finalize_in(tx, items)).await;
-        if checked.is_err() {
-            abort(tx, "this program is too old for the schema").await;
-        }
-        checked.and(ended).map_err(caller_error)
+        let fault = match (checked, ended) {
+            (Ok(()), Ok(ended)) => return Ok(ended),
+            // Whichever failed first aborted the transaction, and the other may have failed for that alone.
+            (Err(checked), Err(ended)) if ended.is_aftermath() => checked,
+            (_, Err(ended)) => ended,
+            (Err(checked), Ok(_)) => checked,
+        };
+        abort(tx).await;
+        self.inner.shared.database.outdated.refused()?;
+        Err(caller_error(fault))
     }
 }
 
@@ -93,9 +99,9 @@ fn caller_error(fault: Fault) -> Error {
 }
 
 /// Makes sure that the caller's transaction cannot commit: only an error inside of it does.
-async fn abort(tx: &Transaction<'_>, reason: &str) {
+async fn abort(tx: &Transaction<'_>) {
     // It fails, as it must.
-    let _ = tx.batch_execute(&format!("DO $$ BEGIN RAISE EXCEPTION 'tidegate: {reason}'; END $$")).await;
+    let _ = tx.batch_execute("DO $$ BEGIN RAISE EXCEPTION 'tidegate: entries could not be ended'; END $$").await;
 }
 
 /// Gives the application's own statements PostgreSQL's default planner settings, which the store's sessions change.
@@ -330,9 +336,7 @@ impl Inner {
         let mut sorted: Vec<&Finalize> = items.iter().collect();
         sorted.sort_by_key(|item| item.id);
         if let Some(pair) = sorted.windows(2).find(|pair| pair[0].id == pair[1].id) {
-            let message = format!("entry {} is named twice", pair[0].id);
-            abort(tx, &message).await;
-            return Err(Error::new(ErrorKind::Fenced, message).into());
+            return Err(Error::new(ErrorKind::Fenced, format!("entry {} is named twice", pair[0].id)).into());
         }
         // One statement per entry, in the order of ids: in which order one statement would lock many rows depends on
         // the plan, and that on the settings of the caller's session.
@@ -360,9 +364,7 @@ impl Inner {
             return Ok(items.iter().map(|item| Finalized { repeated: false, end: item.end }).collect());
         };
         let id = stale.id;
-        let unseen = self.is_unseen(tx, stale).await?;
-        abort(tx, &format!("the lease of entry {id} is no longer held")).await;
-        if unseen {
+        if self.is_unseen(tx, stale).await? {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
