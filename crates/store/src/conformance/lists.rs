@@ -236,6 +236,33 @@ pub(super) async fn pages_are_full_among_others(scene: Scene) {
     }
 }
 
+/// Reads all pages of a query, and some from the middle: they are full, in order, and the last says that it is the last.
+async fn check_pages(store: &AnyStore, mut query: ListQuery, expected: &[EntryId], when: &str) {
+    let (mut found, full) = (Vec::new(), query.limit);
+    loop {
+        let one = page(store, query.clone()).await;
+        found.extend(ids_of(&one));
+        let left = expected.len() - found.len().min(expected.len());
+        assert!(one.items.len() == full || left == 0, "{when}: {query:?}: {} of {left}", one.items.len());
+        let Some(next) = one.next else { break };
+        query.before = Some(next);
+    }
+    assert_eq!(found, expected, "{when}: {query:?}");
+    let query = ListQuery { before: None, limit: expected.len(), ..query };
+    let all = page(store, query.clone()).await;
+    let answer = (ids_of(&all), all.next, all.total, all.total_capped);
+    assert_eq!(answer, (expected.to_vec(), None, expected.len() as u64, false), "{when}: {query:?}");
+    // About as many entries are left as the first step searches stretches (16): the page may be full before the search
+    // has reached the end, and must still say that it is the last.
+    for left in 15..=16.min(expected.len().saturating_sub(1)) {
+        let (before, rest) = (expected[expected.len() - left - 1], &expected[expected.len() - left..]);
+        let last = page(store, ListQuery { before: Some(before), limit: left, ..query.clone() }).await;
+        assert_eq!((ids_of(&last), last.next), (rest.to_vec(), None), "{when}: {query:?}");
+    }
+    let some = page(store, ListQuery { offset: 3, limit: 20, ..query }).await;
+    assert_eq!(ids_of(&some), expected.iter().skip(3).take(20).copied().collect::<Vec<_>>(), "{when}");
+}
+
 /// However far apart the entries of a queue, a type or a worker are in the log, pages are full and show each entry once
 /// and in order: counted, not counted and half counted, and after redrives and retention.
 pub(super) async fn pages_are_full_however_far_apart_their_entries_are(scene: Scene) {
@@ -267,30 +294,8 @@ pub(super) async fn pages_are_full_however_far_apart_their_entries_are(scene: Sc
             (ListQuery { worker: Some("me".into()), client, ..base.clone() }, of_worker),
             (ListQuery { event_type: Some("rare".into()), worker: Some("me".into()), client, ..base }, of_worker),
         ];
-        for (mut query, expected) in cases {
-            let mut found = Vec::new();
-            loop {
-                let one = page(&store, query.clone()).await;
-                found.extend(ids_of(&one));
-                let left = expected.len() - found.len().min(expected.len());
-                assert!(one.items.len() == 5 || left == 0, "{when}: {query:?}: {} of {left}", one.items.len());
-                let Some(next) = one.next else { break };
-                query.before = Some(next);
-            }
-            assert_eq!(found, expected, "{when}: {query:?}");
-            let query = ListQuery { before: None, limit: expected.len(), ..query };
-            let all = page(&store, query.clone()).await;
-            let answer = (ids_of(&all), all.next, all.total, all.total_capped);
-            assert_eq!(answer, (expected.to_vec(), None, expected.len() as u64, false), "{when}: {query:?}");
-            // About as many entries are left as the first step searches stretches (16): the page may be full before the
-            // search has reached the end, and must still say that it is the last.
-            for left in 15..=16.min(expected.len().saturating_sub(1)) {
-                let (before, rest) = (expected[expected.len() - left - 1], &expected[expected.len() - left..]);
-                let last = page(&store, ListQuery { before: Some(before), limit: left, ..query.clone() }).await;
-                assert_eq!((ids_of(&last), last.next), (rest.to_vec(), None), "{when}: {query:?}");
-            }
-            let some = page(&store, ListQuery { offset: 3, limit: 20, ..query }).await;
-            assert_eq!(ids_of(&some), expected.iter().skip(3).take(20).copied().collect::<Vec<_>>(), "{when}");
+        for (query, expected) in cases {
+            check_pages(&store, query, expected, when).await;
         }
     };
     for at in 0..40 {
@@ -514,6 +519,27 @@ async fn run_retention(store: &AnyStore, retention: Retention) -> Retained {
             return all;
         }
     }
+}
+
+/// An entry that was redriven and then replaced has another fact than its first generation had.
+pub(super) async fn retention_removes_the_last_fact_of_an_entry(scene: Scene) {
+    let store = scene.open().await;
+    let first = publish_one(&store, event("t").replace_waiting("k").tags(["a"])).await;
+    finalize(&store, end_by_id(first, End::Failed)).await.unwrap();
+    redrive(&store, first).await.unwrap();
+    assert_eq!(publish_one(&store, event("t").replace_waiting("k").tags(["b"])).await, first);
+    let replaced = claim_one(&store).await;
+    complete(&store, &replaced).await;
+    assert_eq!(census(&store).await.events, 1);
+    scene.advance(100);
+    let retention = Retention { log: Some(seconds(50)), ..Retention::default() };
+    eventually("the entry is removed", || async {
+        store.maintain().await.unwrap();
+        run_retention(&store, retention).await.entries == 1
+    })
+    .await;
+    assert_eq!(census(&store).await.events, 0);
+    assert_eq!(page(&store, with_tags(&["b"])).await.total, 0);
 }
 
 pub(super) async fn retention_forgets_what_nobody_needs(scene: Scene) {

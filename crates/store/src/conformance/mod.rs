@@ -629,6 +629,7 @@ macro_rules! conformance_cases {
                 lists_take_turns,
                 audit_and_workers_in_pages,
                 retention_forgets_what_nobody_needs,
+                retention_removes_the_last_fact_of_an_entry,
                 retention_waits_for_projections,
                 retention_waits_for_a_version_that_is_being_built,
                 a_removed_projection_holds_no_row_back,

@@ -1,5 +1,5 @@
 //! Entries that a claim finds and does not deliver: their attempts are exhausted, their expiry has passed, or their fact is
-//! missing. They end, so that they block no other entry, or are kept where they are. Pure: `claim`, `expired` and `groups`
+//! missing. They end, so that they block no other entry, or are kept where they are. Pure: `claim`, `expiry` and `groups`
 //! write what is decided here.
 
 use tidegate_core::{End, EntryId, LeaseToken, Timestamp};

@@ -112,6 +112,33 @@ impl<'a> Candidates<'a> {
         take(&mut self.tx.prepare(&sql.lists.uncounted)?.query([counted_upto(self.tx)?])?)
     }
 
+    /// Gathers from the lanes of the query's queue and type, and from what has arrived but has no lane yet.
+    fn gather_lanes(
+        &mut self,
+        lanes: &[i64],
+        query: &ListQuery,
+        (part, is_live): (i64, bool),
+        ends: &[i16],
+    ) -> Result<()> {
+        let sql = &self.tx.sql().lists;
+        for lane in lanes {
+            if is_live {
+                self.gather(&sql.fresh, &[&part, lane])?;
+                self.gather(&sql.waiting, &[&part, lane])?;
+            }
+            for end in ends {
+                self.gather_near(&sql.lane_stretches, &[end, lane])?;
+            }
+        }
+        let wanted: HashSet<i64> = lanes.iter().copied().collect();
+        self.gather_ended(ends, |ended| wanted.contains(&ended.lane))?;
+        if is_live {
+            let ((name, of), client) = (queue_parts(query), query.client.map(Tsid::to_i64));
+            self.gather(&sql.arrived, &[&part, &client, &name, &of, &query.event_type])?;
+        }
+        Ok(())
+    }
+
     /// The youngest numbers of all, without repeats, down to where every source was searched.
     fn finish(mut self) -> Found {
         let (ids, down_to) = (&mut self.found.ids, self.found.down_to.unwrap_or(0));
@@ -147,23 +174,7 @@ fn candidates(tx: &Tx<'_>, query: &ListQuery, source: &Source, step: Step) -> Re
                 found.gather(&sql.log_of_client, &[end, &client])?;
             }
         }
-        Source::Lanes(lanes) => {
-            for lane in &lanes.lanes {
-                if is_live {
-                    found.gather(&sql.fresh, &[&part, lane])?;
-                    found.gather(&sql.waiting, &[&part, lane])?;
-                }
-                for end in &ends {
-                    found.gather_near(&sql.lane_stretches, &[end, lane])?;
-                }
-            }
-            let wanted: HashSet<i64> = lanes.lanes.iter().copied().collect();
-            found.gather_ended(&ends, |ended| wanted.contains(&ended.lane))?;
-            if is_live {
-                let (name, of) = queue_parts(query);
-                found.gather(&sql.arrived, &[&part, &client, &name, &of, &query.event_type])?;
-            }
-        }
+        Source::Lanes(lanes) => found.gather_lanes(&lanes.lanes, query, (part, is_live), &ends)?,
         Source::Tags => {
             let of_client = client.is_some();
             for tag in &query.tags {

@@ -15,7 +15,7 @@ use crate::sqlite::engine::tx::{Tx, entry_id};
 use crate::sqlite::flags;
 use crate::sqlite::found::live;
 use crate::sqlite::log_counts;
-use crate::sqlite::statements::retain::OldRow;
+use crate::sqlite::statements::retain::{LogRow, OldRow};
 use crate::sqlite::tags;
 use crate::values::{Family, Retained, Retention};
 
@@ -134,8 +134,8 @@ fn find_in_family(
     Ok(entries.last().filter(|_| full).map(|old| old.id))
 }
 
-/// The codes of the ends of an entry that may be removed, by generation; `None` when it has to stay.
-fn removable_rows(tx: &Tx<'_>, old: &OldRow, limits: &Limits) -> Result<Option<Vec<i16>>> {
+/// The log rows of an entry that may be removed, by generation; `None` when it has to stay.
+fn removable_rows(tx: &Tx<'_>, old: &OldRow, limits: &Limits) -> Result<Option<Vec<LogRow>>> {
     if old.last_seq > limits.upto || live(tx, old.id)?.is_some() {
         return Ok(None);
     }
@@ -145,7 +145,7 @@ fn removable_rows(tx: &Tx<'_>, old: &OldRow, limits: &Limits) -> Result<Option<V
     let redrivable = end.is_dead_letter() && last.superseded == 0;
     let limit = if redrivable { limits.dead } else { limits.plain };
     let old_enough = limit.is_some_and(|limit| old.finished_at < limit);
-    Ok(old_enough.then(|| rows.iter().map(|row| row.status).collect()))
+    Ok(old_enough.then_some(rows))
 }
 
 /// Removes what was found in both families, as far as it still may be removed, and returns how many.
@@ -163,8 +163,8 @@ fn remove(tx: &mut Tx<'_>, retention: &Retention, ids: &[i64]) -> Result<u64> {
     let mut gone = Gone::default();
     for id in ids {
         let Some(old) = tx.row(&tx.sql().retain.old_entry, [id])? else { continue };
-        if let Some(statuses) = removable_rows(tx, &old, &limits)? {
-            remove_one(tx, &old, &statuses, &mut gone)?;
+        if let Some(rows) = removable_rows(tx, &old, &limits)? {
+            remove_one(tx, &old, &rows, &mut gone)?;
         }
     }
     // The log of jobs is not counted.
@@ -183,27 +183,26 @@ struct Gone {
     tally: log_counts::Tally,
 }
 
-fn remove_one(tx: &Tx<'_>, old: &OldRow, statuses: &[i16], gone: &mut Gone) -> Result<()> {
-    let sql = &tx.sql().retain;
+fn remove_one(tx: &Tx<'_>, old: &OldRow, rows: &[LogRow], gone: &mut Gone) -> Result<()> {
     if flags::is_tagged(old.flags) {
-        let tags = tags::of_fact(tx, old.event_id)?;
-        if let Some(last) = statuses.last() {
-            tags::remove_ended(tx, old.id, &tags, *last)?;
-        }
-        for status in statuses {
+        for (generation, row) in rows.iter().enumerate() {
+            let tags = tags::of_fact(tx, row.event_id)?;
+            if generation + 1 == rows.len() {
+                tags::remove_ended(tx, old.id, &tags, row.status)?;
+            }
             for tag in &tags {
-                log_counts::tally(&mut gone.tally, old.client_id, tag, *status, 1);
+                log_counts::tally(&mut gone.tally, old.client_id, tag, row.status, 1);
             }
         }
     }
-    for status in statuses {
-        *gone.rows.entry(*status).or_insert(0) += 1;
+    for row in rows {
+        *gone.rows.entry(row.status).or_insert(0) += 1;
         if old.client_id.is_some() {
-            *gone.tally.entry((old.client_id, String::new(), *status)).or_insert(0) += 1;
+            *gone.tally.entry((old.client_id, String::new(), row.status)).or_insert(0) += 1;
         }
+        tx.execute(&tx.sql().publish.remove_fact, [row.event_id])?;
     }
-    tx.execute(&sql.forget_log, [old.id])?;
-    tx.execute(&tx.sql().publish.remove_fact, [old.event_id])?;
+    tx.execute(&tx.sql().retain.forget_log, [old.id])?;
     gone.ids.push(old.id);
     Ok(())
 }

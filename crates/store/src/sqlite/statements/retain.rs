@@ -4,10 +4,10 @@ use crate::sql::{Only, statements};
 use crate::sqlite::engine::row::row;
 
 row! {
-    /// An ended entry with all its generations.
+    /// An ended entry with all its generations. Its first fact, which is enough to know when it was published.
     pub(in crate::sqlite) struct OldRow {
         id: i64,
-        event_id: i64,
+        event_id: i64 = "min(event_id)",
         last_seq: i64 = "max(seq)",
         finished_at: i64 = "max(finished_at)",
         flags: Option<i64> = "max(flags)",
@@ -16,8 +16,10 @@ row! {
 }
 
 row! {
-    /// A log row of an entry.
+    /// A log row of an entry. Generations may have different facts: a redriven entry can be replaced while it waits.
+    #[derive(Clone, Copy)]
     pub(in crate::sqlite) struct LogRow {
+        event_id: i64,
         status: i16,
         superseded: i16,
     }
@@ -37,7 +39,7 @@ statements! {
             SELECT {columns} FROM {log} INDEXED BY {log}_key WHERE id > ?1 GROUP BY id ORDER BY id LIMIT ?2";
         /// One ended entry with all its generations. Index event_log_key.
         old_entry: OldRow = "SELECT {columns} FROM {log} INDEXED BY {log}_key WHERE id = ?1 GROUP BY id";
-        /// The log rows of an entry. Index event_log_key.
+        /// The log rows of an entry, in the order of its generations. Index event_log_key.
         log_rows: LogRow = "SELECT {columns} FROM {log} INDEXED BY {log}_key WHERE id = ?1";
         /// Removes the log rows of an entry. Index event_log_key.
         forget_log = "DELETE FROM {log} WHERE id = ?1";
