@@ -155,7 +155,8 @@ pub enum DedupMode {
     /// The first entry stays and is the answer; a repeat with other contents is a conflict.
     #[default]
     KeepFirst,
-    /// While the first entry still waits, its contents are replaced; afterwards the repeat becomes a new entry.
+    /// While the first entry still waits, its contents and its expiry are replaced; type, priority, due moment, group, rank
+    /// and number of attempts stay. Once it was claimed or has expired, the repeat becomes a new entry.
     ReplaceWaiting,
 }
 

@@ -118,9 +118,11 @@ impl Model {
             DedupMode::KeepFirst => Some(PublishOutcome::KeyConflict),
             DedupMode::ReplaceWaiting => {
                 let item = self.items.get_mut(&key.id)?;
-                if !matches!(item.entry.phase, Phase::Waiting { .. } | Phase::Parked | Phase::Aside { .. }) {
+                let waits = matches!(item.entry.phase, Phase::Waiting { .. } | Phase::Parked | Phase::Aside { .. });
+                if !waits || has_expired(&item.entry, now) {
                     return None;
                 }
+                item.entry.expires = event.expires.map(|expiry| expiry.moment(now));
                 item.event.payload = event.payload.clone();
                 key.event.payload = event.payload.clone();
                 Some(PublishOutcome::Replaced(key.id))

@@ -383,7 +383,7 @@ impl Inner {
             return Ok(None);
         }
         let columns = FinalizeColumns::new(&[item]);
-        let Some(row) = tx.rows(&self.sql.end.keep, &columns.params(&self.now())[..5]).await?.pop() else {
+        let Some(row) = tx.rows(&self.sql.end.keep, &columns.params(&self.now())).await?.pop() else {
             return Ok(None);
         };
         if is_tagged(row.flags) {

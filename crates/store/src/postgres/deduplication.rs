@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::postgres::engine::connection::Tx;
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::Inner;
-use crate::postgres::items::{Item, client, key, micros, mode, other_body, retry, tags};
+use crate::postgres::items::{Item, age, client, expiry, key, micros, mode, other_body, retry, tags};
 use crate::postgres::statements::deduplication::{Drawn, KnownKey, ReplacedRow};
 use crate::sql::{FromRow, Statement};
 use crate::values::{PublishOutcome, Published};
@@ -192,7 +192,7 @@ impl Inner {
         let Some(Drawn { now, .. }) = drawn.first() else { return Ok(Some(Vec::new())) };
         let mut ids: Vec<i64> = replaced.iter().map(|replaced| replaced.first.id.get()).collect();
         ids.sort_unstable();
-        if tx.rows(&self.sql.deduplication.lock_waiting, &[&ids]).await?.len() < ids.len() {
+        if tx.rows(&self.sql.deduplication.lock_waiting, &[&self.now(), &ids]).await?.len() < ids.len() {
             return Ok(None);
         }
         let contents = Contents::new(replaced, drawn);
@@ -236,6 +236,8 @@ struct Contents<'a> {
     texts: [Vec<Option<&'a str>>; 9],
     tags: Vec<Option<String>>,
     retries: Vec<Option<String>>,
+    expiries: Vec<Option<Timestamp>>,
+    ages: Vec<Option<i64>>,
 }
 
 impl<'a> Contents<'a> {
@@ -263,11 +265,13 @@ impl<'a> Contents<'a> {
             ],
             tags: events().map(tags).collect(),
             retries: events().map(retry).collect(),
+            expiries: events().map(expiry).collect(),
+            ages: events().map(age).collect(),
         }
     }
 
     /// The parameters in the statement's order.
-    fn params<'b>(&'b self, now: &'b Timestamp) -> [&'b (dyn ToSql + Sync); 17] {
+    fn params<'b>(&'b self, now: &'b Timestamp) -> [&'b (dyn ToSql + Sync); 19] {
         let [content_type, source, subject, external_id, correlation_id, causation_id, attributes, title, description] =
             &self.texts;
         [
@@ -288,6 +292,8 @@ impl<'a> Contents<'a> {
             description,
             &self.tags,
             &self.retries,
+            &self.expiries,
+            &self.ages,
         ]
     }
 }

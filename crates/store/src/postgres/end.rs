@@ -222,7 +222,7 @@ impl Inner {
             return Ok(Vec::new());
         }
         let columns = FinalizeColumns::new(items);
-        let kept = tx.rows(&self.sql.end.keep, &columns.params(&self.now())[..5]).await?;
+        let kept = tx.rows(&self.sql.end.keep, &columns.params(&self.now())).await?;
         let with_tags: Vec<i64> = kept.iter().filter(|row| is_tagged(row.flags)).map(|row| row.id).collect();
         self.follow_tags(tx, &with_tags).await?;
         Ok(kept.iter().map(|row| EntryId::new(row.id)).collect::<Result<_, _>>().map_err(Error::from)?)

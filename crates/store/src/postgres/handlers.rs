@@ -93,9 +93,11 @@ fn histories(rows: Vec<HandledRow>) -> HashMap<i64, HandlerHistory> {
     let mut known: HashMap<i64, HandlerHistory> = HashMap::new();
     for row in rows {
         let history = known.entry(row.entry_id).or_default();
-        match row.handler {
-            Some(handler) => history.states.push((handler, row.result.unwrap_or_default())),
-            None => history.previous = row.result,
+        match row.handler.as_deref() {
+            // What a kept entry was exhausted with is younger than the log.
+            Some("") => history.previous = row.result,
+            Some(handler) => history.states.push((handler.to_owned(), row.result.unwrap_or_default())),
+            None => history.previous = history.previous.take().or(row.result),
         }
     }
     known

@@ -113,14 +113,6 @@ impl<'a> Columns<'a> {
             Availability::After(delay) => Some(micros(delay)),
             _ => None,
         };
-        let expiry = |item: &&Item| match item.event.expires {
-            Some(Expiry::At(at)) => Some(at),
-            _ => None,
-        };
-        let age = |item: &&Item| match item.event.expires {
-            Some(Expiry::After(age)) => Some(micros(age)),
-            _ => None,
-        };
         Self {
             now,
             ids: (0..items.len()).map(|index| ids.map(|ids| ids[index])).collect(),
@@ -152,8 +144,8 @@ impl<'a> Columns<'a> {
             owners: items.iter().map(|item| item.event.queue.client().map(Tsid::to_i64)).collect(),
             flags: items.iter().map(|item| flags::of(&item.event)).collect(),
             ranks: items.iter().map(|item| item.event.rank).collect(),
-            expiries: items.iter().map(expiry).collect(),
-            ages: items.iter().map(age).collect(),
+            expiries: items.iter().map(|item| expiry(&item.event)).collect(),
+            ages: items.iter().map(|item| age(&item.event)).collect(),
         }
     }
 
@@ -210,6 +202,22 @@ pub(super) fn tags(event: &NewEvent) -> Option<String> {
 /// An event's retry policy as it is stored.
 pub(super) fn retry(event: &NewEvent) -> Option<String> {
     event.retry.as_ref().and_then(|policy| serde_json::to_string(policy).ok())
+}
+
+/// The moment at which an event expires, if it names one.
+pub(super) fn expiry(event: &NewEvent) -> Option<Timestamp> {
+    match event.expires {
+        Some(Expiry::At(at)) => Some(at),
+        _ => None,
+    }
+}
+
+/// After how many microseconds an event expires, if it names an age.
+pub(super) fn age(event: &NewEvent) -> Option<i64> {
+    match event.expires {
+        Some(Expiry::After(age)) => Some(micros(age)),
+        _ => None,
+    }
 }
 
 /// Whether an event has only a type and a payload, is due at once and never expires, and has no turn in a group.

@@ -48,8 +48,8 @@ impl Publishing<'_, '_> {
         self.published(key.entry_id, Tsid::from_i64(key.event_id), PublishOutcome::Duplicate, created_at).map(Ok)
     }
 
-    /// Gives the waiting entry a new fact. It keeps the old type, which its lane depends on; the old fact is removed,
-    /// unless it has other entries, and with it what handlers answered about it.
+    /// Gives the waiting entry a new fact, and its expiry. It keeps the old type, which its lane depends on; the old fact
+    /// is removed, unless it has other entries, and with it what handlers answered about it.
     fn replace_waiting(
         &mut self,
         key: &KeyRow,
@@ -62,7 +62,8 @@ impl Publishing<'_, '_> {
         let number = self.next_id;
         let event_id = Tsid::from_parts(now / 1000, number);
         let (id, held, tagged) = (key.entry_id, key.event_id, !event.tags.is_empty());
-        if self.tx.execute(&sql.deduplication.replace, (id, event_id.to_i64(), now, tagged))? == 0 {
+        let expires = self.expires_at(event)?;
+        if self.tx.execute(&sql.deduplication.replace, (id, event_id.to_i64(), now, tagged, expires))? == 0 {
             return Ok(None);
         }
         self.draw()?;

@@ -174,8 +174,11 @@ pub(super) fn end_or_keep(tx: &mut Tx<'_>, id: i64, live: &Live, ending: &Ending
     if !(ending.end.is_dead_letter() && flags::keeps_place(live.flags)) {
         return end_live(tx, id, live, ending);
     }
-    let Ending { end, errors, raise_token, .. } = ending;
+    let Ending { end, errors, results, raise_token, .. } = ending;
     tx.execute(&tx.sql().end.keep, (id, tx.now, i64::from(*raise_token), end.code(), errors))?;
+    if let Some(results) = results {
+        tx.execute(&tx.sql().handlers.record_kept, (id, results, tx.now))?;
+    }
     if flags::is_tagged(live.flags) {
         tags::follow(tx, id)?;
     }

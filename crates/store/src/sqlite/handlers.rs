@@ -38,7 +38,11 @@ fn record(tx: &Tx<'_>, items: &[HandlerState]) -> Result<Batch<()>> {
 
 pub(super) fn history(tx: &Tx<'_>, id: i64) -> Result<HandlerHistory> {
     let sql = &tx.sql().handlers;
-    let states = tx.rows(&sql.handled, [id])?.into_iter().map(|row| (row.handler, row.result)).collect();
-    let previous = tx.row(&sql.last_results, [id])?.and_then(|results| results.0);
+    let mut states: Vec<_> = tx.rows(&sql.handled, [id])?.into_iter().map(|row| (row.handler, row.result)).collect();
+    // What a kept entry was exhausted with is younger than the log. Sorted by name, it comes first.
+    let previous = match states.first() {
+        Some((handler, _)) if handler.is_empty() => Some(states.remove(0).1),
+        _ => tx.row(&sql.last_results, [id])?.and_then(|results| results.0),
+    };
     Ok(HandlerHistory { states, previous })
 }

@@ -155,7 +155,7 @@ impl<'t, 'c> Publishing<'t, 'c> {
             self.tx.wake(queue);
             return self.published(id, event_id, PublishOutcome::Created, now);
         }
-        let expires = event.expires.map(|expiry| Ok::<_, Error>(micros(expiry.moment(moment(now)?)))).transpose()?;
+        let expires = self.expires_at(event)?;
         self.insert_entry.execute(params![
             id,
             event_id.to_i64(),
@@ -241,6 +241,11 @@ impl<'t, 'c> Publishing<'t, 'c> {
             retry_text(event)?,
         ])?;
         Ok(event_id)
+    }
+
+    /// When an event that is published now expires.
+    pub(super) fn expires_at(&self, event: &NewEvent) -> Result<Option<i64>> {
+        event.expires.map(|expiry| Ok(micros(expiry.moment(moment(self.tx.now)?)))).transpose()
     }
 
     /// Whether the queue is at its limit. Counted once per batch, then tracked.

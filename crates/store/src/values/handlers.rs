@@ -22,7 +22,8 @@ pub struct HandlerState {
 pub struct HandlerHistory {
     /// The last answer of each handler: its name, and the answer as JSON text.
     pub states: Vec<(String, String)>,
-    /// The results of the previous generation (a JSON object by handler), if the entry was redriven.
+    /// The results of the previous generation (a JSON object by handler), if the entry was redriven, or those that it was
+    /// kept in its place with.
     pub previous: Option<String>,
 }
 

@@ -201,8 +201,8 @@ BEGIN
 END
 $migrate$;
 
--- Publishing by plain SQL: a kept entry is never replaced, and an entry that keeps its place goes on doing so when it is
--- replaced.
+-- Publishing by plain SQL: a kept or an expired entry is never replaced; one that is replaced has no expiry any more, and goes
+-- on keeping its place if it did.
 DO $migrate$
 DECLARE
     change     text[];
@@ -210,7 +210,9 @@ DECLARE
 BEGIN
     FOREACH change SLICE 1 IN ARRAY ARRAY[
         ['publish_key', 'q.lease_until IS NULL FOR UPDATE',
-         'q.lease_until IS NULL AND coalesce(q.flags, 0) & 8 = 0 FOR UPDATE'],
+         'q.lease_until IS NULL AND coalesce(q.flags, 0) & 8 = 0
+              AND (q.expires_at IS NULL OR q.expires_at > publish_key.moment) FOR UPDATE'],
+        ['publish_event', 'SET event_id = the_event,', 'SET event_id = the_event, expires_at = NULL,'],
         ['publish_event', 'q.flags & 2::smallint', 'q.flags & 6::smallint']]
     LOOP
         definition := pg_get_functiondef(('{ns}.' || change[1])::regproc);

@@ -16,7 +16,7 @@ row! {
         created_at: Option<Moment> = "e.created_at",
         /// Whether the item has the contents of the key's event.
         same: bool = "e.id IS NULL OR (e.event_type = i.event_type AND e.payload = i.payload)",
-        /// Whether the entry is live, under no lease, and not kept.
+        /// Whether the entry is live, under no lease, not expired, and not kept.
         waiting: bool = "coalesce(q.waiting, false)",
         group_key: Option<String> = "q.group_key",
     }
@@ -66,7 +66,8 @@ statements! {
                 SELECT e.id, e.created_at, e.event_type, e.payload FROM {ns}.events e WHERE e.id = d.event_id OFFSET 0
             ) AS e ON true
             LEFT JOIN LATERAL (
-                SELECT q.lease_until IS NULL AND coalesce(q.flags, 0) & 8 = 0 AS waiting, q.group_key
+                SELECT q.lease_until IS NULL AND coalesce(q.flags, 0) & 8 = 0
+                           AND (q.expires_at IS NULL OR q.expires_at > {now}) AS waiting, q.group_key
                 FROM {live} q WHERE q.id = d.entry_id OFFSET 0
             ) AS q ON true
             WHERE d.expires_at > {now}";
@@ -88,24 +89,26 @@ statements! {
         /// Locks waiting entries that no other transaction is taking (event_queue's primary key). Their contents are
         /// read by the next statement, since this one may see rows as they were before it got its locks.
         lock_waiting: Only<i64> = "
-            SELECT l.id FROM unnest($1::bigint[]) AS i(id)
+            SELECT l.id FROM unnest($2::bigint[]) AS i(id)
             CROSS JOIN LATERAL (
                 SELECT q.id FROM {live} q
                 WHERE q.id = i.id AND q.lease_until IS NULL AND coalesce(q.flags, 0) & 8 = 0
+                  AND (q.expires_at IS NULL OR q.expires_at > {now})
                 OFFSET 0 FOR UPDATE SKIP LOCKED
             ) AS l";
         /// Replaces the facts of waiting entries, which are locked (primary keys). Handlers' answers about the old
         /// facts are deleted. An entry keeps its type, since its lane depends on it; one whose fact is missing gets one
-        /// again. A fact with a range of numbers stays: other entries may refer to it.
+        /// again. Its expiry is the new event's. A fact with a range of numbers stays: other entries may refer to it.
         replace: ReplacedRow = "
             WITH input AS MATERIALIZED (
                 SELECT i.*, q.row_at, q.old_id, o.created_at, o.event_type AS old_type, o.tags AS old_tags,
                        coalesce(o.client_id, q.client_id) AS client_id
                 FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
                     $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
-                    $16::text[], $17::text[])
+                    $16::text[], $17::text[], $18::timestamptz[], $19::bigint[])
                     AS i(id, new_id, event_type, payload, content_type, source, subject, time, external_id,
-                         correlation_id, causation_id, attributes, title, description, tags, retry)
+                         correlation_id, causation_id, attributes, title, description, tags, retry, expires_at,
+                         expires_us)
                 CROSS JOIN LATERAL (
                     SELECT q.ctid AS row_at, q.event_id AS old_id, q.client_id FROM {live} q WHERE q.id = i.id OFFSET 0
                 ) AS q
@@ -127,6 +130,7 @@ statements! {
             ), entry AS (
                 UPDATE {live} q
                 SET event_id = i.new_id,
+                    expires_at = coalesce(i.expires_at, $1::timestamptz + i.expires_us * interval '1 microsecond'),
                     flags = CASE WHEN i.tags IS NOT NULL THEN coalesce(q.flags, 0::smallint) | 1::smallint
                             ELSE nullif(q.flags & 6::smallint, 0) END
                 FROM input i WHERE q.ctid = i.row_at

@@ -116,16 +116,25 @@ statements! {
             FROM gone
             RETURNING {columns}";
         /// Keeps exhausted entries in their place under no lease, due when they expire (event_queue's primary key). The
-        /// arrays are those of `finalize`.
+        /// arrays are those of `finalize`. The results have no log row to be in: a redrive finds them among the handlers'
+        /// answers, under no name.
         keep: KeptRow = "
-            UPDATE {live} q
-            SET lease_until = NULL, updated_at = {now}, attempts = least(q.attempts, q.max_attempts), place = 1,
-                due_at = coalesce(q.expires_at, '9999-01-01T00:00:00Z'), flags = q.flags | 8::smallint,
-                exhausted_as = ($4::smallint[])[width_bucket(q.id, $2::bigint[])],
-                last_error = coalesce(($5::text[])[width_bucket(q.id, $2::bigint[])], q.last_error)
-            WHERE q.id = ANY ($2::bigint[]) AND q.token = ($3::bigint[])[width_bucket(q.id, $2::bigint[])]
-              AND q.lease_until IS NOT NULL AND q.flags & 4 <> 0
-            RETURNING {columns}";
+            WITH kept AS (
+                UPDATE {live} q
+                SET lease_until = NULL, updated_at = {now}, attempts = least(q.attempts, q.max_attempts), place = 1,
+                    due_at = coalesce(q.expires_at, '9999-01-01T00:00:00Z'), flags = q.flags | 8::smallint,
+                    exhausted_as = ($4::smallint[])[width_bucket(q.id, $2::bigint[])],
+                    last_error = coalesce(($5::text[])[width_bucket(q.id, $2::bigint[])], q.last_error)
+                WHERE q.id = ANY ($2::bigint[]) AND q.token = ($3::bigint[])[width_bucket(q.id, $2::bigint[])]
+                  AND q.lease_until IS NOT NULL AND q.flags & 4 <> 0
+                RETURNING q.id, q.flags, q.generation, ($6::text[])[width_bucket(q.id, $2::bigint[])] AS results
+            ), answers AS (
+                INSERT INTO {ns}.event_handler_states (entry_id, handler, generation, result, recorded_at)
+                SELECT q.id, '', q.generation, q.results, {now} FROM kept q WHERE q.results IS NOT NULL
+                ON CONFLICT (entry_id, handler) DO UPDATE
+                    SET generation = excluded.generation, result = excluded.result, recorded_at = excluded.recorded_at
+            )
+            SELECT {columns} FROM kept q";
         /// Locks entries whose expiry has passed and that no worker holds (event_queue_expiry).
         lock_expired: ExpiredRow = "
             SELECT {columns} FROM {live} q

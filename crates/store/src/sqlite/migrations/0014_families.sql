@@ -280,6 +280,7 @@ BEGIN
     LEFT JOIN {ns}_deduplication d ON d.client_id = 0 AND d.kind = 0 AND d.scope = n.id AND d.key = NEW.deduplication_id
                                   AND d.expires_at > {sql_now}
     LEFT JOIN {ns}_event_queue w ON w.id = d.entry_id AND w.lease_until IS NULL AND coalesce(w.flags, 0) & 8 = 0
+                                AND (w.expires_at IS NULL OR w.expires_at > {sql_now})
                                 AND EXISTS (SELECT 1 FROM {ns}_events e WHERE e.id = w.event_id);
 END;
 
@@ -328,7 +329,7 @@ BEGIN
     WHERE NEW.replaces AND id = (SELECT q.event_id FROM {ns}_event_queue q WHERE q.id = NEW.held_entry);
     DELETE FROM {ns}_event_handler_states WHERE NEW.replaces AND entry_id = NEW.held_entry;
     UPDATE {ns}_event_queue
-    SET event_id = NEW.event_id, updated_at = NEW.now, room = zeroblob({room} - 8),
+    SET event_id = NEW.event_id, updated_at = NEW.now, room = zeroblob({room} - 8), expires_at = NULL,
         flags = CASE WHEN NEW.tags IS NOT NULL THEN coalesce(flags, 0) | 1 ELSE nullif(flags & 6, 0) END
     WHERE NEW.replaces AND id = NEW.held_entry;
     INSERT INTO {ns}_event_queue (id, event_id, due_at, lane, queue_id, max_attempts, place, exhausted_as, group_key, room,

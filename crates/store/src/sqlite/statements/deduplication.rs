@@ -31,11 +31,12 @@ statements! {
         contents = "SELECT event_type, payload, created_at FROM {ns}_events WHERE id = ?1";
         /// The type of a fact. Primary key.
         event_type: Only<Option<Shown>> = "SELECT event_type FROM {ns}_events WHERE id = ?1";
-        /// Gives a waiting entry, but not a kept one, another fact. Primary key.
+        /// Gives a waiting entry, but not a kept or an expired one, another fact and its expiry. Primary key.
         replace = "
-            UPDATE {live} SET event_id = ?2, updated_at = ?3, room = zeroblob({room} - 8),
+            UPDATE {live} SET event_id = ?2, updated_at = ?3, room = zeroblob({room} - 8), expires_at = ?5,
                 flags = CASE WHEN ?4 THEN coalesce(flags, 0) | 1 ELSE nullif(flags & 6, 0) END
-            WHERE id = ?1 AND lease_until IS NULL AND coalesce(flags, 0) & 8 = 0";
+            WHERE id = ?1 AND lease_until IS NULL AND coalesce(flags, 0) & 8 = 0
+              AND (expires_at IS NULL OR expires_at > ?3)";
         /// Removes expired keys. Index deduplication_expiry.
         expire = "
             DELETE FROM {ns}_deduplication WHERE (client_id, kind, scope, key) IN

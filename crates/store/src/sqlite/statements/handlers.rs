@@ -19,6 +19,11 @@ statements! {
             INSERT OR REPLACE INTO {ns}_event_handler_states (entry_id, handler, generation, result, recorded_at)
             SELECT id, ?3, generation, ?4, ?5 FROM {live}
             WHERE id = ?1 AND token = ?2 AND lease_until IS NOT NULL";
+        /// Records all results of an entry that keeps its place, under no name: there is no log row to have them.
+        /// Primary keys.
+        record_kept = "
+            INSERT OR REPLACE INTO {ns}_event_handler_states (entry_id, handler, generation, result, recorded_at)
+            SELECT id, '', generation, ?2, ?3 FROM {live} WHERE id = ?1";
         /// What handlers answered about an entry. Primary key.
         handled: HandledRow = "
             SELECT {columns} FROM {ns}_event_handler_states WHERE entry_id = ?1 ORDER BY handler";
