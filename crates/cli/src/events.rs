@@ -45,7 +45,7 @@ enum EventsCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Reset an event that is PROCESSING or FAILED, so that it can be claimed again.
+    /// Reset an event that is PROCESSING, FAILED or kept in its place, so that it can be claimed again.
     Reset {
         /// Id of the event.
         id: u64,
@@ -57,7 +57,7 @@ enum EventsCommand {
     },
     /// Redrive dead letters: one by its id, or all that match.
     Redrive {
-        /// Id of the event; without it, all dead letters that match are redriven.
+        /// Id of the event, also of one kept in its place; without it, all dead letters that match are redriven.
         id: Option<u64>,
         /// Only dead letters of this queue.
         #[arg(long)]

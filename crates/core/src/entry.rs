@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::EntryId;
 
-/// How often an entry was started over: 1 at publish, one more with each redrive or reset of a failed entry. Each
-/// generation ends at most once.
+/// How often an entry was started over: 1 at publish, one more with each redrive and with each reset of a FAILED or
+/// kept entry. Each generation ends at most once.
 pub type Generation = u32;
 
 /// The fencing token of a lease. It rises with every claim of an entry and is never reset.
@@ -210,7 +210,7 @@ pub enum Refusal {
     /// It has ended.
     #[error("the entry has ended")]
     AlreadyEnded,
-    /// A redrive of an entry that is not a dead letter.
+    /// A redrive of an entry that is neither a dead letter nor kept.
     #[error("the entry is not a dead letter")]
     NotADeadLetter,
     /// A promotion of an entry that is not parked, or aside and not due yet.

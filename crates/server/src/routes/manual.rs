@@ -13,14 +13,14 @@ use crate::service::Service;
 use crate::wire::event::Event;
 use crate::wire::manual::{RedriveAnswer, RedriveBody, ResetParams};
 
-/// Resets an event that is PROCESSING or FAILED to PENDING; a worker that held it loses its lease.
+/// Resets an event that is PROCESSING, FAILED or kept in its place to PENDING; a worker that held it loses its lease.
 #[utoipa::path(
     post, path = "/events/{id}/reset", operation_id = "reset_event", tag = "events",
     params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64, example = 1), ResetParams),
     responses(
         (status = 200, description = "The event, now PENDING.", body = Event),
         (status = 404, description = "There is no such event.", body = ErrorBody),
-        (status = 409, description = "The event is neither PROCESSING nor FAILED.", body = ErrorBody),
+        (status = 409, description = "The event is not PROCESSING, FAILED or kept in its place.", body = ErrorBody),
     ),
 )]
 pub(crate) async fn reset(
@@ -35,14 +35,14 @@ pub(crate) async fn reset(
     Ok(Json(Event::of(entry)))
 }
 
-/// Redrives a dead letter: starts it over as a new generation.
+/// Redrives a dead letter, or an event that is kept in its place: starts it over as a new generation.
 #[utoipa::path(
     post, path = "/events/{id}/redrive", operation_id = "redrive_event", tag = "dead letters",
     params(("id" = i64, Path, minimum = 1, maximum = 9007199254740991_f64, example = 1)),
     responses(
         (status = 200, description = "The event, now PENDING.", body = Event),
         (status = 404, description = "There is no such event.", body = ErrorBody),
-        (status = 409, description = "The event is not a dead letter.", body = ErrorBody),
+        (status = 409, description = "The event is neither a dead letter nor kept in its place.", body = ErrorBody),
     ),
 )]
 pub(crate) async fn redrive(

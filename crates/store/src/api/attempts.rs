@@ -25,9 +25,9 @@ pub trait Attempts: std::fmt::Debug + Send + Sync + 'static {
     /// Extends leases and returns them as they are now. `Fenced` and `NotFound` as for reports.
     async fn heartbeat(&self, items: Vec<Heartbeat>) -> Result<Batch<Held>>;
 
-    /// Resets entries: PROCESSING or FAILED become PENDING, anything else is a `Conflict`. The token rises, so that the
-    /// old holder is fenced. From FAILED a new generation starts with all its retries; from PROCESSING the retry count
-    /// stays as it was.
+    /// Resets entries: those that are PROCESSING, FAILED or kept become PENDING, anything else is a `Conflict`. The
+    /// token rises, so that the old holder is fenced. From FAILED or kept a new generation starts with all its retries;
+    /// from PROCESSING the retry count stays as it was.
     async fn reset(&self, items: Vec<ManualAction>) -> Result<Batch<()>>;
 
     /// The audit of an entry, in order: at most `limit` rows with numbers above `after`.

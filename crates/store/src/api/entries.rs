@@ -18,7 +18,7 @@ pub trait Entries: std::fmt::Debug + Send + Sync + 'static {
     /// Like [`cancel`](Self::cancel), with the actor and reason recorded in the audit.
     async fn cancel_manually(&self, items: Vec<ManualAction>) -> Result<Batch<()>>;
 
-    /// Starts a new generation of dead letters. `Conflict` for an entry that is not a dead letter.
+    /// Starts a new generation of dead letters and of kept entries. `Conflict` for an entry that is neither.
     async fn redrive(&self, ids: Vec<EntryId>) -> Result<Batch<Generation>> {
         self.redrive_manually(ids.into_iter().map(ManualAction::from).collect()).await
     }

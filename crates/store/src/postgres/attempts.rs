@@ -381,7 +381,7 @@ impl Inner {
             if let Some(row) = open.remove(&item.id.get()) {
                 Ok(row)
             } else if known.contains(&item.id.get()) {
-                Err(not_resettable(item.id, "it is neither"))
+                Err(not_resettable(item.id, "it is none of these"))
             } else {
                 Err(Error::no_entry(item.id))
             }

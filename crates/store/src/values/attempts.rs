@@ -165,7 +165,10 @@ pub(crate) fn lease_required() -> Error {
 
 /// The error for an entry that cannot be reset.
 pub(crate) fn not_resettable(id: EntryId, what: &str) -> Error {
-    Error::new(ErrorKind::Conflict, format!("entry {id} cannot be reset: only PROCESSING and FAILED can, and {what}"))
+    Error::new(
+        ErrorKind::Conflict,
+        format!("entry {id} cannot be reset: only PROCESSING, FAILED and kept entries can, and {what}"),
+    )
 }
 
 /// The errors that a failed entry ends with, as JSON text.

@@ -99,10 +99,10 @@ impl EventQueue {
         self.shared().store.dead_letters(query).await
     }
 
-    /// Redrives a dead letter: starts it over as a new generation.
+    /// Redrives a dead letter, or an entry that is kept in its place: starts it over as a new generation.
     ///
     /// # Errors
-    /// `Conflict` when it is not a dead letter, `NotFound` when there is no such entry.
+    /// `Conflict` when it is neither, `NotFound` when there is no such entry.
     pub async fn redrive(&self, id: EntryId) -> Result<Generation> {
         let answer = one(self.shared().store.redrive_manually(vec![self.manual(id, None)]).await?, id)?;
         let queue = self.queue_of(id).await;

@@ -58,10 +58,11 @@ impl EventQueue {
         self.shared().store.entries(ids).await
     }
 
-    /// Resets an entry as a manual action: PROCESSING or FAILED becomes PENDING.
+    /// Resets an entry as a manual action: one that is PROCESSING, FAILED or kept in its place becomes PENDING and can
+    /// be claimed again.
     ///
     /// # Errors
-    /// `Conflict` when it is neither, `NotFound` for an unknown entry, or any error of the store.
+    /// `Conflict` when it is none of these, `NotFound` for an unknown entry, or any error of the store.
     pub async fn reset(&self, id: EntryId, reason: Option<String>) -> Result<()> {
         one(self.store().reset(vec![self.manual(id, reason)]).await?, id)?;
         self.shared().wake_ups.wake_all();
