@@ -210,7 +210,7 @@ pub(super) async fn a_new_generation_keeps_rank_and_place(scene: Scene) {
     let first = publish_one(&store, of("g").rank(-4).keep_place().expires_after(seconds(5_000))).await;
     let head = claimed(&store, first).await;
     finalize(&store, Finalize { token: None, ..failed(&head) }).await.unwrap();
-    assert_eq!(dead_letters(&store).await, [first], "ended by hand, it is a dead letter like others");
+    assert_eq!(dead_letters(&store).await, [first], "ended manually, it is a dead letter like others");
     let other = publish_one(&store, of("g").rank(3)).await;
     redrive(&store, first).await.unwrap();
     let shown = view(&store, first).await;
