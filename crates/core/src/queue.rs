@@ -73,7 +73,7 @@ pub struct QueueSettings {
 pub struct Depth {
     /// Entries that can be claimed now, even if the queue is paused.
     pub ready: u64,
-    /// Entries that are not due yet.
+    /// Entries that are not due yet, also those aside, and entries that are kept in their place.
     pub delayed: u64,
     /// Entries behind the head of their group.
     pub parked: u64,

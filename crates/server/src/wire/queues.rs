@@ -149,7 +149,7 @@ pub(crate) struct QueueMetrics {
     state: QueueState,
     /// Events that can be claimed now.
     ready: u64,
-    /// Events that can be claimed later: delayed, or waiting for a retry.
+    /// Events that are delayed, wait for a retry, or are kept in their place.
     delayed: u64,
     /// Events behind the head of their message group.
     parked: u64,

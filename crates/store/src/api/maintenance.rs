@@ -23,8 +23,8 @@ pub trait Maintenance: std::fmt::Debug + Send + Sync + 'static {
         Ok(true)
     }
 
-    /// One round of upkeep: the heartbeat (no lease expires during an outage), promotions and arrivals, expired keys,
-    /// partitions for the time to come. Cheap when there is nothing to do; called about once a second.
+    /// One round of upkeep: the heartbeat (no lease expires during an outage), promotions and arrivals, expired entries
+    /// and keys, partitions for the time to come. Cheap when there is nothing to do; called about once a second.
     async fn maintain(&self) -> Result<Upkeep>;
 
     /// Checks with as little work as possible whether a write and a claim would succeed now; changes nothing. Called

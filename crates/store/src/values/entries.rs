@@ -291,7 +291,7 @@ pub struct DeadLetters {
 pub struct Census {
     /// Stored facts.
     pub events: u64,
-    /// Waiting, delayed or parked entries.
+    /// Live entries that no worker holds: waiting, delayed, parked, aside or kept.
     pub waiting: u64,
     /// Leased entries.
     pub leased: u64,
