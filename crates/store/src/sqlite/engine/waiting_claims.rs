@@ -31,7 +31,7 @@ struct Waiting {
     number: u64,
     family: Family,
     claim: Arc<Claim>,
-    /// The caller asked for another try.
+    /// The caller asked that the next transaction try it, whether or not that one makes something claimable.
     look: bool,
     /// A transaction is trying it.
     trying: bool,
@@ -72,7 +72,8 @@ impl List {
         Some((number, receiver))
     }
 
-    /// Has the next transaction try the claim. Returns whether there is such a claim.
+    /// Has the next transaction try the claim, whether or not that one makes something claimable. Returns whether there
+    /// is such a claim.
     pub(in crate::sqlite) fn look(&self, number: u64) -> bool {
         match self.lock().claims.iter_mut().find(|waiting| waiting.number == number) {
             Some(waiting) => {
@@ -94,7 +95,7 @@ impl List {
         true
     }
 
-    /// Whether a caller asked for a try.
+    /// Whether a caller asked that the next transaction try its waiting claim.
     pub(in crate::sqlite) fn wants_look(&self) -> bool {
         self.lock().claims.iter().any(|waiting| waiting.look)
     }
