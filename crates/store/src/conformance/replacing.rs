@@ -169,7 +169,7 @@ pub(super) async fn an_entry_without_its_fact_is_set_aside_with_the_reason(scene
     }
     let claimable = store.claimable(&default_queue(), vec!["a".into()]).await.unwrap();
     assert_eq!(claimable, Vec::<String>::new(), "its tag rows are gone");
-    // Redriven without its fact, it is set aside again.
+    // Redriven without its fact, it ends as a dead letter again.
     redrive(&store, published[0].id).await.unwrap();
     assert_eq!(claim(&store, 9).await, []);
     assert_eq!(ended(&view(&store, published[0].id).await), Some(End::CompletedWithErrors));

@@ -277,7 +277,8 @@ async fn sqlite_sets_unreadable_entries_aside_and_goes_on() {
     }
     let listed = queue.list(ListQuery { limit: 100, ..ListQuery::default() }).await.unwrap();
     assert_eq!(listed.items.len(), spoil.len() + 4);
-    // A redriven one is set aside again; one whose group cannot be read has no turn in it, so it is not redriven.
+    // A redriven one ends as a dead letter again; one whose group cannot be read has no turn in it, so it is not
+    // redriven.
     queue.redrive(dead[0].id).await.unwrap();
     assert!(queue.poll().await.unwrap().is_none());
     assert_eq!(queue.redrive(dead[7].id).await.unwrap_err().kind(), ErrorKind::Conflict);

@@ -309,7 +309,7 @@ statements! {
                 ) AS c ORDER BY c.id LIMIT 1
             ) AS x ON true
             ORDER BY i.pivot".replace("{made}", &made("x"));
-        /// Entries as lists show them (primary keys). An entry that was set aside may have no fact.
+        /// Entries as lists show them (primary keys). An entry that ended as a dead letter may have no fact.
         summaries: SummaryRow = &"
             SELECT q.id, q.event_id, n.name, q.attempts, q.max_attempts,
                    coalesce(l.priority, -q.lane - 1000)::smallint AS priority, q.group_key, q.worker,

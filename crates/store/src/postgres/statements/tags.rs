@@ -12,7 +12,7 @@ const NOW_US: &str = "(extract(epoch FROM {now}) * 1000000)::bigint";
 /// The event type of the entry that tag row `t` belongs to (event_queue's and events' primary keys).
 const TYPE_OF: &str = "
     (SELECT e.event_type FROM {ns}.events e WHERE e.id = (SELECT q.event_id FROM {live} q WHERE q.id = t.entry_id))";
-/// The state of a live entry's tag rows: 0 fresh, 1 timed, 2 parked or arrived, 3 leased.
+/// The state of a live entry's tag rows: 0 fresh, 1 timed, 2 parked, arrived or aside, 3 leased.
 const STATE: &str = "CASE WHEN q.lease_until IS NOT NULL THEN 3 ELSE least(q.place, 2) END";
 /// The order of tag rows within a state: by the end of the lease or the due moment, in microseconds, or by number.
 const RANK: &str = "
