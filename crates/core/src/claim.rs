@@ -15,7 +15,7 @@ pub enum Goal {
 pub struct Scan {
     /// It claimed entries.
     pub took: bool,
-    /// It ended entries that could not be claimed: their attempts are exhausted, or they cannot be read.
+    /// It ended entries that could not be claimed: they are exhausted or expired, or cannot be read.
     pub ended: bool,
     /// Other claims took some of what it was offered.
     pub contended: bool,
@@ -57,10 +57,15 @@ pub enum Retry {
     Fail,
 }
 
+/// After so many scans that only ended entries or ended some, a claim answers: of a group each scan finds one, and what was
+/// claimed by the first scan is held until the answer.
+const MAX_ENDING_SCANS: usize = 32;
+
 /// What one claim has tried so far.
 #[derive(Debug)]
 pub struct Search {
     goal: Goal,
+    ending_scans: usize,
     sorted: bool,
     from_bottom: bool,
     rollbacks: usize,
@@ -70,7 +75,7 @@ impl Search {
     /// A claim that has tried nothing yet.
     #[must_use]
     pub const fn new(goal: Goal) -> Self {
-        Self { goal, sorted: false, from_bottom: false, rollbacks: 0 }
+        Self { goal, ending_scans: 0, sorted: false, from_bottom: false, rollbacks: 0 }
     }
 
     /// Whether scans start at the bottom of the lanes.
@@ -84,7 +89,8 @@ impl Search {
     pub fn after(&mut self, scan: Scan, may_start_lower: impl FnOnce() -> bool) -> Next {
         if scan.ended {
             // Those entries were in the way of others.
-            return Next::Scan;
+            self.ending_scans += 1;
+            return if self.ending_scans < MAX_ENDING_SCANS { Next::Scan } else { Next::Answer };
         }
         if scan.contended {
             return Next::Widen;
@@ -160,6 +166,14 @@ mod tests {
         assert_eq!(ask(&mut search, NOTHING), Next::SortArrivals);
         assert_eq!(ask(&mut search, Scan { contended: true, ..NOTHING }), Next::Widen);
         assert_eq!(ask(&mut search, SOME), Next::Answer);
+    }
+
+    #[test]
+    fn a_claim_that_only_ends_entries_answers_after_a_while() {
+        let mut search = Search::new(Goal::All);
+        let ended = Scan { ended: true, ..NOTHING };
+        let scans = std::iter::repeat_with(|| search.after(ended, || true)).take_while(|next| *next == Next::Scan);
+        assert_eq!(scans.take(1000).count(), MAX_ENDING_SCANS - 1);
     }
 
     #[test]

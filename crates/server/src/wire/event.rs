@@ -115,7 +115,7 @@ impl Event {
             _ => (None, None),
         };
         let last_error = match &view.phase {
-            EntryPhase::Ended { .. } => view.error.map(one_text),
+            EntryPhase::Ended { .. } | EntryPhase::Kept { .. } => view.error.map(one_text),
             _ => view.error,
         };
         let fact = view.fact;

@@ -89,6 +89,9 @@ pub(super) async fn jobs_have_neither_tags_nor_audit(scene: Scene) {
     assert_eq!(kind(jobs.claim(Claim { audit: true, ..want(1) }).await), ErrorKind::Invalid);
     assert_eq!(kind(jobs.claim(Claim { tags: Some(vec!["a".into()]), ..want(1) }).await), ErrorKind::Invalid);
     assert_eq!(kind(jobs.list(ListQuery::default()).await), ErrorKind::Invalid);
+    assert_eq!(kind(jobs.claimable(&default_queue(), vec!["a".into()]).await), ErrorKind::Invalid);
+    assert_eq!(kind(jobs.report(Vec::new()).await), ErrorKind::Invalid);
+    assert_eq!(kind(jobs.started(Vec::new()).await), ErrorKind::Invalid);
     assert_eq!(claim(&jobs, 1).await.len(), 1);
 }
 

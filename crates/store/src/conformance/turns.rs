@@ -113,6 +113,22 @@ pub(super) async fn what_is_aside_alone_is_found_when_due(scene: Scene) {
     complete(&store, &head).await;
 }
 
+pub(super) async fn a_head_is_not_overtaken_while_one_aside_is_due(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, of("g")).await;
+    requeue(&store, aside(&claimed(&store, id).await, 20)).await.unwrap();
+    let head = publish_one(&store, of("g").rank(5)).await;
+    scene.advance(21);
+    let urgent = publish_one(&store, of("g").rank(1)).await;
+    assert_eq!(phase(&store, urgent).await, EntryPhase::Parked, "it would only be in the way of the one aside");
+    let first = claimed(&store, head).await;
+    assert_eq!(store.why(id).await.unwrap(), Why::BehindInGroup { group: "g".into(), ahead: 1 });
+    complete(&store, &first).await;
+    let second = claimed(&store, id).await;
+    complete(&store, &second).await;
+    assert_eq!(claim_ids(&store, 9).await, [urgent]);
+}
+
 pub(super) async fn aside_without_a_group_is_a_retry(scene: Scene) {
     let store = scene.open().await;
     let id = publish_one(&store, event("t")).await;
@@ -231,6 +247,55 @@ pub(super) async fn a_key_of_a_kept_entry_makes_a_new_one(scene: Scene) {
     assert_eq!(view(&store, id).await.fact.payload.as_ref(), b"{}");
 }
 
+pub(super) async fn a_kept_entry_keeps_what_its_handlers_answered(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, of("g").keep_place()).await;
+    let head = claimed(&store, id).await;
+    let results = r#"{"a":{"result":"SUCCESS"}}"#;
+    finalize(&store, Finalize { results: Some(results.into()), ..failed(&head) }).await.unwrap();
+    let known = || async { store.handled(vec![id]).await.unwrap().remove(0) };
+    let expected = HandlerHistory { states: Vec::new(), previous: Some(results.into()) };
+    assert_eq!(known().await, expected);
+    redrive(&store, id).await.unwrap();
+    assert_eq!(known().await, expected, "a handler that succeeded does not run again");
+    let again = claimed(&store, id).await;
+    finalize(&store, Finalize { results: Some("{}".into()), ..failed(&again) }).await.unwrap();
+    assert_eq!(known().await.previous.as_deref(), Some("{}"), "the last word counts");
+}
+
+pub(super) async fn a_replaced_entry_takes_the_new_expiry(scene: Scene) {
+    let store = scene.open().await;
+    let keyed = |payload: &str| NewEvent::new("t", payload.to_owned()).replace_waiting("k");
+    let first = publish_one(&store, keyed("1").expires_after(seconds(10))).await;
+    scene.advance(5);
+    let replaced = try_publish(&store, keyed("2").expires_after(seconds(10))).await.unwrap();
+    assert_eq!((replaced.id, replaced.outcome), (first, PublishOutcome::Replaced));
+    scene.advance(6);
+    assert_eq!(store.maintain().await.unwrap().expired, 0, "the first expiry is forgotten");
+    assert_eq!(view(&store, first).await.expires_at, Some(scene.moment(4)));
+    scene.advance(4);
+    let created = try_publish(&store, keyed("3")).await.unwrap();
+    assert_eq!(created.outcome, PublishOutcome::Created, "contents of an expired entry would never be delivered");
+    let next = claimed(&store, created.id).await;
+    assert_eq!(next.fact.payload.as_ref(), b"3");
+    assert_eq!(ended(&view(&store, first).await), Some(End::Cancelled));
+    complete(&store, &next).await;
+    let last = publish_one(&store, keyed("4").expires_after(seconds(10))).await;
+    assert_eq!(publish_one(&store, keyed("5")).await, last);
+    assert_eq!(view(&store, last).await.expires_at, None);
+}
+
+pub(super) async fn a_claim_ends_a_bounded_number_of_entries(scene: Scene) {
+    let store = scene.open().await;
+    publish(&store, vec![of("g").expires_after(seconds(1)); 50]).await;
+    let last = publish_one(&store, of("g")).await;
+    let other = publish_one(&store, event("other")).await;
+    scene.advance(1);
+    // Each scan finds one of a group. What the first one claimed does not wait for all of them.
+    assert_eq!(claim_ids(&store, 9).await, [other]);
+    assert_eq!(claim_ids(&store, 9).await, [last], "the next claim goes on");
+}
+
 pub(super) async fn a_claim_cancels_what_expired(scene: Scene) {
     let store = scene.open().await;
     let expiring = || event("t").expires_after(seconds(10));
@@ -302,6 +367,15 @@ pub(super) async fn quotas_bound_each_lane(scene: Scene) {
     assert_eq!(few, [ids[2]], "never more than asked for");
     assert_eq!(super::scene::ids(&store.claim(claim).await.unwrap()), [ids[7]]);
     assert_eq!(claim_ids(&store, 9).await, [ids[3], ids[4]], "without quotas the rest is there");
+}
+
+pub(super) async fn quotas_take_the_first_by_number(scene: Scene) {
+    let store = scene.open().await;
+    let ids = publish(&store, vec![event("a").delay(seconds(2)), event("a").delay(seconds(1))]).await;
+    scene.advance(3);
+    let claim = Claim { quotas: BTreeMap::from([("a".to_owned(), 1)]), ..want(9) };
+    assert_eq!(super::scene::ids(&store.claim(claim.clone()).await.unwrap()), [ids[0]]);
+    assert_eq!(super::scene::ids(&store.claim(claim).await.unwrap()), [ids[1]]);
 }
 
 pub(super) async fn quotas_hold_though_entries_end_in_the_claim(scene: Scene) {

@@ -22,7 +22,7 @@ use crate::postgres::engine::store::PostgresStore;
 use crate::postgres::flags::is_tagged;
 use crate::postgres::groups::{Groups, borrowed};
 use crate::postgres::holders::{Live, nothing_held};
-use crate::values::attempts::{lease_required, not_resettable, replay};
+use crate::values::attempts::{NO_REPORTS, lease_required, not_resettable, replay};
 use crate::values::{
     AuditRow, Batch, Extend, Finalize, Heartbeat, HeartbeatLease, Held, Holder, ManualAction, Report, Reported,
     Requeue, RequeueAt,
@@ -31,10 +31,12 @@ use crate::values::{
 #[async_trait]
 impl Attempts for PostgresStore {
     async fn report(&self, items: Vec<Report>) -> Result<Batch<Reported>> {
+        self.refuse_jobs(NO_REPORTS)?;
         self.detached(|inner| async move { inner.report(items).await }).await
     }
 
     async fn started(&self, items: Vec<Holder>) -> Result<Batch<AuditRow>> {
+        self.refuse_jobs(NO_REPORTS)?;
         self.detached(|inner| async move { inner.started(items).await }).await
     }
 

@@ -22,7 +22,7 @@ use crate::postgres::engine::row::count;
 use crate::postgres::engine::store::Inner;
 use crate::postgres::engine::store::MAX_CATALOG_READS;
 use crate::postgres::engine::store::accept_catalog;
-use crate::postgres::flags::{is_audited, is_tagged};
+use crate::postgres::flags::{is_audited, is_kept, is_tagged};
 use crate::postgres::groups::{Groups, borrowed};
 use crate::postgres::items::micros;
 use crate::postgres::statements::claim::{ClaimRow, EventId, LeasedRow};
@@ -49,7 +49,9 @@ struct Found {
     claimed: Vec<(i16, Claimed)>,
     /// The lane and number of each claimed entry.
     places: Vec<(i32, i64)>,
-    /// The ends of entries that ended or were kept instead of being claimed.
+    /// Entries ended, or were kept, instead of being claimed.
+    ended: bool,
+    /// How these are told, without those that were kept, and told as exhausted, before.
     undelivered: Vec<End>,
     /// Rows that were offered; more than were taken means that other claims were taking them.
     offered: usize,
@@ -272,15 +274,21 @@ impl Inner {
             if is_audited(row.flags) && row.token > 1 {
                 rest.audited.push((row.id, row.token));
             }
+            let was_kept = is_kept(row.flags);
             let fact = if shared { facts.get(&row.event_id).cloned() } else { facts.remove(&row.event_id) };
             if fact.is_none() && is_tagged(row.flags) {
                 rest.untagged.push(row.id);
             }
             match (undelivered(&row)?, fact) {
-                (Some(undelivered), _) => rest.add(undelivered),
+                (Some(undelivered), _) => {
+                    rest.told.extend((!was_kept).then(|| undelivered.end()));
+                    rest.add(undelivered);
+                }
                 (None, None) => {
                     let last_error = row.last_error.as_deref();
-                    rest.ends.push(end_without_fact(row.id, row.exhausted_as, row.event_id, last_error)?);
+                    let end = end_without_fact(row.id, row.exhausted_as, row.event_id, last_error)?;
+                    rest.told.push(end.end);
+                    rest.ends.push(end);
                 }
                 (None, Some(fact)) => {
                     found.places.push((row.lane, row.id));
@@ -292,7 +300,8 @@ impl Inner {
         self.lease_tags(tx, &found.claimed).await?;
         let worker = claim.audit.then_some((claim.worker.as_str(), claim.lease));
         self.audit_claim(tx, &rest.audited, &found.claimed, worker).await?;
-        found.undelivered = rest.ends.iter().chain(&rest.kept).map(|item| item.end).collect();
+        found.undelivered = std::mem::take(&mut rest.told);
+        found.ended = !(rest.ends.is_empty() && rest.kept.is_empty());
         self.end_rest(tx, rest).await?;
         Ok(found)
     }
@@ -342,8 +351,9 @@ impl Inner {
         if lanes.ids.is_empty() {
             return Ok(Vec::new());
         }
-        if let ([lane], [mark], [due], [false]) = (&*lanes.ids, &*lanes.marks, &*lanes.due_marks, &*lanes.shared) {
-            let max = lanes.quotas.iter().fold(max, |max, quota| max.min(*quota));
+        if let ([lane], [mark], [due], [false]) = (&*lanes.ids, &*lanes.marks, &*lanes.due_marks, &*lanes.shared)
+            && lanes.quotas.iter().all(|quota| *quota >= max)
+        {
             let params: [&(dyn ToSql + Sync); 7] = [&now, lane, mark, due, &max, &lease, &claim.worker];
             return tx.rows(if claim.audit { &sql.of_one_audited } else { &sql.of_one }, &params).await;
         }
@@ -439,8 +449,8 @@ impl Inner {
 
 impl Found {
     fn scan(&self) -> Scan {
-        let (taken, ended) = (self.claimed.len(), !self.undelivered.is_empty());
-        Scan { took: taken > 0, ended, contended: self.offered > taken }
+        let taken = self.claimed.len();
+        Scan { took: taken > 0, ended: self.ended, contended: self.offered > taken }
     }
 }
 
@@ -464,6 +474,8 @@ struct Rest {
     audited: Vec<(i64, i64)>,
     /// Tagged entries without a fact.
     untagged: Vec<i64>,
+    /// How entries ended, without those that were kept before and told as exhausted then.
+    told: Vec<End>,
 }
 
 impl Rest {

@@ -2,14 +2,27 @@
 
 use std::collections::BTreeSet;
 
+use tidegate_core::End;
+
 use crate::error::Result;
 use crate::postgres::engine::connection::{Begin, Tx};
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::Inner;
+use crate::postgres::flags::is_kept;
 use crate::values::Finalize;
 
 /// Most entries that one round ends.
 const AT_ONCE: i64 = 1000;
+
+/// What one round ended.
+#[derive(Debug, Default)]
+struct Expired {
+    count: u64,
+    /// Queues in which others were promoted.
+    promoted: BTreeSet<i32>,
+    /// Queue and end of each entry, without those that were kept and told as exhausted before.
+    told: Vec<(i32, End)>,
+}
 
 impl Inner {
     /// Ends entries whose expiry has passed and that no worker holds, and promotes in their groups. Returns how many. A
@@ -25,23 +38,36 @@ impl Inner {
             )
             .await;
         match ended {
-            Ok((count, queues)) => {
-                self.announce(queues);
-                Ok(count)
+            Ok(expired) => {
+                self.announce(expired.promoted);
+                let catalog = self.catalog().await?;
+                for (queue_id, end) in expired.told {
+                    if let Some(queue) = catalog.queue_by_id(queue_id) {
+                        self.exhausted.add(&queue.name, end);
+                    }
+                }
+                Ok(expired.count)
             }
             Err(Fault::StaleHeartbeat) => Ok(0),
             Err(fault) => Err(fault.into_error()),
         }
     }
 
-    async fn end_some_expired(&self, tx: &Tx) -> Result<(u64, BTreeSet<i32>), Fault> {
+    async fn end_some_expired(&self, tx: &Tx) -> Result<Expired, Fault> {
         let rows = tx.rows(&self.sql.end.lock_expired, &[&self.now(), &AT_ONCE]).await?;
         if rows.is_empty() {
-            return Ok((0, BTreeSet::new()));
+            return Ok(Expired::default());
         }
         tx.draw_xid().await?;
-        let ends = rows.into_iter().map(Finalize::try_from).collect::<Result<Vec<_>>>()?;
-        let count = ends.len() as u64;
-        Ok((count, self.end_for_good(tx, ends).await?))
+        let mut expired = Expired { count: rows.len() as u64, ..Expired::default() };
+        let mut ends = Vec::with_capacity(rows.len());
+        for row in rows {
+            let (queue_id, was_kept) = (row.queue_id, is_kept(row.flags));
+            let end = Finalize::try_from(row)?;
+            expired.told.extend((!was_kept).then_some((queue_id, end.end)));
+            ends.push(end);
+        }
+        expired.promoted = self.end_for_good(tx, ends).await?;
+        Ok(expired)
     }
 }

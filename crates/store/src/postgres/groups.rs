@@ -242,7 +242,7 @@ impl Inner {
         Ok(mended)
     }
 
-    fn sweep(&self) -> std::sync::MutexGuard<'_, crate::postgres::engine::sweep::Sweep> {
+    pub(super) fn sweep(&self) -> std::sync::MutexGuard<'_, crate::postgres::engine::sweep::Sweep> {
         self.sweep.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 

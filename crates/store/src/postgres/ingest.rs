@@ -197,6 +197,16 @@ impl<'a> Planned<'a> {
     fn of<'b>(&'b self, home: &'b Home<'_>) -> impl Iterator<Item = &'b Placed<'a>> {
         self.targets.iter().filter(|placed| placed.target.family == home.family)
     }
+
+    /// How many of them are in each queue that has a depth limit.
+    fn limited(&self, home: &Home<'_>) -> BTreeMap<i32, u64> {
+        let is_limited = |queue_id| home.catalog.queue_by_id(queue_id).is_some_and(|queue| queue.depth_limit.is_some());
+        let mut counts = BTreeMap::new();
+        for placed in self.of(home).filter(|placed| is_limited(placed.queue_id)) {
+            *counts.entry(placed.queue_id).or_default() += 1;
+        }
+        counts
+    }
 }
 
 /// Writes planned items in a transaction.
@@ -231,41 +241,38 @@ async fn write(
     Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(no_answer()))).collect())
 }
 
-/// Answers items with `Full` that have more targets than their queues take, in order. Such an item takes no room.
+/// Answers items with `Full` that have more targets than their queues take, in order. Such an item takes no room, in
+/// neither family.
 async fn refuse_full(
     tx: &Tx,
     homes: &[Home<'_>],
     plans: &[Result<Planned<'_>>],
     answers: &mut [Option<Result<Ingested>>],
 ) -> Result<(), Fault> {
+    let mut room: Vec<HashMap<i32, u64>> = Vec::with_capacity(homes.len());
     for home in homes {
-        let limited = |queue_id: i32| home.catalog.queue_by_id(queue_id).filter(|queue| queue.depth_limit.is_some());
-        let count = |plan: &Planned<'_>| {
-            let mut counts: BTreeMap<i32, u64> = BTreeMap::new();
-            for placed in plan.of(home).filter(|placed| limited(placed.queue_id).is_some()) {
-                *counts.entry(placed.queue_id).or_default() += 1;
-            }
-            counts
-        };
         let mut wanted: BTreeMap<i32, u64> = BTreeMap::new();
-        for (queue_id, count) in plans.iter().flatten().flat_map(count) {
+        for (queue_id, count) in plans.iter().flatten().flat_map(|plan| plan.limited(home)) {
             *wanted.entry(queue_id).or_default() += count;
         }
-        if wanted.is_empty() {
+        let is_limited = !wanted.is_empty();
+        room.push(if is_limited { home.inner.allowed(tx, &home.catalog, wanted).await? } else { HashMap::new() });
+    }
+    for (plan, answer) in plans.iter().zip(answers.iter_mut()).filter(|(_, answer)| answer.is_none()) {
+        let Ok(plan) = plan else { continue };
+        let counts: Vec<BTreeMap<i32, u64>> = homes.iter().map(|home| plan.limited(home)).collect();
+        let full = homes.iter().zip(&counts).zip(&room).find_map(|((home, counts), room)| {
+            let left = |queue_id: &i32| room.get(queue_id).copied().unwrap_or(0);
+            let (queue_id, _) = counts.iter().find(|(queue_id, count)| left(queue_id) < **count)?;
+            home.catalog.queue_by_id(*queue_id)
+        });
+        if let Some(queue) = full {
+            *answer = Some(Err(Error::new(ErrorKind::Full, format!("queue {} is full", queue.name))));
             continue;
         }
-        let mut allowed: HashMap<i32, u64> = home.inner.allowed(tx, &home.catalog, wanted).await?;
-        for (plan, answer) in plans.iter().zip(answers.iter_mut()).filter(|(_, answer)| answer.is_none()) {
-            let Ok(plan) = plan else { continue };
-            let counts = count(plan);
-            let left = |queue_id: &i32| allowed.get(queue_id).copied().unwrap_or(0);
-            if let Some((queue_id, _)) = counts.iter().find(|(queue_id, count)| left(queue_id) < **count) {
-                let name = limited(*queue_id).map_or_else(String::new, |queue| queue.name.to_string());
-                *answer = Some(Err(Error::new(ErrorKind::Full, format!("queue {name} is full"))));
-                continue;
-            }
+        for (counts, room) in counts.into_iter().zip(&mut room) {
             for (queue_id, count) in counts {
-                allowed.entry(queue_id).and_modify(|left| *left -= count);
+                room.entry(queue_id).and_modify(|left| *left -= count);
             }
         }
     }

@@ -54,8 +54,14 @@ impl Inner {
             }));
         }
         let place = Place::from_code(row.place);
-        if let (Some(Place::Parked | Place::Arrived), Some(group)) = (place, row.group_key) {
-            let params: [&(dyn ToSql + Sync); 5] = [&self.now(), &row.queue_id, &group, &row.rank, &id.get()];
+        let due = row.due_at.map(Timestamp::from);
+        if let (Some(Place::Aside), Some(at)) = (place, due.filter(|due| *due > now)) {
+            return Ok(Some(Why::SteppedAside { at }));
+        }
+        if let (Some(Place::Parked | Place::Arrived | Place::Aside), Some(group)) = (place, row.group_key) {
+            // What is aside and due comes before all parked ones.
+            let rank = if place == Some(Place::Aside) { i32::MIN } else { row.rank };
+            let params: [&(dyn ToSql + Sync); 5] = [&self.now(), &row.queue_id, &group, &rank, &id.get()];
             let ahead = tx.row(&sql.ahead_in_group, &params).await?;
             let ahead = ahead.map_or(0, |Only(ahead)| ahead) as u64;
             if ahead > 0 {
@@ -65,13 +71,10 @@ impl Inner {
         if let Some(end) = row.kept_as.and_then(End::from_code) {
             return Ok(Some(Why::KeepsPlace { end }));
         }
-        if let (Some(Place::Aside), Some(at)) = (place, row.due_at) {
-            return Ok(Some(Why::SteppedAside { at: at.into() }));
-        }
         if QueueState::from_code(row.queue_state) == Some(QueueState::Paused) {
             return Ok(Some(Why::QueuePaused));
         }
-        if let Some(at) = row.due_at.map(Timestamp::from).filter(|due| *due > now && place != Some(Place::Fresh)) {
+        if let Some(at) = due.filter(|due| *due > now && place != Some(Place::Fresh)) {
             return Ok(Some(Why::DueAt { at }));
         }
         let (event_type, tags) = (row.event_type, row::tags(row.tags.as_deref()));

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use tokio_postgres::types::ToSql;
 
-use crate::postgres::engine::catalogue::MissingLane;
+use crate::postgres::engine::catalogue::{MAX_OWN_TYPES, MissingLane};
 use crate::postgres::engine::connection::{Begin, Tx};
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::Inner;
@@ -20,6 +20,8 @@ use crate::sql::Only;
 
 /// Most lanes that one round retires or removes.
 const AT_ONCE: i64 = 1000;
+/// Most lanes that one transaction creates.
+const NEW_AT_ONCE: usize = 1024;
 /// A queue with more parked entries than this keeps its lanes: finding out which lanes those are in costs too much.
 const MAX_PARKED: i64 = 10_000;
 
@@ -30,7 +32,13 @@ impl Inner {
         // shared lane if need be.
         lanes.sort_by(|a, b| (a.queue_id, a.priority, &a.event_type).cmp(&(b.queue_id, b.priority, &b.event_type)));
         lanes.dedup();
-        lanes.truncate(crate::postgres::engine::catalogue::MAX_OWN_TYPES / 4);
+        let mut of_queue: BTreeMap<i32, usize> = BTreeMap::new();
+        lanes.retain(|lane| {
+            let count = of_queue.entry(lane.queue_id).or_default();
+            *count += 1;
+            *count <= MAX_OWN_TYPES / 4
+        });
+        lanes.truncate(NEW_AT_ONCE);
         let queue_ids: Vec<i32> = lanes.iter().map(|lane| lane.queue_id).collect();
         let priorities: Vec<i16> = lanes.iter().map(|lane| lane.priority).collect();
         let types: Vec<Option<&str>> = lanes.iter().map(|lane| lane.event_type.as_deref()).collect();

@@ -70,6 +70,16 @@ impl api::Families for PostgresStore {
     }
 }
 
+impl PostgresStore {
+    /// Refuses a verb that jobs do not have.
+    fn refuse_jobs(&self, why: &'static str) -> Result<()> {
+        match self.inner.family {
+            Family::Entries => Ok(()),
+            Family::Jobs => Err(Error::invalid(why)),
+        }
+    }
+}
+
 #[async_trait]
 impl api::Queue for PostgresStore {
     fn backend(&self) -> Backend {
@@ -152,9 +162,7 @@ impl api::Entries for PostgresStore {
     }
 
     async fn list(&self, query: ListQuery) -> Result<Page> {
-        if self.inner.family == Family::Jobs {
-            return Err(Error::invalid("jobs are not listed here"));
-        }
+        self.refuse_jobs("jobs are not listed here")?;
         self.attended(|inner| async move { inner.list(query).await }).await
     }
 }
@@ -201,6 +209,7 @@ impl api::Queues for PostgresStore {
     }
 
     async fn claimable(&self, queue: &QueueName, tags: Vec<String>) -> Result<Vec<String>> {
+        self.refuse_jobs("jobs have no tags")?;
         let queue = queue.clone();
         self.detached(|inner| async move { inner.claimable(&queue, &tags).await }).await
     }

@@ -74,7 +74,7 @@ impl Inner {
 
     /// Walks the log by number until something can be removed, for at most [`SEARCH_FOR`]. Stops where everything was
     /// published too recently to be removed: entries end after they were published.
-    async fn find_old(&self, retention: &Retention, batch: i64) -> Result<Found> {
+    async fn find_old(&self, retention: &Retention, mut batch: i64) -> Result<Found> {
         let began = Instant::now();
         let mut from = retention.from.map_or(0, EntryId::get);
         loop {
@@ -85,7 +85,11 @@ impl Inner {
             let full = rows.len() as i64 == batch;
             let mut entries = by_entry(&rows);
             // The last entry of a full batch may have further generations.
-            if full && entries.len() > 1 {
+            if full && entries.len() == 1 {
+                batch *= 2;
+                continue;
+            }
+            if full {
                 entries.pop();
             }
             let done: Option<i64> = entries.last().and_then(|rows| rows.first()).map(|row| row.id);

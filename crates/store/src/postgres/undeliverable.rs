@@ -23,6 +23,14 @@ pub(super) enum Undelivered {
     Kept(Finalize),
 }
 
+impl Undelivered {
+    /// How it ends, or is told as exhausted.
+    pub(super) fn end(&self) -> End {
+        let (Self::Ends(item) | Self::EndsUncounted(item) | Self::Kept(item)) = self;
+        item.end
+    }
+}
+
 /// Decides about a claimed entry; `None` if it can be delivered, should its fact be there.
 pub(super) fn undelivered(row: &LeasedRow) -> Result<Option<Undelivered>> {
     let claimed_at = Timestamp::from(row.processing_started_at);

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use tokio_postgres::types::ToSql;
+
 use crate::error::{Error, Result};
 use crate::postgres::engine::store::{Inner, Opened};
 use crate::values::{Family, Upkeep};
@@ -12,8 +14,8 @@ const KEYS_BUDGET: Duration = Duration::from_millis(500);
 /// Most keys that one statement removes; the limit in `deduplication.expire`.
 const KEYS_AT_ONCE: u64 = 1000;
 
-/// Entries that are aside and due, of each queue, of which upkeep looks for groups that have no head.
-const ASIDES: i64 = 10_000;
+/// Groups with something aside that one round of upkeep visits; the next continues where it stopped.
+const ASIDE_GROUPS: i64 = 10_000;
 
 impl Opened {
     /// One round of upkeep of all families. A fault in one part does not keep the others from being done; the first one is
@@ -24,10 +26,7 @@ impl Opened {
         let mut faults = Faults::default();
         let mut upkeep = Upkeep { outage, ..Upkeep::default() };
         for inner in &self.families {
-            let done = faults.or_default(inner.tend_entries().await);
-            upkeep.promoted += done.promoted;
-            upkeep.expired += done.expired;
-            upkeep.groups_mended += done.groups_mended;
+            inner.tend_entries(&mut upkeep, &mut faults).await;
         }
         upkeep.keys_expired = faults.or_default(entries.expire_keys().await);
         if entries.partitions_due() {
@@ -60,18 +59,26 @@ impl Faults {
 
 impl Inner {
     /// What a round of upkeep does for a family's entries: sorts arrivals in, ends what has expired, promotes.
-    async fn tend_entries(&self) -> Result<Upkeep> {
-        let sorted = self.sort_arrivals().await?;
-        let expired = self.end_expired().await?;
-        let asides = self.promote_all_asides().await?;
-        let groups_mended = self.mend_groups().await?;
-        Ok(Upkeep { promoted: sorted + asides + groups_mended, expired, groups_mended, ..Upkeep::default() })
+    async fn tend_entries(&self, upkeep: &mut Upkeep, faults: &mut Faults) {
+        upkeep.promoted += faults.or_default(self.sort_arrivals().await);
+        upkeep.expired += faults.or_default(self.end_expired().await);
+        upkeep.promoted += faults.or_default(self.promote_all_asides().await);
+        let mended = faults.or_default(self.mend_groups().await);
+        upkeep.groups_mended += mended;
+        upkeep.promoted += mended;
     }
 
-    /// Promotes what is aside and due in all queues.
+    /// Promotes what is aside and due, group by group: however many wait behind the head of one group, the others are
+    /// visited.
     async fn promote_all_asides(&self) -> Result<u64> {
-        let queues: Vec<i32> = self.catalog().await?.queues().map(|queue| queue.id).collect();
-        self.promote_due_asides(&queues, ASIDES).await
+        let (queue_id, group) = self.sweep().aside_after.take().unwrap_or((i32::MIN, String::new()));
+        let (queue_id, group) = (&queue_id, &group);
+        let params: [&(dyn ToSql + Sync); 4] = [&self.now(), queue_id, group, &ASIDE_GROUPS];
+        let found = self.read(|tx| async move { tx.rows(&self.sql.groups.aside, &params).await }).await?;
+        let last = found.last().filter(|_| found.len() as i64 == ASIDE_GROUPS);
+        self.sweep().aside_after = last.map(|group| (group.queue_id, group.group_key.clone()));
+        let headless = found.into_iter().filter(|group| group.headless);
+        self.promote_groups(&headless.map(|group| (group.queue_id, group.group_key)).collect()).await
     }
 
     /// Removes expired keys, statement by statement, until none is left or [`KEYS_BUDGET`] is used. Several processes can

@@ -20,12 +20,10 @@ use crate::sqlite::flags;
 use crate::sqlite::found::{Live, last_log, live};
 use crate::sqlite::holders::{Answer, held, is_held_by};
 use crate::sqlite::tags;
+use crate::values::attempts::NO_REPORTS;
 use crate::values::{
     AuditRow, Batch, Heartbeat, HeartbeatLease, Held, Holder, ManualAction, Report, ReportResult, Reported,
 };
-
-/// Why workers do not report about jobs: the audit is what repeated reports are answered from.
-const NO_REPORTS: &str = "jobs have no audit: finalize or requeue them";
 
 #[async_trait]
 impl Attempts for SqliteStore {

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::sql::Only;
 use crate::sqlite::engine::tx::{Tx, micros, moment};
 use crate::sqlite::found::{Live, live};
-use crate::values::{AuditRow, Claimed, Family, Holder, ManualAction};
+use crate::values::{AuditRow, Claimed, Holder, ManualAction};
 
 /// The audit row of an action on a live entry.
 pub(super) fn row_of(tx: &Tx<'_>, entry: EntryId, action: Action, live: &Live) -> Result<AuditRow> {
@@ -39,11 +39,8 @@ pub(super) fn audit_started_over(tx: &mut Tx<'_>, item: &ManualAction, action: A
     audit_manual(tx, item, action, &live)
 }
 
-/// Records a manual action in the audit, which jobs do not have.
+/// Records a manual action in the audit.
 pub(super) fn audit_manual(tx: &mut Tx<'_>, item: &ManualAction, action: Action, live: &Live) -> Result<()> {
-    if tx.family == Family::Jobs {
-        return Ok(());
-    }
     let mut row = row_of(tx, item.id, action, live)?;
     (row.worker, row.actor, row.message) = (None, item.actor.clone(), item.reason.clone());
     add(tx, &mut row)

@@ -7,13 +7,13 @@ use crate::sql::{Only, Statement};
 use crate::sqlite::engine::row::Shown;
 use crate::sqlite::engine::tx::Tx;
 use crate::sqlite::flags;
-use crate::sqlite::statements::groups::Promoted;
+use crate::sqlite::statements::groups::{AsideGroup, Promoted};
 use crate::sqlite::tags;
 
 /// The most due entries aside that a claim looks at: many of one group may wait behind a head.
 pub(super) const ASIDES_OF_CLAIM: i64 = 256;
-/// The same for upkeep.
-const ASIDES_OF_UPKEEP: i64 = 100_000;
+/// Groups with something aside that one round of upkeep visits; the next continues where it stopped.
+const ASIDE_GROUPS: usize = 10_000;
 
 /// Makes the next entry of a group its head if the group has none. Returns whether it did.
 pub(super) fn promote(tx: &mut Tx<'_>, queue_id: i64, group: &str) -> Result<bool> {
@@ -52,11 +52,18 @@ pub(super) fn promote_asides(tx: &mut Tx<'_>, queue_id: i64, limit: i64) -> Resu
     Ok(promoted)
 }
 
-/// The same in all queues.
+/// The same in all queues, group by group: however many wait behind the head of one group, the others are visited.
 pub(super) fn promote_all_asides(tx: &mut Tx<'_>) -> Result<u64> {
     let mut promoted = 0;
-    for Only(queue_id) in tx.rows(&tx.sql().groups.queues_with_due_asides, [tx.now])? {
-        promoted += promote_asides(tx, queue_id, ASIDES_OF_UPKEEP)?;
+    let mut after = tx.known.aside_after.take().unwrap_or((i64::MIN, String::new()));
+    for _ in 0..ASIDE_GROUPS {
+        let next = tx.row(&tx.sql().groups.next_aside, (after.0, &after.1))?;
+        let Some(AsideGroup { queue_id, group_key: Shown(group), due_at }) = next else { return Ok(promoted) };
+        if due_at <= tx.now {
+            promoted += u64::from(promote(tx, queue_id, &group)?);
+        }
+        after = (queue_id, group);
     }
+    tx.known.aside_after = Some(after);
     Ok(promoted)
 }

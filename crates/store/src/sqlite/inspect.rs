@@ -67,15 +67,17 @@ pub(super) fn why(tx: &Tx<'_>, id: EntryId) -> Result<Why> {
         EntryPhase::Ended { end, at, .. } => return Ok(Why::Ended { end, at }),
         EntryPhase::Leased { worker, until, .. } if until > now => return Ok(Why::Leased { worker, until }),
         EntryPhase::Leased { worker, until, .. } => return Ok(Why::Abandoned { worker, since: until }),
-        EntryPhase::Waiting { .. } | EntryPhase::Parked => {}
-        EntryPhase::Aside { due } => return Ok(Why::SteppedAside { at: due }),
+        EntryPhase::Aside { due } if due > now => return Ok(Why::SteppedAside { at: due }),
+        EntryPhase::Waiting { .. } | EntryPhase::Parked | EntryPhase::Aside { .. } => {}
         EntryPhase::Kept { end } => return Ok(Why::KeepsPlace { end }),
     }
     let sql = &tx.sql().entries;
     if let Some(group) = found.view.group
         && !found.place.is_some_and(Place::is_head)
     {
-        let turn = (found.queue_id, &group, id.get(), found.view.rank, tx.now);
+        // What is aside and due comes before all parked ones.
+        let rank = if found.place == Some(Place::Aside) { i32::MIN } else { found.view.rank };
+        let turn = (found.queue_id, &group, id.get(), rank, tx.now);
         let ahead = tx.row(&sql.ahead_in_group, turn)?.map_or(0, |Only(ahead)| ahead);
         if ahead > 0 {
             return Ok(Why::BehindInGroup { group, ahead: ahead.unsigned_abs() });

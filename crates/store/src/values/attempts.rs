@@ -158,6 +158,9 @@ pub struct AuditRow {
     pub created_at: Timestamp,
 }
 
+/// Why workers do not report about jobs: the audit is what repeated reports are answered from.
+pub(crate) const NO_REPORTS: &str = "jobs have no audit: finalize or requeue them";
+
 /// The error for a report without a lease in a queue that requires one.
 pub(crate) fn lease_required() -> Error {
     Error::invalid("this queue requires workers to name their lease: send the `lease` from the answer to the claim")

@@ -105,7 +105,8 @@ impl EntryView {
     /// Retries used so far.
     #[must_use]
     pub fn retry_count(&self) -> u32 {
-        tidegate_core::attempt::retry_count(self.attempts, self.status() == Status::Pending)
+        let waits = self.status() == Status::Pending && !matches!(self.phase, EntryPhase::Kept { .. });
+        tidegate_core::attempt::retry_count(self.attempts, waits)
     }
 
     /// Retries allowed.

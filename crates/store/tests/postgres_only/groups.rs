@@ -1,8 +1,9 @@
 //! Group locks: few, taken in one order, never held while waiting for a row; and groups that lost their head.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::{EntryId, NewEvent};
+use tidegate_store::Claim;
 use tidegate_store::api::*;
 
 use crate::scene::*;
@@ -160,4 +161,19 @@ async fn a_head_that_a_callers_transaction_ended_is_no_lost_head() {
     let upkeep = store.maintain().await.unwrap();
     assert_eq!(upkeep.groups_mended, 0);
     assert_eq!(ids(&claim(&store, 9).await), published[1..]);
+}
+
+/// An entry that another transaction has locked costs its lane neither its quota nor the claim.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_locked_entry_does_not_use_up_the_quota_of_its_lane() {
+    let database = Database::new().await;
+    let store = database.open().await;
+    let ids = publish(&store, vec![event("a"), event("a"), event("b")]).await;
+    let mut own = database.connect().await;
+    let tx = own.transaction().await.unwrap();
+    tx.execute("SELECT FROM tidegate.event_queue WHERE id = $1 FOR UPDATE", &[&ids[0].get()]).await.unwrap();
+    let quotas = BTreeMap::from([("a".to_owned(), 1)]);
+    let taken = store.claim(Claim { quotas, ..want(9) }).await.unwrap();
+    assert_eq!(taken.iter().map(|entry| entry.id).collect::<Vec<_>>(), [ids[1], ids[2]]);
+    tx.rollback().await.unwrap();
 }

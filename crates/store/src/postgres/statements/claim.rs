@@ -132,14 +132,15 @@ const TAKE_OF_LANES: &str = "
         LIMIT $7
     )";
 
-/// The same where lanes have quotas ($12): of what a lane offers by both paths, the first so many by id.
+/// The same where lanes have quotas ($12): of what a lane offers by both paths, the first so many by id that no other
+/// transaction is taking. A lane offers more than its quota only once others were found to be in the way.
 const TAKE_WITHIN_QUOTAS: &str = "
     WITH lanes AS MATERIALIZED (
         SELECT * FROM unnest($2::integer[], $3::smallint[], $4::bigint[], $5::timestamptz[], $6::boolean[],
                              $12::bigint[])
             AS l(lane, priority, mark, due_mark, shared, quota)
-    ), offered AS MATERIALIZED (
-        SELECT o.at, l.priority
+    ), found AS MATERIALIZED (
+        SELECT o.at, o.id, l.priority, l.lane, l.quota
         FROM lanes l CROSS JOIN LATERAL (
             SELECT b.id, b.at FROM (
                 (SELECT q.id, q.ctid AS at FROM {live} q
@@ -156,17 +157,23 @@ const TAKE_WITHIN_QUOTAS: &str = "
                         OR (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_id) = ANY ($10::text[]))
                  ORDER BY q.due_at, q.id LIMIT $11)
             ) AS b
-            ORDER BY b.id LIMIT l.quota
+            ORDER BY b.id LIMIT least(l.quota, $7) * ($11 / $7)
         ) AS o
         ORDER BY l.priority, o.id LIMIT $11
-    ), taken AS MATERIALIZED (
-        SELECT q.ctid
-        FROM offered o CROSS JOIN LATERAL (
+    ), offered AS (
+        SELECT f.id FROM (SELECT *, row_number() OVER (PARTITION BY lane ORDER BY id) AS nth FROM found) AS f
+        WHERE f.nth <= f.quota LIMIT $7
+    ), locked AS MATERIALIZED (
+        SELECT q.ctid, o.id, o.priority, o.lane, o.quota
+        FROM found o CROSS JOIN LATERAL (
             SELECT q.ctid FROM {live} q
             WHERE q.ctid = o.at AND q.place < 2 AND (q.lease_until IS NULL OR q.lease_until <= {now})
             FOR UPDATE SKIP LOCKED
         ) AS q
-        LIMIT $7
+    ), taken AS MATERIALIZED (
+        SELECT l.ctid
+        FROM (SELECT *, row_number() OVER (PARTITION BY lane ORDER BY id) AS nth FROM locked) AS l
+        WHERE l.nth <= l.quota ORDER BY l.priority, l.id LIMIT $7
     )";
 
 /// The end of a claim: leases what was taken. Returns at least one row, since every row says how many were offered.
@@ -202,12 +209,15 @@ const CLAIM_OF_ONE: &str = "
     ))
     RETURNING {columns}";
 
-/// What a lease changes: no indexed column, so the update stays heap-only.
+/// What a lease changes: no indexed column, so the update stays heap-only. A kept entry, which a claim only ends, keeps the
+/// token under which its last report may be repeated.
 const LEASE: &str = "
         lease_until = {now} + {length}::bigint * interval '1 microsecond',
         processing_started_at = {now},
         updated_at = {now},
-        token = greatest(q.token + 1, (SELECT m.token_base FROM {ns}.store m)), attempts = q.attempts + 1,
+        token = CASE WHEN q.flags & 8 <> 0 THEN q.token
+                ELSE greatest(q.token + 1, (SELECT m.token_base FROM {ns}.store m)) END,
+        attempts = q.attempts + 1,
         worker = {worker}";
 
 /// Whether the claim is audited, which its lease is flagged with.
@@ -288,12 +298,8 @@ statements! {
             )
             SELECT s.lane FROM (SELECT f.lane FROM fresh f UNION SELECT t.lane FROM timed t) AS s
             WHERE ($1::integer[])[width_bucket(s.lane, $1::integer[])] = s.lane";
-        /// Takes back the attempts of leased entries that end instead of being delivered; a kept one also gets back its
-        /// token, under which its last report may be repeated (event_queue's primary key).
-        take_back = "
-            UPDATE {live} q
-            SET attempts = q.attempts - 1, token = q.token - CASE WHEN q.flags & 8 <> 0 THEN 1 ELSE 0 END
-            WHERE q.id = ANY ($1::bigint[])";
+        /// Takes back the attempts of leased entries that end instead of being delivered (event_queue's primary key).
+        take_back = "UPDATE {live} q SET attempts = q.attempts - 1 WHERE q.id = ANY ($1::bigint[])";
         /// Facts by id (events' primary key).
         facts: (EventId, FactRow) = &format!(
             "SELECT {}, {} FROM {{ns}}.events e WHERE e.id = ANY ($1::bigint[])",

@@ -41,6 +41,7 @@ row! {
     /// An entry whose expiry has passed and that no worker holds.
     pub(in crate::postgres) struct ExpiredRow {
         id: i64 = "q.id",
+        queue_id: i32 = "q.queue_id",
         exhausted_as: i16 = "q.exhausted_as",
         flags: Option<i16> = "q.flags",
         expires_at: Option<Moment> = "q.expires_at",

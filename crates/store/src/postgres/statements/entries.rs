@@ -199,7 +199,7 @@ statements! {
                  + (SELECT count(*) FROM (
                         SELECT FROM {live} q
                         WHERE q.queue_id = $2 AND q.group_key >= $3 AND q.group_key <= $3 AND q.place = 4
-                          AND q.due_at <= {now}
+                          AND q.due_at <= {now} AND q.id <> $5
                         ORDER BY q.group_key, q.due_at, q.id LIMIT 1000
                     ) AS due)
                  + (SELECT count(*) FROM {live} q
@@ -283,8 +283,11 @@ statements! {
         /// Counts everything in one snapshot, for tests (walks over events, event_queue and event_log).
         census: CensusRow = "
             SELECT (SELECT count(*) FROM {ns}.events) AS events,
-                   (SELECT count(*) FROM {live} WHERE lease_until IS NULL) AS waiting,
-                   (SELECT count(*) FROM {live} WHERE lease_until IS NOT NULL) AS leased,
-                   (SELECT count(*) FROM {log} WHERE superseded <> 1) AS ended";
+                   (SELECT count(*) FROM {ns}.event_queue WHERE lease_until IS NULL)
+                       + (SELECT count(*) FROM {ns}.dispatch_queue WHERE lease_until IS NULL) AS waiting,
+                   (SELECT count(*) FROM {ns}.event_queue WHERE lease_until IS NOT NULL)
+                       + (SELECT count(*) FROM {ns}.dispatch_queue WHERE lease_until IS NOT NULL) AS leased,
+                   (SELECT count(*) FROM {ns}.event_log WHERE superseded <> 1)
+                       + (SELECT count(*) FROM {ns}.dispatch_log WHERE superseded <> 1) AS ended";
     }
 }

@@ -14,11 +14,11 @@ row! {
 }
 
 row! {
-    /// A group that has parked entries.
-    pub(in crate::postgres) struct ParkedGroup {
+    /// A group in which entries wait.
+    pub(in crate::postgres) struct HeadlessGroup {
         queue_id: i32,
         group_key: String,
-        /// It has no head, and no note or arrival is going to give it one.
+        /// It has no head and could have one, and nothing else is going to give it one.
         headless: bool,
     }
 }
@@ -61,7 +61,7 @@ statements! {
         lock_stripes = "SELECT count(pg_advisory_xact_lock(k)) FROM unnest($1::bigint[]) AS k";
         /// Gives each group without a head one: the first entry that is aside and due, else the first parked or arrived
         /// one by rank and number (event_queue_group_head, event_queue_aside, event_queue_parked). A head that was never
-        /// claimed gives way to a parked entry of a smaller rank. An arrival keeps its turn: if its lane is not known
+        /// claimed gives way to a parked entry of a smaller rank, unless one is aside and due. An arrival keeps its turn: if its lane is not known
         /// yet, the group waits until it is sorted in. The caller holds the groups' locks and waits for no row here: if
         /// another transaction has locked one of the entries, a note says that the group has to be looked at again. (A
         /// group is given as a range in the order of its index, which only that index serves: an equality could be
@@ -79,7 +79,7 @@ statements! {
                 ) AS h ON true
                 LEFT JOIN LATERAL (
                     SELECT q.id FROM {live} q
-                    WHERE h.id IS NULL AND q.queue_id = g.queue_id
+                    WHERE (h.id IS NULL OR h.gives_way) AND q.queue_id = g.queue_id
                       AND q.group_key >= g.group_key AND q.group_key <= g.group_key
                       AND q.place = 4 AND q.due_at <= {now}
                     ORDER BY q.group_key, q.due_at, q.id LIMIT 1
@@ -90,7 +90,7 @@ statements! {
                       AND q.group_key >= g.group_key AND q.group_key <= g.group_key AND q.place IN (2, 3)
                     ORDER BY q.group_key, q.rank, q.id LIMIT 1
                 ) AS p ON true
-                WHERE a.id IS NOT NULL OR p.lane > 0 AND (h.id IS NULL OR p.rank < h.rank)
+                WHERE a.id IS NOT NULL AND h.id IS NULL OR p.lane > 0 AND (h.id IS NULL OR p.rank < h.rank)
             ), locked AS MATERIALIZED (
                 SELECT t.head, t.next FROM turns t
                 CROSS JOIN LATERAL (
@@ -128,10 +128,29 @@ statements! {
             ) AS a
             WHERE NOT EXISTS (SELECT FROM {live} b
                               WHERE b.queue_id = a.queue_id AND b.group_key = a.group_key AND b.place < 2 OFFSET 0)";
+        /// Some groups in which something is aside, in order from a given one on, and for each whether that is due and the
+        /// group lacks a head (event_queue_aside, one step per group; event_queue_group_head).
+        aside: HeadlessGroup = "
+            WITH RECURSIVE groups AS (
+                (SELECT q.queue_id, q.group_key, q.due_at FROM {live} q
+                 WHERE q.place = 4 AND (q.queue_id, q.group_key) > ($2::integer, $3::text)
+                 ORDER BY q.queue_id, q.group_key, q.due_at, q.id LIMIT 1)
+                UNION ALL
+                SELECT n.* FROM groups g CROSS JOIN LATERAL (
+                    SELECT q.queue_id, q.group_key, q.due_at FROM {live} q
+                    WHERE q.place = 4 AND (q.queue_id, q.group_key) > (g.queue_id, g.group_key)
+                    ORDER BY q.queue_id, q.group_key, q.due_at, q.id LIMIT 1
+                ) AS n
+            )
+            SELECT g.queue_id, g.group_key, g.due_at <= {now}
+                AND NOT EXISTS (SELECT FROM {live} b
+                                WHERE b.queue_id = g.queue_id AND b.group_key = g.group_key AND b.place < 2 OFFSET 0)
+                AS headless
+            FROM groups g LIMIT $4";
         /// Some groups that have parked entries, in order from a given one on, and for each whether it lacks a head and
         /// no note or arrival is going to give it one (event_queue_parked, one step per group; event_queue_group_head;
         /// group_notes, which is small).
-        parked: ParkedGroup = "
+        parked: HeadlessGroup = "
             WITH RECURSIVE groups AS (
                 (SELECT q.queue_id, q.group_key, q.place FROM {live} q
                  WHERE q.place IN (2, 3) AND q.group_key IS NOT NULL

@@ -110,7 +110,7 @@ statements! {
             )
             SELECT DISTINCT h.lane FROM (SELECT lane FROM fresh UNION ALL SELECT lane FROM timed) AS h
             CROSS JOIN LATERAL (SELECT FROM {lanes} l WHERE l.id = h.lane AND l.state = 2 OFFSET 0) AS g";
-        /// Turns unleased entries of lanes that are gone into arrivals (lanes' primary key, event_queue_fresh,
+        /// Turns unleased entries of lanes that are gone, but not kept ones, into arrivals (lanes' primary key, event_queue_fresh,
         /// event_queue_timed). An entry that another transaction changes meanwhile has moved to another ctid, and is
         /// left for the next round.
         rescue = "
@@ -122,7 +122,8 @@ statements! {
                 CROSS JOIN LATERAL (
                     SELECT f.ctid FROM {live} f WHERE f.lane = l.id AND f.place = 0 AND f.lease_until IS NULL
                     UNION ALL
-                    SELECT t.ctid FROM {live} t WHERE t.lane = l.id AND t.place = 1 AND t.lease_until IS NULL
+                    SELECT t.ctid FROM {live} t
+                    WHERE t.lane = l.id AND t.place = 1 AND t.lease_until IS NULL AND coalesce(t.flags, 0) & 8 = 0
                     OFFSET 0
                 ) AS s
             )) AND q.lease_until IS NULL";

@@ -49,6 +49,8 @@ pub(in crate::sqlite) struct Known {
     pub(in crate::sqlite) used: HashSet<i64>,
     /// When the lanes were last maintained.
     pub(in crate::sqlite) tended: i64,
+    /// The last group in which upkeep has looked for something that is aside and due.
+    pub(in crate::sqlite) aside_after: Option<(i64, String)>,
 }
 
 impl Known {

@@ -167,7 +167,7 @@ statements! {
             SELECT (SELECT count(*) FROM {live} INDEXED BY {live}_group_head
                     WHERE queue_id = ?1 AND group_key = ?2 AND group_key IS NOT NULL AND place < 2 AND id <> ?3)
                  + (SELECT count(*) FROM {live} INDEXED BY {live}_aside
-                    WHERE queue_id = ?1 AND group_key = ?2 AND place = 4 AND due_at <= ?5)
+                    WHERE queue_id = ?1 AND group_key = ?2 AND place = 4 AND due_at <= ?5 AND id <> ?3)
                  + (SELECT count(*) FROM {live} INDEXED BY {live}_parked
                     WHERE queue_id = ?1 AND group_key = ?2 AND place IN (2, 3) AND (rank, id) < (?4, ?3))";
         /// The number of claimable entries of a queue before this one, up to 1,000. Indexes event_queue_fresh and

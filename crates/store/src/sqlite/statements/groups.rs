@@ -25,6 +25,15 @@ row! {
     }
 }
 
+row! {
+    /// A group in which an entry stepped aside, and when the first of them is due.
+    pub(in crate::sqlite) struct AsideGroup {
+        queue_id: i64,
+        group_key: Shown,
+        due_at: i64,
+    }
+}
+
 statements! {
     /// Statements about groups.
     pub(in crate::sqlite) struct Groups {
@@ -63,18 +72,12 @@ statements! {
             WHERE NOT EXISTS (SELECT 1 FROM {live} h INDEXED BY {live}_group_head
                               WHERE h.queue_id = ?1 AND h.group_key = a.group_key AND h.group_key IS NOT NULL
                                 AND h.place < 2)";
-        /// The queues in which an entry stepped aside and is due. Index event_queue_aside_due, from one queue that has some
-        /// to the next.
-        queues_with_due_asides: Only<i64> = "
-            WITH RECURSIVE step(queue_id) AS (
-                SELECT min(queue_id) FROM {live} INDEXED BY {live}_aside_due WHERE place = 4
-                UNION ALL
-                SELECT (SELECT min(q.queue_id) FROM {live} q INDEXED BY {live}_aside_due
-                        WHERE q.place = 4 AND q.queue_id > step.queue_id)
-                FROM step WHERE step.queue_id IS NOT NULL)
-            SELECT queue_id FROM step
-            WHERE EXISTS (SELECT 1 FROM {live} q INDEXED BY {live}_aside_due
-                          WHERE q.queue_id = step.queue_id AND q.place = 4 AND q.due_at <= ?1)";
+        /// The next group, after a given one, in which an entry stepped aside, and when the first of them is due. Index
+        /// event_queue_aside.
+        next_aside: AsideGroup = "
+            SELECT {columns} FROM {live} INDEXED BY {live}_aside
+            WHERE place = 4 AND (queue_id, group_key) > (?1, ?2)
+            ORDER BY queue_id, group_key, due_at, id LIMIT 1";
         /// Whether there are arrivals. Index event_queue_arrived.
         any_arrivals = "SELECT 1 FROM {live} INDEXED BY {live}_arrived WHERE place = 3 LIMIT 1";
         /// The first arrivals. Index event_queue_arrived and the facts' primary key.
