@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::{End, NewEvent, QueueName, Status, Tsid};
+use tidegate_store::api::Queue as _;
 use tidegate_store::{Census, Claim, Claimed, DeadLetters, ErrorKind, Finalize, ListQuery, PublishOutcome, Store};
 
 fn want(queue: &QueueName, event_type: &str) -> Claim {
@@ -103,4 +104,21 @@ async fn a_postgres_database_of_schema_13_goes_on_where_it_was() {
     let store = tidegate_store::postgres::PostgresStore::open(&url, Default::default()).await.unwrap();
     goes_on(Arc::new(store)).await;
     tokio::task::spawn_blocking(move || tidegate_testing::drop_database(&url)).await.unwrap().unwrap();
+}
+
+/// What a program of schema 13 reads first in each of its transactions, as a number.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_of_an_older_program_on_sqlite_find_text_that_says_to_upgrade() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.db");
+    std::fs::write(&path, include_bytes!("../fixtures/schema-13.db")).unwrap();
+    tidegate_store::sqlite::SqliteStore::open(&path, Default::default()).await.unwrap().close().await;
+    let file = rusqlite::Connection::open(&path).unwrap();
+    for column in ["generation", "catalogue_stamp"] {
+        let read = format!("SELECT {column} FROM tidegate_meta");
+        let number = file.query_row(&read, [], |row| row.get::<_, i64>(column));
+        assert!(matches!(number, Err(rusqlite::Error::InvalidColumnType(..))), "{number:?}");
+        let text: String = file.query_row(&read, [], |row| row.get(column)).unwrap();
+        assert!(text.contains("upgrade"), "{text}");
+    }
 }

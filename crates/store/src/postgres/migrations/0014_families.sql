@@ -240,6 +240,22 @@ CREATE VIEW {ns}.meta AS
 SELECT only_row, schema_version, oldest_compatible, id_offset, id_step, {ns}.outdated() AS generation,
        {ns}.outdated() AS catalogue_stamp, payload_limit, log_xid_offset, history, token_base
 FROM {ns}.store;
+-- With the rights to the table, so that whoever has them is told to upgrade, or starts.
+DO $migrate$
+DECLARE
+    granted text;
+BEGIN
+    FOR granted IN
+        SELECT format('GRANT %s ON {ns}.meta TO %s%s', a.privilege_type,
+                      CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END,
+                      CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
+        FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) AS a
+        WHERE c.oid = '{ns}.store'::regclass AND a.grantee <> c.relowner
+    LOOP
+        EXECUTE granted;
+    END LOOP;
+END
+$migrate$;
 CREATE OR REPLACE FUNCTION {ns}.catalogue_bumped() RETURNS trigger LANGUAGE plpgsql AS $body$
 BEGIN
     NEW.stamp := ('x' || left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;

@@ -359,7 +359,12 @@ BEGIN
     UPDATE {ns}_sequence SET entry_id = entry_id + (SELECT id_step FROM {ns}_meta) WHERE NEW.creates OR NEW.replaces;
 END;
 
--- A program of an older schema knows nothing of ranks, kept places and expiry, and must not go on: it finds the catalogue's
--- version no more. Triggers follow the new names.
+-- A program of an older schema knows nothing of ranks, kept places and expiry, and must not go on: where each of its
+-- transactions reads the catalogue's version, it finds text, an error that is not its caller's. (Without the columns it would
+-- take its caller's request for wrong.) Triggers follow the new names.
 ALTER TABLE {ns}_meta RENAME COLUMN generation TO catalogue_version;
 ALTER TABLE {ns}_meta RENAME COLUMN catalogue_stamp TO stamp;
+ALTER TABLE {ns}_meta ADD COLUMN generation TEXT NOT NULL
+    DEFAULT 'a newer program has migrated this database to schema 14: upgrade this one';
+ALTER TABLE {ns}_meta ADD COLUMN catalogue_stamp TEXT NOT NULL
+    DEFAULT 'a newer program has migrated this database to schema 14: upgrade this one';
