@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::Client;
 
-use crate::migrations::schema_5_database;
+use crate::migrations::{schema_5_database, schema_13_database};
 use crate::scene::*;
 
 /// Longer than a migration may block a writer, also on a slow machine.
@@ -155,6 +155,24 @@ async fn keys_that_change_are_built_before_the_schema_does() {
     assert_eq!(client.query_one(publish, &[]).await.unwrap().get::<_, i64>(0), first);
 }
 
+/// Facts can be many, and older programs are refused once the steps are done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn older_programs_go_on_while_the_index_of_facts_is_built() {
+    let database = schema_13_database().await;
+    let gate = Gate::closed(&database, "events_.*first_number").await;
+    let openings = [opening(&database), opening(&database)];
+    gate.reached().await;
+    let transaction = "SELECT generation, catalogue_stamp FROM tidegate.meta;
+        SELECT tidegate.publish('t.meanwhile', '{}'::bytea)";
+    timeout(MAX_WAIT, gate.0.batch_execute(transaction)).await.expect("it waited for the migration").unwrap();
+    assert!(!openings.iter().any(JoinHandle::is_finished));
+    gate.open().await;
+    for opening in openings {
+        opening.await.unwrap().unwrap().close().await;
+    }
+    assert_eq!(indexes(&gate.0, ".*").await, fresh_indexes().await);
+}
+
 /// The indexes of matching tables: table, name (not of partitions: the database chooses those), parent index, validity
 /// and definition. The monthly partitions of `events` are left out, since they depend on the date.
 async fn indexes(client: &Client, table: &str) -> Vec<String> {
@@ -207,7 +225,13 @@ async fn migrated_and_fresh_schemas_have_the_same_indexes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_migration_that_was_killed_goes_on_where_it_stopped() {
     let fresh = fresh_indexes().await;
-    for stop in ["deduplication_by_bytes", "event_tags_client", "event_log_0_unsorted", "event_log_redriven"] {
+    for stop in [
+        "deduplication_by_bytes",
+        "events_default_first_number",
+        "event_tags_client",
+        "event_log_0_unsorted",
+        "event_log_redriven",
+    ] {
         let database = schema_5_database().await;
         let gate = Gate::closed(&database, stop).await;
         let opening = opening(&database);

@@ -10,11 +10,19 @@ use tokio_postgres::Client;
 use crate::scene::*;
 
 const SCHEMA_5: &str = include_str!("../fixtures/schema-5.sql");
+const SCHEMA_13: &str = include_str!("../fixtures/schema-13.sql");
 
 /// A database with schema version 5.
 pub(crate) async fn schema_5_database() -> Database {
     let database = Database::new().await;
     database.execute(SCHEMA_5).await;
+    database
+}
+
+/// A database with schema version 13.
+pub(crate) async fn schema_13_database() -> Database {
+    let database = Database::new().await;
+    database.execute(SCHEMA_13).await;
     database
 }
 
@@ -176,4 +184,64 @@ async fn transactions_of_an_older_program_are_told_to_upgrade() {
     // Its start reads the version, and is refused by it.
     let version = "SELECT schema_version, oldest_compatible, id_offset, id_step FROM tidegate.meta";
     assert!(client.query_one(version, &[]).await.unwrap().get::<_, i32>("oldest_compatible") >= 14);
+}
+
+/// Runs transactions as a program of schema 13 does, the catalogue first, until it is told to upgrade.
+async fn old_traffic(client: Client) {
+    let transaction = "BEGIN; SELECT generation FROM tidegate.meta; SELECT pg_sleep(0.02);
+        UPDATE tidegate.event_queue SET updated_at = updated_at WHERE id = (SELECT min(id) FROM tidegate.event_queue);
+        COMMIT";
+    loop {
+        if let Err(error) = client.batch_execute(transaction).await {
+            let said = error.as_db_error().unwrap();
+            assert!(said.message().contains("upgrade"), "{said}");
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_gets_its_locks_from_programs_that_never_pause() {
+    let database = schema_13_database().await;
+    let mut traffic = Vec::new();
+    for _ in 0..6 {
+        traffic.push(tokio::spawn(old_traffic(database.connect().await)));
+    }
+    let store =
+        tokio::time::timeout(Duration::from_secs(30), database.open()).await.expect("it migrates under traffic");
+    for client in traffic {
+        client.await.unwrap();
+    }
+    publish(&store, vec![event("t")]).await;
+    store.close().await;
+}
+
+/// A transaction that found the version fit must not do its work on the next schema.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_waits_for_transactions_that_have_read_the_version() {
+    let database = Database::new().await;
+    database.open().await.close().await;
+    // As if the last step had not run; it may run twice.
+    database.execute("UPDATE tidegate.store SET schema_version = 15").await;
+    let (reader, watcher) = (database.connect().await, database.connect().await);
+    reader.batch_execute("BEGIN; SELECT oldest_compatible FROM tidegate.store").await.unwrap();
+    let url = database.0.clone();
+    let opening = tokio::spawn(async move { open_at(&url).await });
+    let waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'tidegate.store'::regclass)";
+    eventually("the migration waits", async || watcher.query_one(waits, &[]).await.unwrap().get(0)).await;
+    reader.batch_execute("COMMIT").await.unwrap();
+    opening.await.unwrap().close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_to_the_version_are_kept_under_its_old_name() {
+    let database = schema_13_database().await;
+    database.execute("GRANT SELECT, UPDATE ON tidegate.meta TO PUBLIC").await;
+    database.open().await.close().await;
+    let kept = "SELECT has_table_privilege('public', r, 'SELECT') AND has_table_privilege('public', r, 'UPDATE')
+            AND NOT has_table_privilege('public', r, 'DELETE')
+        FROM unnest(ARRAY['tidegate.meta', 'tidegate.store']) AS r";
+    for row in database.connect().await.query(kept, &[]).await.unwrap() {
+        assert!(row.get::<_, bool>(0));
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! The steps of a migration run in one transaction and hold their locks until it commits, so they only make what is
 //! quick. What takes longer the larger a table is happens outside of it, one statement at a time, without blocking
-//! writers: keys that a step exchanges are built before it, the indexes of lists after it. If the process is killed,
+//! writers: keys that a step exchanges and the new index of facts are built before it, the other indexes after it. If the process is killed,
 //! the next one goes on where it stopped. A database that this run created is empty and gets everything in its
 //! transaction.
 //!
@@ -47,7 +47,7 @@ const INDEXES: &[Index] = &[
     index("event_queue", "event_queue_aside_due", "(queue_id, due_at) WHERE place = 4"),
     index("event_queue", "event_queue_expiry", "(expires_at) WHERE expires_at IS NOT NULL"),
     // Facts that did not get exactly one entry, for retention.
-    index("events", "events_first_number", "(first_number) WHERE first_number IS NOT NULL"),
+    index("events", FACTS_INDEX, "(first_number) WHERE first_number IS NOT NULL"),
     Index {
         fill: Some(FILL_EVENT_TAGS),
         ..index("event_tags", "event_tags_client", "(client_id, tag, entry_id) WHERE client_id IS NOT NULL")
@@ -118,6 +118,12 @@ const KEYS: &[(&str, &str)] = &[
 ];
 pub(in crate::postgres) const KEYS_STEP: i32 = 12;
 
+/// The step that adds [`FACTS_COLUMNS`], and the index over them. Programs of older schemas are refused once it is done, and
+/// facts are the largest table: both are made before it, while those programs still run.
+pub(in crate::postgres) const FACTS_STEP: i32 = 16;
+const FACTS_COLUMNS: &str = "ADD COLUMN IF NOT EXISTS first_number bigint, ADD COLUMN IF NOT EXISTS last_number bigint";
+const FACTS_INDEX: &str = "events_first_number";
+
 /// How often a build is tried that collides with other transactions.
 const BUILDS: u32 = 5;
 /// How often a process that waits for another one's migration logs it.
@@ -181,20 +187,34 @@ impl<'a> Builder<'a> {
     pub(in crate::postgres) async fn build_missing(&self) -> Result<(), Fault> {
         let missing = self.missing().await?;
         for index in INDEXES.iter().filter(|index| missing.contains(&index.name)) {
-            let Index { table, name, on, fill } = index;
-            tracing::info!(index = name, table, "building an index; writers are not blocked");
-            if let Some(fill) = fill {
-                self.fill(&fill.replace("{ns}", &self.ns)).await?;
-            }
-            let kind = "SELECT relkind = 'p' AS partitioned FROM pg_class WHERE oid = to_regclass($1)";
-            let partitioned = self.client.query_opt(kind, &[&format!("{}.{table}", self.ns)]).await?;
-            if partitioned.is_some_and(|row| row.get("partitioned")) {
-                self.build_by_partitions(table, name, on).await?;
-            } else {
-                self.build("INDEX", table, name, on).await?;
-            }
+            self.build_index(index).await?;
         }
         Ok(())
+    }
+
+    /// Builds the index of [`FACTS_STEP`], and the columns it is over. The caller has taken its turn, and the schema is older
+    /// than that step. Programs of that schema name the columns they write, so that they go on meanwhile.
+    pub(in crate::postgres) async fn build_facts_index(&self) -> Result<(), Fault> {
+        self.quickly(&format!("ALTER TABLE {}.events {FACTS_COLUMNS}", self.ns)).await?;
+        for index in INDEXES.iter().filter(|index| index.name == FACTS_INDEX) {
+            self.build_index(index).await?;
+        }
+        Ok(())
+    }
+
+    async fn build_index(&self, index: &Index) -> Result<(), Fault> {
+        let Index { table, name, on, fill } = index;
+        tracing::info!(index = name, table, "building an index; writers are not blocked");
+        if let Some(fill) = fill {
+            self.fill(&fill.replace("{ns}", &self.ns)).await?;
+        }
+        let kind = "SELECT relkind = 'p' AS partitioned FROM pg_class WHERE oid = to_regclass($1)";
+        let partitioned = self.client.query_opt(kind, &[&format!("{}.{table}", self.ns)]).await?;
+        if partitioned.is_some_and(|row| row.get("partitioned")) {
+            self.build_by_partitions(table, name, on).await
+        } else {
+            self.build("INDEX", table, name, on).await
+        }
     }
 
     /// Builds the keys that [`KEYS_STEP`] exchanges. The caller has taken its turn, and the schema is older than that
@@ -264,7 +284,12 @@ impl<'a> Builder<'a> {
         // Repeated for partitions that are created meanwhile.
         for _ in 0..BUILDS {
             for part in self.partitions_without(table, name).await? {
-                self.build("INDEX", &part, &part_name(&part), on).await?;
+                if let Err(fault) = self.build("INDEX", &part, &part_name(&part), on).await {
+                    // Retention of a program that still runs may have removed the partition.
+                    if self.partitions_without(table, name).await?.contains(&part) {
+                        return Err(fault);
+                    }
+                }
             }
             if self.is_valid(name).await?.is_none() {
                 self.quickly(&format!("CREATE INDEX {name} ON ONLY {ns}.{table} {on}")).await?;

@@ -36,6 +36,9 @@ const STEPS: &[(i32, i32, &str)] = &[
     (16, 16, include_str!("../migrations/0016_facts.sql")),
 ];
 
+/// The step since which the row with the catalogue's version is in the table `store`, before in `meta`.
+const STORE_STEP: i32 = 14;
+
 /// Turns off the timeouts that the role or the database sets: an index build takes as long as it takes. A session that
 /// is idle for 10 seconds between two statements belongs to a machine that is gone, though; it must not keep its turn
 /// until the network reports that.
@@ -57,8 +60,12 @@ async fn upgrade(client: &mut Client, options: &PostgresOptions) -> Result<i32, 
     let builder = Builder::new(client, options);
     builder.take_turn().await?;
     // Another process may have migrated while this one waited for its turn.
-    if (1..indexes::KEYS_STEP).contains(&check_version(client, options).await?) {
+    let version = check_version(client, options).await?;
+    if (1..indexes::KEYS_STEP).contains(&version) {
         builder.build_keys().await?;
+    }
+    if (1..indexes::FACTS_STEP).contains(&version) {
+        builder.build_facts_index().await?;
     }
     let version = steps(client, options).await?;
     let builder = Builder::new(client, options);
@@ -152,6 +159,11 @@ async fn run(client: &mut Client, options: &PostgresOptions) -> Result<i32, Faul
     let version = check_version(&tx, options).await?;
     if version == 0 {
         make_schema(&tx, &store.namespace).await?;
+    } else if version < SCHEMA_VERSION {
+        // Transactions of programs read this table before all others. Locked first, it makes no cycle with them, and none
+        // that found its version fit goes on after the steps.
+        let first = if version < STORE_STEP { &meta } else { &format!("{ns}.store") };
+        tx.batch_execute(&format!("LOCK TABLE {first} IN ACCESS EXCLUSIVE MODE")).await?;
     }
     for (to, oldest, sql) in STEPS.iter().filter(|(to, ..)| *to > version) {
         tx.batch_execute(&fill(sql, options)).await?;

@@ -1,7 +1,7 @@
 -- Facts on their own: the numbers of the entries and jobs that refer to a fact lie from first_number to last_number
 -- (none if last_number is less). Null for a fact of exactly one entry, such as every published one: it goes with that entry.
--- The index that retention walks along is built after this transaction (see indexes.rs).
-ALTER TABLE {ns}.events ADD COLUMN first_number bigint, ADD COLUMN last_number bigint;
+-- In a database that is not new, the columns and the index that retention walks along were made before (see indexes.rs).
+ALTER TABLE {ns}.events ADD COLUMN IF NOT EXISTS first_number bigint, ADD COLUMN IF NOT EXISTS last_number bigint;
 
 -- Publishing by plain SQL: a fact that other entries refer to stays when one of them gets other contents.
 DO $migrate$
