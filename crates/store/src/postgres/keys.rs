@@ -14,7 +14,7 @@ use crate::postgres::engine::store::{Inner, PostgresStore};
 use crate::postgres::statements::keys::KeyRow;
 use crate::resources::Plan;
 use crate::sql::Only;
-use crate::values::keys::{KIND, StoredKey, code, known_key, no_key};
+use crate::values::keys::{KIND, StoredKey, code, known_key, no_key, readable};
 use crate::values::{KeyView, NewKey, PutResource, Resource};
 
 #[async_trait]
@@ -58,7 +58,7 @@ impl Inner {
 
     async fn keys(&self) -> Result<Vec<KeyView>> {
         let rows = self.read(|tx| async move { tx.rows(&self.sql.keys.all_keys, &[]).await }).await?;
-        rows.into_iter().map(KeyView::try_from).collect()
+        Ok(rows.into_iter().filter_map(|key| readable(key.id, key.try_into())).collect())
     }
 
     async fn revoke_key(&self, id: i64) -> Result<KeyView> {
@@ -87,8 +87,8 @@ impl Inner {
     async fn keys_by_hash(&self, hashes: &[Vec<u8>]) -> Result<Vec<Option<KeyView>>> {
         let codes: &Vec<String> = &hashes.iter().map(|hash| code(hash)).collect();
         let rows = self.read(|tx| async move { tx.rows(&self.sql.keys.by_code, &[codes]).await }).await?;
-        let view = |mut key: KeyRow| Ok((std::mem::take(&mut key.code), KeyView::try_from(key)?));
-        let found = rows.into_iter().map(view).collect::<Result<HashMap<_, _>>>()?;
+        let view = |mut key: KeyRow| Some((std::mem::take(&mut key.code), readable(key.id, key.try_into())?));
+        let found: HashMap<String, KeyView> = rows.into_iter().filter_map(view).collect();
         Ok(codes.iter().map(|code| found.get(code).cloned()).collect())
     }
 

@@ -13,7 +13,7 @@ use crate::sqlite::engine::jobs::Urgency;
 use crate::sqlite::engine::store::SqliteStore;
 use crate::sqlite::engine::tx::Tx;
 use crate::sqlite::resources;
-use crate::values::keys::{KIND, StoredKey, code, known_key, no_key};
+use crate::values::keys::{KIND, StoredKey, code, known_key, no_key, readable};
 use crate::values::{KeyView, NewKey, PutResource, Resource};
 
 #[async_trait]
@@ -25,7 +25,11 @@ impl KeyStore for SqliteStore {
     }
 
     async fn keys(&self) -> Result<Vec<KeyView>> {
-        self.read(|tx| tx.rows(&tx.sql().keys.all_keys, [])?.into_iter().map(KeyView::try_from).collect()).await
+        self.read(|tx| {
+            let rows = tx.rows(&tx.sql().keys.all_keys, [])?;
+            Ok(rows.into_iter().filter_map(|key| readable(key.id, key.try_into())).collect())
+        })
+        .await
     }
 
     async fn revoke_key(&self, id: i64) -> Result<KeyView> {
@@ -36,8 +40,10 @@ impl KeyStore for SqliteStore {
 
     async fn keys_by_hash(&self, hashes: Vec<Vec<u8>>) -> Result<Vec<Option<KeyView>>> {
         self.read(move |tx| {
-            let find =
-                |hash: &Vec<u8>| tx.row(&tx.sql().keys.by_code, [code(hash)])?.map(KeyView::try_from).transpose();
+            let find = |hash: &Vec<u8>| {
+                let found = tx.row(&tx.sql().keys.by_code, [code(hash)])?;
+                Ok(found.and_then(|key| readable(key.id, key.try_into())))
+            };
             hashes.iter().map(find).collect()
         })
         .await

@@ -110,6 +110,11 @@ impl StoredKey {
     }
 }
 
+/// A key that was looked up or listed. One that cannot be read is logged and counts as unknown: others are not at fault.
+pub(crate) fn readable(id: i64, key: Result<KeyView>) -> Option<KeyView> {
+    key.inspect_err(|error| tracing::error!(key = id, %error, "a stored key cannot be read: it is ignored")).ok()
+}
+
 fn moment(micros: i64) -> Result<Timestamp> {
     let damaged = |error| Error::new(ErrorKind::Corrupt, "a stored key has a bad moment").with_source(error);
     Timestamp::from_microsecond(micros).map_err(damaged)
