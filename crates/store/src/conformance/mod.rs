@@ -395,12 +395,14 @@ macro_rules! conformance_cases {
                 a_version_that_is_not_in_the_history_reads_everything,
                 deleted_ones_are_kept_for_a_thousand_versions,
                 changes_of_resources_by_plain_sql_are_seen,
+                versions_that_plain_sql_brings_hide_nothing,
                 processes_race_for_a_code,
                 expected_versions_lose_no_change,
                 a_batch_that_fails_leaves_nothing,
                 listed_by_client_and_code,
                 bad_resources_are_refused,
                 the_use_of_a_key_leaves_the_version,
+                a_key_that_cannot_be_read_hides_no_other,
             }
             lanes {
                 one_too_many_is_refused_and_names_the_limit,

@@ -298,6 +298,30 @@ pub(super) async fn changes_of_resources_by_plain_sql_are_seen(scene: Scene) {
     assert_eq!(changed(&store, None, Some(before)).await, (true, vec!["a".into()]), "no trace of it is left");
 }
 
+/// As rows that are restored from a backup do.
+pub(super) async fn versions_that_plain_sql_brings_hide_nothing(scene: Scene) {
+    let store = scene.open().await;
+    for code in ["a", "b"] {
+        made(&store, pool(code)).await;
+    }
+    for brought in [1, 1_000_000] {
+        let statements = [
+            format!(
+                "INSERT INTO tidegate.resources (id, kind, code, body, version, created_at, updated_at)
+                 SELECT {brought}, kind, 'c{brought}', '[]', {brought}, created_at, updated_at
+                 FROM tidegate.resources WHERE code = 'a'"
+            ),
+            format!("UPDATE tidegate.resources SET body = '[1]', version = {brought} WHERE code = 'c{brought}'"),
+        ];
+        for statement in statements {
+            let before = version(&store).await;
+            scene.fixture.sql(&statement).await;
+            let seen = changed(&store, None, Some(before)).await;
+            assert_eq!(seen, (false, vec![format!("c{brought}")]), "{statement}");
+        }
+    }
+}
+
 pub(super) async fn processes_race_for_a_code(scene: Scene) {
     let mut racing = tokio::task::JoinSet::new();
     for process in 0..4 {
@@ -457,4 +481,24 @@ pub(super) async fn the_use_of_a_key_leaves_the_version(scene: Scene) {
     assert_eq!(version(&store).await, revoked);
     let other = put(&store, pool("a")).await.unwrap();
     assert_eq!(kind(store.revoke_key(other.id.to_i64()).await), NotFound, "no key");
+}
+
+pub(super) async fn a_key_that_cannot_be_read_hides_no_other(scene: Scene) {
+    let store = scene.open().await;
+    let new = |hash: u8| NewKey {
+        hash: vec![hash; 32],
+        name: "ci".into(),
+        scopes: vec!["publish".into()],
+        client: None,
+        expires_at: None,
+    };
+    let damaged = store.put_key(new(1)).await.unwrap();
+    let whole = store.put_key(new(2)).await.unwrap();
+    for body in ["{", r#"{"name":"ci","scopes":[],"expires_at":9223372036854775807}"#] {
+        let damage = format!("UPDATE tidegate.resources SET body = '{body}' WHERE id = {}", damaged.id);
+        scene.fixture.sql(&damage).await;
+        let found = store.keys_by_hash(vec![vec![1; 32], vec![2; 32]]).await.unwrap();
+        assert_eq!(found, [None, Some(whole.clone())], "{body}");
+        assert_eq!(store.keys().await.unwrap(), [whole.clone()]);
+    }
 }

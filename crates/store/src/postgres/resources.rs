@@ -20,7 +20,8 @@ use crate::values::{Batch, CatalogueVersion, DeleteResource, PutResource, Resour
 #[async_trait]
 impl Resources for PostgresStore {
     async fn catalogue_version(&self) -> Result<CatalogueVersion> {
-        self.attended(|inner| async move { inner.catalogue_version().await }).await
+        // Every request reads it: a caller that hangs up must not cost a connection.
+        self.detached(|inner| async move { inner.catalogue_version().await }).await
     }
 
     async fn put_resources(&self, items: Vec<PutResource>) -> Result<Batch<Resource>> {

@@ -1,5 +1,6 @@
 //! What only PostgreSQL has: the server's clock, failover, group locks, isolation levels, blocked lists, lost answers,
-//! partitions, migrations under locks and the indexes they build, upkeep of two families. Tests use the store's public calls and plain SQL.
+//! partitions, migrations under locks and the indexes they build, the triggers of
+//! resources, upkeep of two families. Tests use the store's public calls and plain SQL.
 //! What both databases do belongs in `tidegate_store::conformance`.
 
 mod clock;
@@ -12,4 +13,5 @@ mod lists;
 mod lost_answers;
 mod migrations;
 mod partitions;
+mod resources;
 mod scene;

@@ -27,29 +27,32 @@ BEGIN
 END
 $body$;
 
--- Once per statement, and only for rows that are different now and did not get a version of their own.
+-- Once per statement, and only for rows that are different now and did not get a version of their own. A version is a
+-- program's only if it is the present one, as it is in the transaction that raised it: an old one comes from a backup.
 CREATE FUNCTION {ns}.resources_changed() RETURNS trigger LANGUAGE plpgsql AS $body$
 DECLARE
     the_ids     bigint[];
     the_version bigint;
 BEGIN
+    SELECT m.catalogue_version INTO the_version FROM {ns}.store m;
     IF TG_OP = 'INSERT' THEN
-        SELECT array_agg(n.id) INTO the_ids FROM new_rows n WHERE n.version = 0;
+        SELECT array_agg(n.id) INTO the_ids FROM new_rows n WHERE n.version = 0 OR n.version <> the_version;
     ELSIF TG_OP = 'DELETE' THEN
         SELECT array_agg(o.id) INTO the_ids FROM old_rows o WHERE NOT o.deleted;
-        -- Such a row leaves nothing by which others would hear of it: without a history they read everything again.
-        IF the_ids IS NOT NULL THEN
-            DELETE FROM {ns}.catalogue_history;
-        END IF;
     ELSE
         SELECT array_agg(n.id) INTO the_ids FROM new_rows n JOIN old_rows o ON o.id = n.id
-        WHERE n.version = o.version
+        WHERE (n.version = o.version OR n.version <> the_version)
           AND (n.kind, n.client_id, n.code, n.deleted, n.body)
               IS DISTINCT FROM (o.kind, o.client_id, o.code, o.deleted, o.body);
     END IF;
     IF the_ids IS NOT NULL THEN
         UPDATE {ns}.store SET catalogue_version = catalogue_version + 1 RETURNING catalogue_version INTO the_version;
         UPDATE {ns}.resources SET version = the_version WHERE id = ANY (the_ids);
+    END IF;
+    -- Such a row leaves nothing by which others would hear of it: without a history they read everything again. Under the
+    -- lock on the version, so that no version comes in between.
+    IF TG_OP = 'DELETE' AND the_ids IS NOT NULL THEN
+        DELETE FROM {ns}.catalogue_history WHERE version < the_version;
     END IF;
     RETURN NULL;
 END

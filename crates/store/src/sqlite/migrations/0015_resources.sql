@@ -25,13 +25,16 @@ BEGIN
     DELETE FROM {ns}_resources WHERE deleted AND version <= NEW.catalogue_version - 1000;
     INSERT INTO {ns}_catalogue_history (version, stamp) SELECT catalogue_version, stamp FROM {ns}_meta;
 END;
-CREATE TRIGGER {ns}_resource_made AFTER INSERT ON {ns}_resources WHEN NEW.version = 0
+-- A version is a program's only if it is the present one, as it is in the transaction that raised it: an old one comes from a
+-- backup.
+CREATE TRIGGER {ns}_resource_made AFTER INSERT ON {ns}_resources
+WHEN NEW.version = 0 OR NEW.version <> (SELECT catalogue_version FROM {ns}_meta)
 BEGIN
     UPDATE {ns}_meta SET catalogue_version = catalogue_version + 1;
     UPDATE {ns}_resources SET version = (SELECT catalogue_version FROM {ns}_meta) WHERE id = NEW.id;
 END;
 CREATE TRIGGER {ns}_resource_changed AFTER UPDATE OF kind, client_id, code, deleted, body ON {ns}_resources
-WHEN NEW.version = OLD.version AND (OLD.kind IS NOT NEW.kind OR OLD.client_id IS NOT NEW.client_id
+WHEN (NEW.version = OLD.version OR NEW.version <> (SELECT catalogue_version FROM {ns}_meta)) AND (OLD.kind IS NOT NEW.kind OR OLD.client_id IS NOT NEW.client_id
     OR OLD.code IS NOT NEW.code OR OLD.deleted IS NOT NEW.deleted OR OLD.body IS NOT NEW.body)
 BEGIN
     UPDATE {ns}_meta SET catalogue_version = catalogue_version + 1;
