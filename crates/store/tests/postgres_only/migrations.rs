@@ -6,6 +6,7 @@ use tidegate_core::QueueName;
 use tidegate_store::api::*;
 use tidegate_store::postgres::{PostgresOptions, PostgresStore};
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 use crate::scene::*;
 
@@ -186,17 +187,27 @@ async fn transactions_of_an_older_program_are_told_to_upgrade() {
     assert!(client.query_one(version, &[]).await.unwrap().get::<_, i32>("oldest_compatible") >= 14);
 }
 
-/// Runs transactions as a program of schema 13 does, the catalogue first, until it is told to upgrade.
-async fn old_traffic(client: Client) {
-    let transaction = "BEGIN; SELECT generation FROM tidegate.meta; SELECT pg_sleep(0.02);
-        UPDATE tidegate.event_queue SET updated_at = updated_at WHERE id = (SELECT min(id) FROM tidegate.event_queue);
-        COMMIT";
+/// What a program of schema 13 runs: transactions that read the catalogue first, and single statements that lock other
+/// tables before it.
+const OLD_TRAFFIC: [&str; 3] = [
+    "BEGIN; SELECT generation FROM tidegate.meta; SELECT pg_sleep(0.02);
+     UPDATE tidegate.event_queue SET updated_at = updated_at WHERE id = (SELECT min(id) FROM tidegate.event_queue);
+     COMMIT",
+    "SELECT count(*), (SELECT generation FROM tidegate.meta), pg_sleep(0.02) FROM tidegate.event_queue",
+    "SELECT count(*), (SELECT generation FROM tidegate.meta), pg_sleep(0.02) FROM tidegate.events",
+];
+
+/// Runs the same again and again until it is told to upgrade.
+async fn run_until_refused(client: Client, sql: &str) {
     loop {
-        if let Err(error) = client.batch_execute(transaction).await {
-            let said = error.as_db_error().unwrap();
-            assert!(said.message().contains("upgrade"), "{said}");
-            return;
+        let Err(error) = client.batch_execute(sql).await else { continue };
+        let said = error.as_db_error().unwrap();
+        if said.code() == &SqlState::T_R_DEADLOCK_DETECTED {
+            client.batch_execute("ROLLBACK").await.unwrap();
+            continue;
         }
+        assert!(said.message().contains("upgrade"), "{said}");
+        return;
     }
 }
 
@@ -204,8 +215,8 @@ async fn old_traffic(client: Client) {
 async fn a_migration_gets_its_locks_from_programs_that_never_pause() {
     let database = schema_13_database().await;
     let mut traffic = Vec::new();
-    for _ in 0..6 {
-        traffic.push(tokio::spawn(old_traffic(database.connect().await)));
+    for sql in OLD_TRAFFIC.into_iter().cycle().take(9) {
+        traffic.push(tokio::spawn(run_until_refused(database.connect().await, sql)));
     }
     let store =
         tokio::time::timeout(Duration::from_secs(30), database.open()).await.expect("it migrates under traffic");

@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::postgres::engine::errors::{Fault, classify};
 use crate::postgres::engine::indexes::{self, Builder};
 use crate::postgres::engine::options::PostgresOptions;
-use crate::postgres::engine::patience::{LOCK_PATIENCE, Patience};
+use crate::postgres::engine::patience::{CYCLE_PATIENCE, LOCK_PATIENCE, Patience};
 use crate::values::SCHEMA_VERSION;
 use crate::values::options::too_old;
 
@@ -38,6 +38,9 @@ const STEPS: &[(i32, i32, &str)] = &[
 
 /// The step since which the row with the catalogue's version is in the table `store`, before in `meta`.
 const STORE_STEP: i32 = 14;
+
+/// Tables that steps change and that programs use all the time; older schemas do not have all of them.
+const BUSY_TABLES: [&str; 6] = ["event_log", "event_queue", "events", "lanes", "queues", "api_keys"];
 
 /// Turns off the timeouts that the role or the database sets: an index build takes as long as it takes. A session that
 /// is idle for 10 seconds between two statements belongs to a machine that is gone, though; it must not keep its turn
@@ -160,10 +163,8 @@ async fn run(client: &mut Client, options: &PostgresOptions) -> Result<i32, Faul
     if version == 0 {
         make_schema(&tx, &store.namespace).await?;
     } else if version < SCHEMA_VERSION {
-        // Transactions of programs read this table before all others. Locked first, it makes no cycle with them, and none
-        // that found its version fit goes on after the steps.
-        let first = if version < STORE_STEP { &meta } else { &format!("{ns}.store") };
-        tx.batch_execute(&format!("LOCK TABLE {first} IN ACCESS EXCLUSIVE MODE")).await?;
+        let first = if version < STORE_STEP { "meta" } else { "store" };
+        lock_tables(&tx, options, first).await?;
     }
     for (to, oldest, sql) in STEPS.iter().filter(|(to, ..)| *to > version) {
         tx.batch_execute(&fill(sql, options)).await?;
@@ -193,6 +194,27 @@ async fn run(client: &mut Client, options: &PostgresOptions) -> Result<i32, Faul
     crate::postgres::engine::log_order::continue_order(&tx, ns, store.migrate).await?;
     tx.commit().await?;
     Ok(version.max(SCHEMA_VERSION))
+}
+
+/// Locks the tables that traffic uses, `first` before the others: most transactions of programs read it before anything else, and none that
+/// found its version fit must go on after the steps. A single statement of theirs may have locked other tables before it,
+/// and now waits for it: PostgreSQL ends such a statement after its `deadlock_timeout` of a second, and the program runs it
+/// again. So all other locks are asked for at once, and for longer than that.
+async fn lock_tables(tx: &Transaction<'_>, options: &PostgresOptions, first: &str) -> Result<(), Fault> {
+    let (name, ns) = (&options.store.namespace, options.schema());
+    tx.batch_execute(&format!("LOCK TABLE {ns}.{first} IN ACCESS EXCLUSIVE MODE")).await?;
+    let tables = "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = $1 AND c.relname = ANY ($2) ORDER BY c.relname";
+    let tables = tx.query(tables, &[name, &BUSY_TABLES.as_slice()]).await?;
+    let tables: Vec<String> = tables.iter().map(|row| format!("{ns}.{}", row.get::<_, &str>("relname"))).collect();
+    let tables = tables.join(", ");
+    tx.batch_execute(&format!(
+        "SET LOCAL lock_timeout = '{CYCLE_PATIENCE}';
+         LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE;
+         SET LOCAL lock_timeout = '{LOCK_PATIENCE}'"
+    ))
+    .await?;
+    Ok(())
 }
 
 /// Creates the schema, unless an administrator did: then the role needs no right to create one.

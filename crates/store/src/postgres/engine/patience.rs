@@ -8,6 +8,9 @@ use crate::postgres::engine::errors::Fault;
 /// How long a statement of a migration waits for a lock. Later transactions queue behind it, so this is how long each
 /// try may hold them up.
 pub(in crate::postgres) const LOCK_PATIENCE: &str = "250ms";
+/// The same for locks that others may hold while they wait for one that the migration holds: longer than PostgreSQL's
+/// `deadlock_timeout`, after which it ends the statements of those others.
+pub(in crate::postgres) const CYCLE_PATIENCE: &str = "1500ms";
 /// How long a migration keeps trying to get its locks.
 const TRY_FOR: Duration = Duration::from_secs(60);
 
