@@ -279,8 +279,7 @@ pub fn transition(entry: &Entry, input: &Input, now: Timestamp) -> Result<Entry,
         }
         (Input::Requeue { token, due, counts, aside }, Phase::Leased(_)) if entry.token == *token => {
             // A past moment means now.
-            let due = due.map(|due| due.max(now));
-            next.phase = match due {
+            next.phase = match due.map(|due| due.max(now)) {
                 Some(due) if *aside => Phase::Aside { due },
                 due => Phase::Waiting { due },
             };

@@ -129,16 +129,8 @@ impl From<NewEvent> for EventTemplate {
             idempotency,
         } = event;
         let text = std::str::from_utf8(&payload).ok();
-        let (delay_us, available_at) = match available {
-            Availability::Now => (0, None),
-            Availability::After(delay) => (micros(delay), None),
-            Availability::At(moment) => (0, Some(moment)),
-        };
-        let (expires_after_us, expires_at) = match expires {
-            None => (None, None),
-            Some(Expiry::After(age)) => (Some(micros(age)), None),
-            Some(Expiry::At(moment)) => (None, Some(moment)),
-        };
+        let (delay_us, available_at) = stored_availability(available);
+        let (expires_after_us, expires_at) = stored_expiry(expires);
         Self {
             queue,
             event_type,
@@ -170,6 +162,24 @@ impl From<NewEvent> for EventTemplate {
             retry,
             idempotency: idempotency.map(Request::from),
         }
+    }
+}
+
+/// A delay in microseconds, or a moment.
+fn stored_availability(available: Availability) -> (u64, Option<Timestamp>) {
+    match available {
+        Availability::Now => (0, None),
+        Availability::After(delay) => (micros(delay), None),
+        Availability::At(moment) => (0, Some(moment)),
+    }
+}
+
+/// An age in microseconds, or a moment.
+fn stored_expiry(expires: Option<Expiry>) -> (Option<u64>, Option<Timestamp>) {
+    match expires {
+        None => (None, None),
+        Some(Expiry::After(age)) => (Some(micros(age)), None),
+        Some(Expiry::At(moment)) => (None, Some(moment)),
     }
 }
 

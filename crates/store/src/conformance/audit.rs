@@ -54,6 +54,15 @@ pub(super) async fn a_takeover_says_who_abandoned(scene: Scene) {
     assert_eq!(actions(&store, ids[1]).await, expected);
 }
 
+pub(super) async fn upkeep_says_who_abandoned_what_expired(scene: Scene) {
+    let store = scene.open().await;
+    let id = publish_one(&store, job().expires_after(seconds(30))).await;
+    pick_one(&store, "w:1").await;
+    scene.advance(60);
+    assert_eq!(store.maintain().await.unwrap().expired, 1);
+    assert_eq!(actions(&store, id).await, [done_by(Action::Picked, "w:1"), done_by(Action::Abandoned, "w:1")]);
+}
+
 pub(super) async fn a_release_is_not_an_abandonment(scene: Scene) {
     let store = scene.open().await;
     let id = publish_one(&store, job()).await;

@@ -617,6 +617,7 @@ macro_rules! conformance_cases {
             audit {
                 the_whole_story_is_kept,
                 a_takeover_says_who_abandoned,
+                upkeep_says_who_abandoned_what_expired,
                 a_release_is_not_an_abandonment,
                 a_reset_keeps_its_reason,
                 what_is_done_by_hand_says_who,

@@ -18,7 +18,8 @@ use crate::values::{AuditRow, Claimed, ManualAction, Requeue};
 
 impl Inner {
     /// Records a claim: which holders abandoned an entry (`audited`: entries claimed with an audit before, with their
-    /// new tokens), and what `worker` claimed, with the lease it asked for. `None` where the claim is not audited.
+    /// new tokens), and what `worker` claimed, with the lease it asked for. `None` where the claim is not audited, and for
+    /// upkeep, which ends what was abandoned and has expired.
     pub(super) async fn audit_claim(
         &self,
         tx: &Tx,

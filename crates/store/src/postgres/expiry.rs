@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::postgres::engine::connection::{Begin, Tx};
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::Inner;
-use crate::postgres::flags::is_kept;
+use crate::postgres::flags::{is_audited, is_kept};
 use crate::values::Finalize;
 
 /// Most entries that one round ends.
@@ -61,6 +61,9 @@ impl Inner {
         tx.draw_xid().await?;
         let mut expired = Expired { count: rows.len() as u64, ..Expired::default() };
         let mut ends = Vec::with_capacity(rows.len());
+        let abandoned = rows.iter().filter(|row| row.is_leased && is_audited(row.flags));
+        let abandoned: Vec<(i64, i64)> = abandoned.map(|row| (row.id, row.token + 1)).collect();
+        self.audit_claim(tx, &abandoned, &[], None).await?;
         for row in rows {
             let (queue_id, was_kept) = (row.queue_id, is_kept(row.flags));
             let end = Finalize::try_from(row)?;

@@ -128,9 +128,7 @@ fn take(tx: &mut Tx<'_>, queue: usize, claim: &Claim, progress: &mut Progress) -
     let mut ended = !unreadable.is_empty();
     for (priority, id, index) in best.into_sorted_vec() {
         let Some(entry) = all[index].take() else { continue };
-        if let Some(lane) = entry.fresh_in
-            && let Some(scanned) = scanned.iter_mut().find(|scanned| scanned.lane == lane)
-        {
+        if let Some(scanned) = scanned.iter_mut().find(|scanned| Some(scanned.lane) == entry.fresh_in) {
             (scanned.last, scanned.taken) = (id, scanned.taken + 1);
         }
         let (row, fact, lane) = match entry {

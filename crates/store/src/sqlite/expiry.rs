@@ -1,12 +1,13 @@
 //! Entries past their expiry, which upkeep and claims end.
 
-use tidegate_core::End;
+use tidegate_core::{End, LeaseToken};
 
 use crate::error::Result;
+use crate::sqlite::audit::audit_takeover;
 use crate::sqlite::end::{Ending, end_live};
 use crate::sqlite::engine::row::Shown;
 use crate::sqlite::engine::tx::{Tx, moment};
-use crate::sqlite::flags::is_kept;
+use crate::sqlite::flags::{is_audited, is_kept};
 use crate::sqlite::found::{Live, live};
 use crate::sqlite::handlers;
 use crate::sqlite::statements::end::ExpiredRow;
@@ -20,6 +21,9 @@ pub(super) fn expire(tx: &mut Tx<'_>) -> Result<u64> {
     let mut ended = 0;
     for ExpiredRow { id, last_error } in tx.rows(&tx.sql().end.expired, (tx.now, AT_ONCE))? {
         let Some(live) = live(tx, id)? else { continue };
+        if live.leased && is_audited(live.flags) {
+            audit_takeover(tx, id, LeaseToken(live.token.0 + 1))?;
+        }
         end_expired(tx, id, &live, last_error.map(|Shown(error)| error).as_deref(), false)?;
         ended += 1;
     }

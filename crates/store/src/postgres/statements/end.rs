@@ -42,6 +42,8 @@ row! {
     pub(in crate::postgres) struct ExpiredRow {
         id: i64 = "q.id",
         queue_id: i32 = "q.queue_id",
+        token: i64 = "q.token",
+        is_leased: bool = "q.lease_until IS NOT NULL",
         exhausted_as: i16 = "q.exhausted_as",
         flags: Option<i16> = "q.flags",
         expires_at: Option<Moment> = "q.expires_at",
