@@ -77,18 +77,18 @@ pub(crate) async fn read_postgres(url: &str) -> Result<State, Failure> {
         .read_only(true)
         .start()
         .await?;
-    let facts: i64 = snapshot.query_one("SELECT count(*) FROM tidegate.events", &[]).await?.get(0);
+    let facts: i64 = snapshot.query_one("SELECT count(*) FROM tidegate.events", &[]).await?.get("count");
     let live = snapshot
         .query(
-            "SELECT q.id, e.payload, q.token, q.attempts, q.lease_until IS NOT NULL
+            "SELECT q.id, e.payload, q.token, q.attempts, q.lease_until IS NOT NULL AS leased
              FROM tidegate.event_queue q LEFT JOIN tidegate.events e ON e.id = q.event_id",
             &[],
         )
         .await?;
     let log = snapshot
         .query(
-            "SELECT g.id, g.generation, e.payload, g.token, g.attempts, g.max_attempts, g.status, g.superseded <> 0,
-                    (extract(epoch FROM g.finished_at) * 1000000)::bigint
+            "SELECT g.id, g.generation, e.payload, g.token, g.attempts, g.max_attempts, g.status, g.superseded <> 0 AS superseded,
+                    (extract(epoch FROM g.finished_at) * 1000000)::bigint AS finished_at
              FROM tidegate.event_log g LEFT JOIN tidegate.events e ON e.id = g.event_id",
             &[],
         )
@@ -97,24 +97,24 @@ pub(crate) async fn read_postgres(url: &str) -> Result<State, Failure> {
     let key = |payload: Option<Vec<u8>>| payload.map_or_else(|| "(no fact)".into(), |payload| key_of(&payload));
     let live = live.iter().map(|row| {
         Ok::<_, tokio_postgres::Error>(LiveRow {
-            id: row.try_get(0)?,
-            key: key(row.try_get(1)?),
-            token: row.try_get(2)?,
-            attempts: count(row.try_get(3)?),
-            leased: row.try_get(4)?,
+            id: row.try_get("id")?,
+            key: key(row.try_get("payload")?),
+            token: row.try_get("token")?,
+            attempts: count(row.try_get("attempts")?),
+            leased: row.try_get("leased")?,
         })
     });
     let log = log.iter().map(|row| {
         Ok::<_, tokio_postgres::Error>(LogRow {
-            id: row.try_get(0)?,
-            generation: count(row.try_get(1)?),
-            key: key(row.try_get(2)?),
-            token: row.try_get(3)?,
-            attempts: count(row.try_get(4)?),
-            max_attempts: count(row.try_get(5)?),
-            status: row.try_get(6)?,
-            superseded: row.try_get(7)?,
-            finished_at: row.try_get(8)?,
+            id: row.try_get("id")?,
+            generation: count(row.try_get("generation")?),
+            key: key(row.try_get("payload")?),
+            token: row.try_get("token")?,
+            attempts: count(row.try_get("attempts")?),
+            max_attempts: count(row.try_get("max_attempts")?),
+            status: row.try_get("status")?,
+            superseded: row.try_get("superseded")?,
+            finished_at: row.try_get("finished_at")?,
         })
     });
     let (live, log) = (live.collect::<Result<_, _>>()?, log.collect::<Result<_, _>>()?);
@@ -130,40 +130,40 @@ pub(crate) fn read_sqlite(path: &Path) -> Result<State, Failure> {
     let mut connection = rusqlite::Connection::open(path)?;
     connection.busy_timeout(std::time::Duration::from_secs(10))?;
     let snapshot = connection.transaction()?;
-    let facts: i64 = snapshot.query_row("SELECT count(*) FROM tidegate_events", [], |row| row.get(0))?;
+    let facts: i64 = snapshot.query_row("SELECT count(*) AS count FROM tidegate_events", [], |row| row.get("count"))?;
     let key = |payload: Option<Vec<u8>>| payload.map_or_else(|| "(no fact)".into(), |payload| key_of(&payload));
     let live = snapshot
         .prepare(
-            "SELECT q.id, CAST(e.payload AS BLOB), q.token, q.attempts, q.lease_until IS NOT NULL
+            "SELECT q.id, CAST(e.payload AS BLOB) AS payload, q.token, q.attempts, q.lease_until IS NOT NULL AS leased
              FROM tidegate_event_queue q LEFT JOIN tidegate_events e ON e.id = q.event_id",
         )?
         .query_map([], |row| {
             Ok(LiveRow {
-                id: row.get(0)?,
-                key: key(row.get(1)?),
-                token: row.get(2)?,
-                attempts: row.get(3)?,
-                leased: row.get(4)?,
+                id: row.get("id")?,
+                key: key(row.get("payload")?),
+                token: row.get("token")?,
+                attempts: row.get("attempts")?,
+                leased: row.get("leased")?,
             })
         })?
         .collect::<Result<_, _>>()?;
     let log = snapshot
         .prepare(
-            "SELECT g.id, g.generation, CAST(e.payload AS BLOB), g.token, g.attempts, g.max_attempts, g.status,
+            "SELECT g.id, g.generation, CAST(e.payload AS BLOB) AS payload, g.token, g.attempts, g.max_attempts, g.status,
                     g.superseded, g.finished_at
              FROM tidegate_event_log g LEFT JOIN tidegate_events e ON e.id = g.event_id",
         )?
         .query_map([], |row| {
             Ok(LogRow {
-                id: row.get(0)?,
-                generation: row.get(1)?,
-                key: key(row.get(2)?),
-                token: row.get(3)?,
-                attempts: row.get(4)?,
-                max_attempts: row.get(5)?,
-                status: row.get(6)?,
-                superseded: row.get(7)?,
-                finished_at: row.get(8)?,
+                id: row.get("id")?,
+                generation: row.get("generation")?,
+                key: key(row.get("payload")?),
+                token: row.get("token")?,
+                attempts: row.get("attempts")?,
+                max_attempts: row.get("max_attempts")?,
+                status: row.get("status")?,
+                superseded: row.get("superseded")?,
+                finished_at: row.get("finished_at")?,
             })
         })?
         .collect::<Result<_, _>>()?;
@@ -177,10 +177,10 @@ pub(crate) async fn read_audit_postgres(url: &str) -> Result<Vec<AuditRow>, Fail
     let rows = client.query("SELECT entry_id, action, token, worker FROM tidegate.event_audit", &[]).await?;
     let rows = rows.iter().map(|row| {
         Ok::<_, tokio_postgres::Error>(AuditRow {
-            entry: row.try_get(0)?,
-            action: row.try_get(1)?,
-            token: row.try_get(2)?,
-            worker: row.try_get(3)?,
+            entry: row.try_get("entry_id")?,
+            action: row.try_get("action")?,
+            token: row.try_get("token")?,
+            worker: row.try_get("worker")?,
         })
     });
     let rows = rows.collect::<Result<_, _>>()?;
@@ -195,7 +195,12 @@ pub(crate) fn read_audit_sqlite(path: &Path) -> Result<Vec<AuditRow>, Failure> {
     connection.busy_timeout(std::time::Duration::from_secs(10))?;
     let mut query = connection.prepare("SELECT entry_id, action, token, worker FROM tidegate_event_audit")?;
     let rows = query.query_map([], |row| {
-        Ok(AuditRow { entry: row.get(0)?, action: row.get(1)?, token: row.get(2)?, worker: row.get(3)? })
+        Ok(AuditRow {
+            entry: row.get("entry_id")?,
+            action: row.get("action")?,
+            token: row.get("token")?,
+            worker: row.get("worker")?,
+        })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }

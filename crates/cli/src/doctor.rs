@@ -172,9 +172,9 @@ async fn check_writes(queue: &tidegate::EventQueue) -> Finding {
 fn check_sqlite(path: &Path) -> rusqlite::Result<Vec<Finding>> {
     let conn = rusqlite::Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     conn.busy_timeout(PATIENCE)?;
-    let text = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, String>(0));
+    let text = |sql: &str, name: &str| conn.query_row(sql, [], |row| row.get::<_, String>(name));
     let mut findings = vec![Finding::good("database", format!("SQLite {}", rusqlite::version()))];
-    let mode = text("PRAGMA journal_mode")?;
+    let mode = text("PRAGMA journal_mode", "journal_mode")?;
     findings.push(if mode.eq_ignore_ascii_case("wal") {
         Finding::good("durability", "write-ahead log, every commit is synced")
     } else {
@@ -186,7 +186,7 @@ fn check_sqlite(path: &Path) -> rusqlite::Result<Vec<Finding>> {
             "another program changed it; start the server once to set it back",
         )
     });
-    let sound = text("PRAGMA quick_check(1)")?;
+    let sound = text("PRAGMA quick_check(1)", "quick_check")?;
     findings.push(if sound == "ok" {
         Finding::good("integrity", "the file is sound")
     } else {
@@ -202,8 +202,9 @@ async fn check_postgres(url: &str) -> Result<Vec<Finding>, String> {
 async fn check_server(url: &str) -> Result<Vec<Finding>, Failure> {
     let (client, driver) = tidegate::postgres::PostgresStore::connect(url).await?;
     let mut findings = Vec::new();
-    let row = client.query_one("SELECT current_setting('server_version_num')::int, version()", &[]).await?;
-    let (number, version): (i32, String) = (row.get(0), row.get(1));
+    let version = "SELECT current_setting('server_version_num')::int AS number, version()";
+    let row = client.query_one(version, &[]).await?;
+    let (number, version): (i32, String) = (row.get("number"), row.get("version"));
     let version = version.split(',').next().unwrap_or_default().to_owned();
     findings.push(if number >= 130_000 {
         Finding::good("database", version)
@@ -216,7 +217,7 @@ async fn check_server(url: &str) -> Result<Vec<Finding>, Failure> {
         ("synchronous_commit", "set synchronous_commit = on: a crash may lose acknowledged commits", Grade::Warning),
     ] {
         let row = client.query_one("SELECT current_setting($1)", &[&name]).await?;
-        let value: String = row.get(0);
+        let value: String = row.get("current_setting");
         findings.push(if value == "off" {
             Finding::graded("durability", grade, format!("{name} is off"), advice)
         } else {
@@ -230,8 +231,8 @@ async fn check_server(url: &str) -> Result<Vec<Finding>, Failure> {
 }
 
 async fn check_clock(client: &tokio_postgres::Client) -> Result<Finding, Failure> {
-    let row = client.query_one("SELECT extract(epoch FROM clock_timestamp())::float8", &[]).await?;
-    let theirs: f64 = row.get(0);
+    let row = client.query_one("SELECT extract(epoch FROM clock_timestamp())::float8 AS now", &[]).await?;
+    let theirs: f64 = row.get("now");
     let ours = tidegate::Timestamp::now().as_microsecond() as f64 / 1e6;
     let off = ours - theirs;
     let found = format!("this machine is {off:+.3} s off the database");
