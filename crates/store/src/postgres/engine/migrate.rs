@@ -40,7 +40,7 @@ const STEPS: &[(i32, i32, &str)] = &[
 const STORE_STEP: i32 = 14;
 
 /// Tables that steps change and that programs use all the time; older schemas do not have all of them.
-const BUSY_TABLES: [&str; 6] = ["event_log", "event_queue", "events", "lanes", "queues", "api_keys"];
+const BUSY_TABLES: [&str; 6] = ["event_queue", "events", "event_log", "lanes", "queues", "api_keys"];
 
 /// Turns off the timeouts that the role or the database sets: an index build takes as long as it takes. A session that
 /// is idle for 10 seconds between two statements belongs to a machine that is gone, though; it must not keep its turn
@@ -199,12 +199,13 @@ async fn run(client: &mut Client, options: &PostgresOptions) -> Result<i32, Faul
 /// Locks the tables that traffic uses, `first` before the others: most transactions of programs read it before anything else, and none that
 /// found its version fit must go on after the steps. A single statement of theirs may have locked other tables before it,
 /// and now waits for it: PostgreSQL ends such a statement after its `deadlock_timeout` of a second, and the program runs it
-/// again. So all other locks are asked for at once, and for longer than that.
+/// again. So all other locks are asked for at once, and for longer than that. Live entries come first: nearly all such
+/// statements use them. (It looks for a deadlock only once: one that has other tables locked is met by the next try.)
 async fn lock_tables(tx: &Transaction<'_>, options: &PostgresOptions, first: &str) -> Result<(), Fault> {
     let (name, ns) = (&options.store.namespace, options.schema());
     tx.batch_execute(&format!("LOCK TABLE {ns}.{first} IN ACCESS EXCLUSIVE MODE")).await?;
     let tables = "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE n.nspname = $1 AND c.relname = ANY ($2) ORDER BY c.relname";
+        WHERE n.nspname = $1 AND c.relname = ANY ($2) ORDER BY array_position($2, c.relname::text)";
     let tables = tx.query(tables, &[name, &BUSY_TABLES.as_slice()]).await?;
     let tables: Vec<String> = tables.iter().map(|row| format!("{ns}.{}", row.get::<_, &str>("relname"))).collect();
     let tables = tables.join(", ");
