@@ -34,6 +34,8 @@ const STEPS: &[(i32, i32, &str)] = &[
     (15, 15, include_str!("../migrations/0015_resources.sql")),
     // A program that does not know that facts may have several entries would remove a fact with the first of them.
     (16, 16, include_str!("../migrations/0016_facts.sql")),
+    // For SQLite only: an index's condition.
+    (17, 16, ""),
 ];
 
 /// The step since which the row with the catalogue's version is in the table `store`, before in `meta`.

@@ -30,6 +30,8 @@ const STEPS: &[(i32, i32, &str)] = &[
     (15, 15, include_str!("../migrations/0015_resources.sql")),
     // An older program would remove facts that other entries refer to.
     (FACTS_STEP, 16, include_str!("../migrations/0016_facts.sql")),
+    // An older program's list of waiting entries does not match the index.
+    (17, 17, include_str!("../migrations/0017_waiting.sql")),
 ];
 
 /// The step since which facts may have several entries.

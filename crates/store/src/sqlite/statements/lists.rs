@@ -96,7 +96,7 @@ statements! {
         /// Timed, parked and aside entries of a lane. Index event_queue_waiting.
         waiting: Only<i64> = "
             SELECT id FROM {live} INDEXED BY {live}_waiting
-            WHERE lane = ?4 AND place IN (1, 2, 4) AND id < ?1 AND (?3 = 1 OR (lease_until IS NOT NULL) = (?3 = 3))
+            WHERE lane = ?4 AND place > 0 AND place <> 3 AND id < ?1 AND (?3 = 1 OR (lease_until IS NOT NULL) = (?3 = 3))
             ORDER BY id DESC LIMIT ?2";
         /// Arrivals of a client, a queue and a type, as far as each is given. Index event_queue_arrived, then primary
         /// keys.

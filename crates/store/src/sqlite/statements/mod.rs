@@ -73,14 +73,16 @@ mod tests {
     use rusqlite::Connection;
 
     use super::*;
+    use crate::StoreOptions;
     use crate::sql::Declared;
+    use crate::sqlite::engine::migrate::migrate;
 
     /// Every statement compiles against the schema, and only those listed here scan a table.
     #[test]
     fn statements_are_served_by_their_index() {
         let conn = Connection::open_in_memory().unwrap();
         conn.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).unwrap();
-        crate::sqlite::engine::migrate::migrate(&conn, &crate::StoreOptions::default(), 0).unwrap();
+        migrate(&conn, &StoreOptions::default(), 0).unwrap();
         let scans = [
             "queues.depth",
             "queues.depths",
@@ -113,6 +115,26 @@ mod tests {
         ];
         for family in Family::ALL {
             check_statements(&conn, &Sql::new("tidegate", family), &scans);
+        }
+    }
+
+    /// A condition of an index that lists three values or more would make each of these build a temporary table.
+    #[test]
+    fn the_statements_of_an_entrys_life_need_no_temporary_tables() {
+        let conn = Connection::open_in_memory().unwrap();
+        migrate(&conn, &StoreOptions::default(), 0).unwrap();
+        for family in Family::ALL {
+            let Sql { publish, claim, end, .. } = &Sql::new("tidegate", family);
+            let (puts, takes) = ([&publish.put_plain_fact, &publish.put_entry, &publish.put_run], [&claim.take]);
+            let ends = [&end.log_run, &end.delete_run, &end.log_held, &end.delete_held, &end.delete_entry];
+            for text in puts.into_iter().chain(takes).chain(ends) {
+                let mut program = conn.prepare(&format!("EXPLAIN {}", &**text)).unwrap();
+                let nulls = vec![rusqlite::types::Null; program.parameter_count()];
+                let opcode = |row: &rusqlite::Row<'_>| row.get("opcode");
+                let steps: Vec<String> =
+                    program.query_map(rusqlite::params_from_iter(nulls), opcode).unwrap().map(Result::unwrap).collect();
+                assert!(!steps.iter().any(|step| step == "OpenEphemeral"), "{}: {steps:?}", &**text);
+            }
         }
     }
 
