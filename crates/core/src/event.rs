@@ -9,6 +9,7 @@ use crate::attempt::{MAX_DESCRIPTION, MAX_TAGS, MAX_TITLE, check_tag, is_readabl
 use crate::entry::{End, later};
 use crate::id::Tsid;
 use crate::name::{InvalidName, QueueName, check_text};
+use crate::queue::QueueSettings;
 use crate::retry::RetryPolicy;
 
 /// Attempts of an entry by default.
@@ -66,6 +67,8 @@ pub struct NewEvent {
     pub deduplication: Option<Deduplication>,
     /// Attempts after which the entry is exhausted.
     pub max_attempts: u32,
+    /// Whether the queue's own number of retries, if it sets one, replaces `max_attempts`.
+    pub retries_of_queue: bool,
     /// How the entry ends when it is exhausted: [`End::CompletedWithErrors`] or [`End::Failed`].
     pub exhausted_as: End,
     /// Whether the entry stays live when it is exhausted, so that nothing else of its group runs until it is redriven,
@@ -191,6 +194,7 @@ impl NewEvent {
             group: None,
             deduplication: None,
             max_attempts: DEFAULT_MAX_ATTEMPTS,
+            retries_of_queue: false,
             exhausted_as: End::CompletedWithErrors,
             keeps_place: false,
             rank: 0,
@@ -263,6 +267,23 @@ impl NewEvent {
         self.max_attempts = retries.saturating_add(1);
         self.exhausted_as = End::Failed;
         self
+    }
+
+    /// As [`max_retries`](Self::max_retries) with the number that the queue sets, or with `otherwise` where it sets none.
+    /// The store looks that up when it writes the entry.
+    #[must_use]
+    pub fn retries_of_queue(mut self, otherwise: u32) -> Self {
+        self.retries_of_queue = true;
+        self.max_retries(otherwise)
+    }
+
+    /// The attempts after which its entry is exhausted in a queue with these settings.
+    #[must_use]
+    pub fn attempts_in(&self, settings: &QueueSettings) -> u32 {
+        match settings.max_retries {
+            Some(retries) if self.retries_of_queue => retries.saturating_add(1),
+            _ => self.max_attempts,
+        }
     }
 
     /// Sets the delays between attempts.

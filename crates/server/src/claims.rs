@@ -19,9 +19,13 @@ pub(crate) async fn claim(
     handover: &Handover,
 ) -> Result<(Vec<QueuedEvent>, QueueName)> {
     let queue = caller.queue(wanted.client.as_deref(), wanted.queue.as_deref())?;
-    let version = service.queues.version(caller).await?;
-    let settings = service.queues.settings(&queue, version).await?;
-    let lease = wanted.claim.lease(&settings, service.options.lease);
+    let lease = match wanted.claim.lease {
+        Some(lease) => lease,
+        None => {
+            let version = service.queues.version(caller).await?;
+            wanted.claim.lease(&service.queues.settings(&queue, version).await?, service.options.lease)
+        }
+    };
     let key = WaitKey { queue: queue.clone(), tags: wanted.claim.tags.clone(), lease };
     let consumer = service.queues.handle(&queue).await?.pull_consumer(wanted.claim, lease)?;
     let wait = if service.is_stopping() { Duration::ZERO } else { wanted.wait };

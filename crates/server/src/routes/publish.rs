@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::{HeaderMap, StatusCode};
-use tidegate::{CatalogueVersion, Idempotency, NewEvent};
+use tidegate::{Idempotency, NewEvent};
 
 use crate::access::Caller;
 use crate::callers::Publisher;
@@ -44,8 +44,7 @@ pub(crate) async fn create(
     JsonBody(body): JsonBody<NewEventBody>,
 ) -> Result<(StatusCode, Json<Event>)> {
     let key = Key::read(&headers)?.map(Key::of_single);
-    let version = service.queues.version(&caller).await?;
-    let event = new_event(&service, &caller, version, body, &headers, key).await?;
+    let event = new_event(&service, &caller, body, &headers, key)?;
     let published = service.queue.publish_or_find(event.clone()).await;
     let (published, stored) = published.map_err(ApiError::of_publish)?;
     if stored.is_none() {
@@ -73,12 +72,11 @@ pub(crate) async fn create_many(
     BatchBody(body): BatchBody<NewEvents>,
 ) -> Result<Json<PublishAnswers>> {
     let key = Key::read(&headers)?;
-    let version = service.queues.version(&caller).await?;
     let mut events = Vec::new();
     for (index, body) in body.read(service.options.limits.batch_items)?.into_iter().enumerate() {
         let key = key.as_ref().map(|key| key.of_batch(index));
         events.push(match body {
-            Ok(body) => new_event(&service, &caller, version, body, &headers, key).await,
+            Ok(body) => new_event(&service, &caller, body, &headers, key),
             Err(error) => Err(error),
         });
     }
@@ -95,18 +93,16 @@ pub(crate) async fn create_many(
 }
 
 /// The event that a request describes, addressed to a queue that the caller may use.
-async fn new_event(
+fn new_event(
     service: &Service,
     caller: &Caller,
-    version: CatalogueVersion,
     body: NewEventBody,
     headers: &HeaderMap,
     key: Option<String>,
 ) -> Result<NewEvent> {
     let queue = caller.queue(body.client.as_deref(), body.queue.as_deref())?;
     let idempotency = key.map(|key| Idempotency::new(key, fingerprint(&body)));
-    let settings = service.queues.settings(&queue, version).await?;
-    let mut event = body.into_event(&settings, service.options.limits.payload_bytes)?;
+    let mut event = body.into_event(service.options.limits.payload_bytes)?;
     (event.queue, event.idempotency, event.attributes) = (queue, idempotency, trace::attributes(headers));
     Ok(event)
 }

@@ -84,7 +84,7 @@ impl Event {
             },
             description: event.description,
             payload: (&event.payload).into(),
-            max_retries: event.max_attempts.saturating_sub(1),
+            max_retries: published.max_attempts.saturating_sub(1),
             next_retry_at: None,
             updated_at: published.created_at,
             attempts: 0,

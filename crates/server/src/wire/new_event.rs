@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tidegate::{NewEvent, PayloadLimit, QueueSettings};
+use tidegate::{NewEvent, PayloadLimit};
 use tidegate_core::attempt::DEFAULT_MAX_RETRIES;
 use utoipa::ToSchema;
 
@@ -73,7 +73,7 @@ impl NewEventBody {
     ///
     /// # Errors
     /// 400 when a field is missing or not valid, 413 when the payload has more than `payload_limit` bytes.
-    pub(crate) fn into_event(self, settings: &QueueSettings, payload_limit: usize) -> Result<NewEvent> {
+    pub(crate) fn into_event(self, payload_limit: usize) -> Result<NewEvent> {
         let title = self.title.filter(|title| !title.trim().is_empty());
         let title = title.ok_or_else(|| ApiError::invalid("title is required"))?;
         let tags =
@@ -85,8 +85,11 @@ impl NewEventBody {
         let mut event = NewEvent::new(self.event_type.unwrap_or_else(|| DEFAULT_TYPE.into()), payload)
             .title(title)
             .tags(tags.read()?)
-            .priority(self.priority.unwrap_or(0))
-            .max_retries(self.max_retries.or(settings.max_retries).unwrap_or(DEFAULT_MAX_RETRIES));
+            .priority(self.priority.unwrap_or(0));
+        event = match self.max_retries {
+            Some(retries) => event.max_retries(retries),
+            None => event.retries_of_queue(DEFAULT_MAX_RETRIES),
+        };
         event.description = self.description;
         event.group = self.message_group;
         event.retry = self.retry.map(Into::into);

@@ -369,6 +369,7 @@ macro_rules! conformance_cases {
             queues {
                 the_default_queue_exists,
                 put_creates_and_changes,
+                events_take_the_retries_of_their_queue,
                 queues_are_apart,
                 a_paused_queue_accepts_but_does_not_deliver,
                 a_draining_queue_refuses_but_delivers,
@@ -418,6 +419,7 @@ macro_rules! conformance_cases {
             }
             outbox {
                 commits_with_the_callers_rows,
+                takes_the_retries_of_the_queue,
                 rolls_back_with_the_callers_rows,
                 an_open_transaction_holds_nobody_up_for_long,
                 without_a_wake_it_is_still_delivered,
@@ -794,6 +796,7 @@ macro_rules! jobs_cases {
             queues {
                 the_default_queue_exists,
                 put_creates_and_changes,
+                events_take_the_retries_of_their_queue,
                 queues_are_apart,
                 a_paused_queue_accepts_but_does_not_deliver,
                 a_draining_queue_refuses_but_delivers,

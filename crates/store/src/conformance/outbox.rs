@@ -8,6 +8,19 @@ use super::scene::*;
 use crate::ErrorKind::{Busy, Fenced, Invalid};
 use crate::values::*;
 
+pub(super) async fn takes_the_retries_of_the_queue(scene: Scene) {
+    let store = scene.open().await;
+    let settings = SettingsChange { max_retries: Some(Some(7)), ..SettingsChange::default() };
+    store.put_queue(&default_queue(), QueueChange { settings, ..QueueChange::default() }).await.unwrap();
+    let mut caller = scene.begin().await;
+    let asks = event("t").retries_of_queue(3);
+    let published = caller.publish_in(vec![asks.clone(), asks.deduplicate("k"), event("t")]).await.unwrap();
+    caller.commit().await;
+    for (one, expected) in published.iter().zip([8, 8, 20]) {
+        assert_eq!((one.max_attempts, view(&store, one.id).await.max_attempts), (expected, expected));
+    }
+}
+
 pub(super) async fn commits_with_the_callers_rows(scene: Scene) {
     let store = scene.open().await;
     let mut caller = scene.begin().await;

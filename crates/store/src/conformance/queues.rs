@@ -40,6 +40,26 @@ pub(super) async fn put_creates_and_changes(scene: Scene) {
     assert!(listed.contains(&lifted));
 }
 
+pub(super) async fn events_take_the_retries_of_their_queue(scene: Scene) {
+    let (store, other) = (scene.open().await, scene.open().await);
+    let set = |max_retries| QueueChange {
+        settings: SettingsChange { max_retries: Some(max_retries), ..SettingsChange::default() },
+        ..QueueChange::default()
+    };
+    let asks = || event("t").retries_of_queue(3);
+    for (retries, expected) in [(None, 4), (Some(7), 8), (Some(0), 1)] {
+        other.put_queue(&default_queue(), set(retries)).await.unwrap();
+        let keyed = asks().deduplicate(format!("{retries:?}"));
+        let events = vec![asks(), asks(), asks().group("g"), event("t").max_retries(2), keyed];
+        let published: Vec<Published> =
+            store.publish(events).await.unwrap().into_iter().map(Result::unwrap).collect();
+        for (one, expected) in published.iter().zip([expected, expected, expected, 3, expected]) {
+            let stored = view(&store, one.id).await.max_attempts;
+            assert_eq!((one.max_attempts, stored), (expected, expected), "{retries:?}");
+        }
+    }
+}
+
 pub(super) async fn queues_are_apart(scene: Scene) {
     let store = scene.open().await;
     let name = queue("other");

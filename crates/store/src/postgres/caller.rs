@@ -234,7 +234,7 @@ impl Inner {
                 return Err(crate::values::queues::draining(&event.queue).into());
             }
             match queue.lane(&event.event_type, event.priority) {
-                Ok(lane) => items.push(Item { index, event: event.clone(), queue_id: queue.id, lane }),
+                Ok(lane) => items.push(Item::new(index, event, queue, lane)),
                 Err(lane) => match queue.too_many_lanes(self.shared.options.store.max_lanes) {
                     Some(error) if self.catalog_stands(catalog).await? => return Err(error.into()),
                     Some(_) => return Err(Fault::StaleCatalog),
@@ -259,10 +259,11 @@ impl Inner {
         }
         let mut published = Vec::with_capacity(items.len());
         for item in &items {
-            published.push(match &item.event.deduplication {
+            let made = match &item.event.deduplication {
                 None => self.insert_in(tx, catalog, item, None).await?,
                 Some(_) => self.publish_keyed_in(tx, catalog, item).await?,
-            });
+            };
+            published.push(item.published(made));
         }
         Ok(published)
     }

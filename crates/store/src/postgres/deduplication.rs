@@ -223,6 +223,7 @@ fn first(key: &KnownKey) -> Result<Published> {
         event_id: Tsid::from_i64(key.event_id),
         outcome: PublishOutcome::Duplicate,
         created_at: key.created_at.map_or(Timestamp::UNIX_EPOCH, Timestamp::from),
+        max_attempts: 0, // see `Item::published`
     })
 }
 

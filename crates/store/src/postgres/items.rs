@@ -10,6 +10,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::postgres::flags;
+use crate::postgres::engine::catalogue::Queue;
 use crate::postgres::statements::publish::PublishedRow;
 use crate::values::{PublishOutcome, Published};
 
@@ -20,6 +21,20 @@ pub(super) struct Item {
     pub(super) event: NewEvent,
     pub(super) queue_id: i32,
     pub(super) lane: i32,
+}
+
+impl Item {
+    /// An event for a lane of a queue, with the attempts that the queue gives it.
+    pub(super) fn new(index: usize, event: &NewEvent, queue: &Queue, lane: i32) -> Self {
+        let mut event = event.clone();
+        event.max_attempts = event.attempts_in(&queue.settings);
+        Self { index, event, queue_id: queue.id, lane }
+    }
+
+    /// What was published, with the attempts of this item: statements do not return them.
+    pub(super) fn published(&self, published: Published) -> Published {
+        Published { max_attempts: self.event.max_attempts, ..published }
+    }
 }
 
 pub(super) fn key(item: &Item) -> Option<&str> {
@@ -63,6 +78,7 @@ impl TryFrom<PublishedRow> for Published {
             event_id: Tsid::from_i64(row.event_id),
             outcome: PublishOutcome::Created,
             created_at: row.created_at.into(),
+            max_attempts: 0, // see `Item::published`
         })
     }
 }

@@ -198,7 +198,7 @@ impl Inner {
                 }
             };
             match queue.lane(&event.event_type, event.priority) {
-                Ok(lane) => items.push(Item { index: *index, event: event.clone(), queue_id: queue.id, lane }),
+                Ok(lane) => items.push(Item::new(*index, event, queue, lane)),
                 Err(lane) => match queue.too_many_lanes(self.shared.options.store.max_lanes) {
                     Some(error) => answers.push((*index, Err(error))),
                     None => drop(missing.insert(lane)),
@@ -215,6 +215,23 @@ impl Inner {
     /// Writes items in a transaction: answers repeats, applies depth limits, takes keys, writes facts and entries,
     /// replaces what waits, and promotes.
     pub(super) async fn write_items(
+        &self,
+        tx: &Tx,
+        catalog: &Catalog,
+        items: &[Item],
+        keyed: bool,
+    ) -> Result<Vec<(usize, Result<Published>)>, Fault> {
+        let mut answers = self.write_placed(tx, catalog, items, keyed).await?;
+        let by_index: HashMap<usize, &Item> = items.iter().map(|item| (item.index, item)).collect();
+        for (index, answer) in &mut answers {
+            if let (Ok(published), Some(item)) = (answer, by_index.get(index)) {
+                *published = item.published(*published);
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn write_placed(
         &self,
         tx: &Tx,
         catalog: &Catalog,

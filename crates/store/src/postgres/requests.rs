@@ -83,5 +83,6 @@ fn read_first(row: &KnownRow) -> Result<Published, Fault> {
         event_id: Tsid::from_i64(row.event_id),
         outcome: PublishOutcome::Duplicate,
         created_at: row.created_at.map_or(Timestamp::UNIX_EPOCH, Into::into),
+        max_attempts: 0, // see `Item::published`
     })
 }

@@ -108,6 +108,12 @@ impl<'t, 'c> Publishing<'t, 'c> {
 
     fn publish(&mut self, event: &NewEvent) -> Answer {
         let Some(queue) = self.tx.find_queue(&event.queue)? else { return Ok(Err(no_queue(&event.queue))) };
+        let max_attempts = event.attempts_in(&self.tx.known.queues[queue].settings);
+        let answer = self.publish_into(queue, max_attempts, event)?;
+        Ok(answer.map(|published| Published { max_attempts, ..published }))
+    }
+
+    fn publish_into(&mut self, queue: usize, max_attempts: u32, event: &NewEvent) -> Answer {
         if let Some(request) = &event.idempotency
             && let Some(answer) = requests::repeated(self.tx, client(event), request)?
         {
@@ -128,12 +134,12 @@ impl<'t, 'c> Publishing<'t, 'c> {
             return Ok(Err(Error::new(ErrorKind::Full, format!("queue {} is full", event.queue))));
         }
         match self.tx.lane(queue, &event.event_type, event.priority)? {
-            Ok(lane) => self.create(queue, lane, event).map(Ok),
+            Ok(lane) => self.create(queue, lane, max_attempts, event).map(Ok),
             Err(refused) => Ok(Err(refused)),
         }
     }
 
-    fn create(&mut self, queue: usize, lane: i64, event: &NewEvent) -> Result<Published> {
+    fn create(&mut self, queue: usize, lane: i64, max_attempts: u32, event: &NewEvent) -> Result<Published> {
         let now = self.tx.now;
         let id = self.draw()?;
         let due = match event.available {
@@ -149,7 +155,7 @@ impl<'t, 'c> Publishing<'t, 'c> {
         let event_id = self.write_fact(id, &event.event_type, event)?;
         let queue_id = self.tx.known.queues[queue].id;
         if place == Place::Fresh && is_plain(event) {
-            let (max_attempts, exhausted_as) = (event.max_attempts, event.exhausted_as.code());
+            let exhausted_as = event.exhausted_as.code();
             let (high, client) = (id & !TSID_SEQUENCE, event.queue.client().map(Tsid::to_i64));
             self.add_to_run(id, RunKind { lane, queue_id, client, max_attempts, exhausted_as, high })?;
             self.tx.wake(queue);
@@ -163,7 +169,7 @@ impl<'t, 'c> Publishing<'t, 'c> {
             event.queue.client().map(Tsid::to_i64),
             lane,
             queue_id,
-            event.max_attempts,
+            max_attempts,
             place.code(),
             event.exhausted_as.code(),
             event.group,
@@ -275,7 +281,8 @@ impl<'t, 'c> Publishing<'t, 'c> {
         outcome: PublishOutcome,
         created_at: i64,
     ) -> Result<Published> {
-        Ok(Published { id: entry_id(id)?, event_id, outcome, created_at: moment(created_at)? })
+        let (id, created_at) = (entry_id(id)?, moment(created_at)?);
+        Ok(Published { id, event_id, outcome, created_at, max_attempts: 0 }) // known to the caller
     }
 }
 

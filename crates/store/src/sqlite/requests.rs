@@ -22,6 +22,7 @@ pub(super) fn repeated(tx: &Tx<'_>, client: i64, request: &Idempotency) -> Resul
         event_id: Tsid::from_i64(known.event_id),
         outcome: PublishOutcome::Duplicate,
         created_at: moment(created_at)?,
+        max_attempts: 0, // known to the caller
     })))
 }
 

@@ -23,6 +23,8 @@ pub struct Published {
     pub outcome: PublishOutcome,
     /// The moment of publication, in database time.
     pub created_at: Timestamp,
+    /// The attempts that the event got, by its own number or its queue's. Of a repeat: what a new entry would have got.
+    pub max_attempts: u32,
 }
 
 /// Whether a publish created something.

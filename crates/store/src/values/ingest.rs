@@ -143,7 +143,8 @@ fn bare(fact: &NewEvent) -> NewEvent {
     (bare.group, bare.keeps_place) = (None, false);
     (bare.deduplication, bare.idempotency) = (None, None);
     (bare.priority, bare.available, bare.expires) = (default.priority, default.available, None);
-    (bare.max_attempts, bare.exhausted_as) = (default.max_attempts, default.exhausted_as);
+    (bare.max_attempts, bare.retries_of_queue) = (default.max_attempts, false);
+    bare.exhausted_as = default.exhausted_as;
     bare
 }
 

@@ -121,9 +121,11 @@ impl tidegate_store::Queue for MemoryStore {
         for event in events {
             let answer = match state.model.publish(&event, now) {
                 Outcome::Created(id) => {
+                    let event_attempts = event.max_attempts;
                     state.events.insert(id, (event, now));
                     let event_id = Tsid::from_i64(id.get());
-                    Ok(Published { id, event_id, outcome: PublishOutcome::Created, created_at: now })
+                    let (outcome, max_attempts) = (PublishOutcome::Created, event_attempts);
+                    Ok(Published { id, event_id, outcome, created_at: now, max_attempts })
                 }
                 other => Err(Error::new(ErrorKind::Full, format!("{other:?}"))),
             };
