@@ -10,6 +10,7 @@ pub mod claim;
 pub mod cron;
 pub mod entry;
 pub mod event;
+pub mod event_type;
 pub mod handlers;
 pub mod id;
 pub mod model;

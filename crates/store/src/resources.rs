@@ -7,7 +7,7 @@ use tidegate_core::{Timestamp, Tsid};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::values::resources::no_resource;
-use crate::values::{Batch, CatalogueVersion, DeleteResource, PutResource, Resource};
+use crate::values::{Batch, CatalogueVersion, ChangeResource, DeleteResource, PutResource, Resource};
 
 /// Kind, client and code.
 type Key = (String, Option<Tsid>, String);
@@ -49,7 +49,7 @@ impl Plan {
 
     /// Plans to create or change a resource. A new one without an id of its own takes one of `drawn` (see [`to_draw`]). Its
     /// version and its moments are set by [`stamp`](Self::stamp).
-    pub(crate) fn put(&mut self, item: &PutResource, drawn: &mut impl Iterator<Item = Tsid>) -> Result<Tsid> {
+    pub(crate) fn put(&mut self, item: &PutResource, drawn: &mut dyn Iterator<Item = Tsid>) -> Result<Tsid> {
         item.check()?;
         match item {
             PutResource::Create { id, kind, client, code, body } => {
@@ -109,6 +109,25 @@ impl Plan {
         row.resource.body.clear();
         row.changed();
         Ok(())
+    }
+
+    /// Plans changes that belong together; after an error nothing of the plan may be written.
+    pub(crate) fn change(
+        &mut self,
+        items: &[ChangeResource],
+        drawn: &mut dyn Iterator<Item = Tsid>,
+    ) -> Result<Vec<Result<Tsid>>> {
+        let mut ids = Vec::with_capacity(items.len());
+        for item in items {
+            ids.push(Ok(match item {
+                ChangeResource::Put(item) => self.put(item, drawn)?,
+                ChangeResource::Delete(item) => {
+                    self.delete(item)?;
+                    item.id
+                }
+            }));
+        }
+        Ok(ids)
     }
 
     fn find(&mut self, kind: &str, id: Tsid) -> Result<&mut Planned> {
@@ -174,6 +193,18 @@ impl Planned {
             self.write = Write::Update;
         }
     }
+}
+
+/// What is put by changes, and the ids of what they delete.
+pub(crate) fn split(items: &[ChangeResource]) -> (Vec<PutResource>, Vec<i64>) {
+    let (mut puts, mut deleted) = (Vec::new(), Vec::new());
+    for item in items {
+        match item {
+            ChangeResource::Put(item) => puts.push(item.clone()),
+            ChangeResource::Delete(item) => deleted.push(item.id.to_i64()),
+        }
+    }
+    (puts, deleted)
 }
 
 /// How many new resources have no id of their own.

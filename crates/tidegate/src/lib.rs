@@ -90,7 +90,7 @@ pub use queue::opening::Builder;
 pub use queue::scheduler::Scheduler;
 pub use queue::schedules::{Schedule, Schedules};
 pub use queue::serving::{
-    ApiKeys, AuditPart, DocumentsPage, Explained, ProjectionPage, PullClaim, QueueStatus, WakeHints,
+    ApiKeys, AuditPart, DocumentsPage, Explained, ProjectionPage, PullClaim, QueueStatus, Resources, WakeHints,
 };
 pub use queue::transactions::caller::CallerTx;
 pub use queue::transactions::db_tx::DbTx;
@@ -107,9 +107,10 @@ pub use tidegate_core::{Cron, MissedTicks};
 #[cfg(feature = "postgres")]
 pub use tidegate_store::postgres;
 pub use tidegate_store::{
-    AuditRow, Backend, CatalogueVersion, Claimed, Clock, EntryPhase, EntrySummary, EntryView, Fact, Finalize,
+    AuditRow, Backend, CatalogueVersion, ChangeResource, Claimed, Clock, DeleteResource, EntryPhase, EntrySummary, EntryView, Fact, Finalize,
     Finalized, Heartbeat, HeartbeatLease, Held, Holder, KeyView, ListQuery, ManualClock, NewKey, Page, PublishOutcome,
-    Published, QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt, Retained, Retention, SCHEMA_VERSION,
+    Published, PutResource, QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt, Resource, ResourceChanges,
+    ResourcesQuery, Retained, Retention, SCHEMA_VERSION,
     SettingsChange, Store, StoreOptions, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
 };
 pub use tidegate_store::{ScheduleSpec, ScheduleView};

@@ -4,7 +4,9 @@ use async_trait::async_trait;
 use tidegate_core::Tsid;
 
 use crate::error::Result;
-use crate::values::{Batch, CatalogueVersion, DeleteResource, PutResource, Resource, ResourceChanges, ResourcesQuery};
+use crate::values::{
+    Batch, CatalogueVersion, ChangeResource, DeleteResource, PutResource, Resource, ResourceChanges, ResourcesQuery,
+};
 
 /// Stores configuration that every node caches: resources of any kind, in one table.
 #[async_trait]
@@ -20,6 +22,11 @@ pub trait Resources: Send + Sync {
     /// Deletes resources in one transaction. Deleting what is deleted is `Ok`; `NotFound` when there is none of this id
     /// and kind, `Conflict` when it has another version than expected.
     async fn delete_resources(&self, items: Vec<DeleteResource>) -> Result<Batch<()>>;
+
+    /// Makes all of these changes in one transaction or, if one of them is refused, none; the error is that of the first
+    /// refused one. The answers show the resources as the changes leave them. Otherwise as
+    /// [`put_resources`](Self::put_resources) and [`delete_resources`](Self::delete_resources).
+    async fn change_resources(&self, items: Vec<ChangeResource>) -> Result<Vec<Resource>>;
 
     /// What changed since a version, of one kind or of all, in one snapshot. Where that version is not in this database's
     /// history, or none is given, everything follows.

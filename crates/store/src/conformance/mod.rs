@@ -388,6 +388,7 @@ macro_rules! conformance_cases {
             }
             resources {
                 created_changed_and_found,
+                changes_are_made_together_or_not_at_all,
                 a_taken_code_is_a_conflict,
                 a_change_names_the_version_it_expects,
                 a_change_without_effect_writes_nothing,

@@ -86,6 +86,40 @@ pub(super) async fn created_changed_and_found(scene: Scene) {
     assert_eq!(made(&one, own).await.id, Tsid::from_i64(42));
 }
 
+pub(super) async fn changes_are_made_together_or_not_at_all(scene: Scene) {
+    let (one, other) = (scene.open().await, scene.open().await);
+    let put = ChangeResource::Put;
+    let made = one.change_resources(vec![put(pool("a")), put(pool("b"))]).await.unwrap();
+    let (a, b) = (made[0].clone(), made[1].clone());
+    assert_eq!((a.code.as_str(), b.code.as_str(), a.version), ("a", "b", b.version));
+    let before = version(&one).await;
+    let stale = ChangeResource::Delete(deletion(&b, Some(b.version - 1)));
+    let refused = [
+        (vec![put(pool("c")), put(change(&a, Some(a.version), "1")), stale.clone()], Conflict),
+        (vec![stale, put(pool("c"))], Conflict),
+        (vec![put(pool("c")), put(pool("b"))], Conflict),
+        (vec![put(pool("c")), put(pool("c"))], Conflict),
+        (vec![put(pool("c")), put(change(&Resource { id: Tsid::from_i64(5), ..a.clone() }, None, "1"))], NotFound),
+        (vec![put(pool("c")), put(create("pool", None, "d", "{"))], Invalid),
+    ];
+    for (items, expected) in refused {
+        assert_eq!(kind(one.change_resources(items.clone()).await), expected, "{items:?}");
+        assert_eq!(version(&other).await, before, "nothing is written: {items:?}");
+        assert_eq!(other.resource_by_code("pool", None, "c").await.unwrap(), None);
+    }
+    let all = vec![
+        put(change(&a, Some(a.version), "1")),
+        ChangeResource::Delete(deletion(&b, Some(b.version))),
+        put(create("note", None, "of a", "[]")),
+    ];
+    let done = other.change_resources(all).await.unwrap();
+    assert_eq!((done[0].body.as_str(), done[1].deleted, done[2].code.as_str()), ("1", true, "of a"));
+    assert!(done.iter().all(|one| one.version == done[0].version) && done[0].version > before.number);
+    let (complete, codes) = changed(&one, None, Some(before)).await;
+    assert_eq!((complete, codes), (false, vec!["-b".into(), "a".into(), "of a".into()]));
+    assert_eq!(one.change_resources(Vec::new()).await.unwrap(), []);
+}
+
 pub(super) async fn a_taken_code_is_a_conflict(scene: Scene) {
     let store = scene.open().await;
     let first = made(&store, pool("a")).await;

@@ -15,7 +15,9 @@ use crate::postgres::engine::store::{Inner, PostgresStore};
 use crate::resources::{self, Plan};
 use crate::sql::Only;
 use crate::values::resources::{check_key, check_kind};
-use crate::values::{Batch, CatalogueVersion, DeleteResource, PutResource, Resource, ResourceChanges, ResourcesQuery};
+use crate::values::{
+    Batch, CatalogueVersion, ChangeResource, DeleteResource, PutResource, Resource, ResourceChanges, ResourcesQuery,
+};
 
 #[async_trait]
 impl Resources for PostgresStore {
@@ -30,6 +32,10 @@ impl Resources for PostgresStore {
 
     async fn delete_resources(&self, items: Vec<DeleteResource>) -> Result<Batch<()>> {
         self.detached(|inner| async move { inner.delete_resources(&items).await }).await
+    }
+
+    async fn change_resources(&self, items: Vec<ChangeResource>) -> Result<Vec<Resource>> {
+        self.detached(|inner| async move { inner.change_resources(&items).await }).await
     }
 
     async fn resource_changes(&self, kind: Option<&str>, since: Option<CatalogueVersion>) -> Result<ResourceChanges> {
@@ -79,8 +85,40 @@ impl Inner {
     }
 
     async fn put_resources_in(&self, tx: &Tx, items: &[PutResource]) -> Result<Done<Resource>, Fault> {
+        let (mut plan, mut drawn) = self.plan(tx, items, &[]).await?;
+        let ids = items.iter().map(|item| plan.put(item, &mut drawn)).collect();
+        let version = self.write_plan(tx, &mut plan).await?;
+        Ok(Done { answers: plan.answers(ids), version })
+    }
+
+    async fn change_resources(&self, items: &[ChangeResource]) -> Result<Vec<Resource>> {
+        if items.is_empty() {
+            return Ok(Vec::new());
+        }
+        let work = |tx: Arc<Tx>| async move { self.change_resources_in(&tx, items).await };
+        let done = self.write(work, |tx, done| self.took_place(tx, done.version)).await?;
+        done.answers.into_iter().collect()
+    }
+
+    async fn change_resources_in(&self, tx: &Tx, items: &[ChangeResource]) -> Result<Done<Resource>, Fault> {
+        let (puts, deleted) = resources::split(items);
+        let (mut plan, mut drawn) = self.plan(tx, &puts, &deleted).await?;
+        let ids = plan.change(items, &mut drawn)?;
+        let version = self.write_plan(tx, &mut plan).await?;
+        Ok(Done { answers: plan.answers(ids), version })
+    }
+
+    /// A plan over the rows that `items` and the ids `others` are about, and ids for new ones.
+    async fn plan(
+        &self,
+        tx: &Tx,
+        items: &[PutResource],
+        others: &[i64],
+    ) -> Result<(Plan, std::vec::IntoIter<Tsid>), Fault> {
         let sql = &self.sql.resources;
-        let mut found = tx.rows(&sql.lock, &[&resources::ids(items)]).await?;
+        let mut ids = resources::ids(items);
+        ids.extend(others);
+        let mut found = tx.rows(&sql.lock, &[&ids]).await?;
         let (mut kinds, mut clients, mut codes) = (Vec::new(), Vec::new(), Vec::new());
         for (kind, client, code) in resources::codes(items) {
             kinds.push(kind);
@@ -88,12 +126,10 @@ impl Inner {
             codes.push(code);
         }
         found.extend(tx.rows(&sql.by_codes, &[&kinds, &clients, &codes]).await?);
-        let mut plan = Plan::new(found.into_iter().map(Into::into));
+        let plan = Plan::new(found.into_iter().map(Into::into));
         let drawn = self.draw_ids(tx, resources::to_draw(items)).await?;
-        let mut drawn = drawn.iter().map(|drawn| Tsid::from_i64(drawn.event_id));
-        let ids = items.iter().map(|item| plan.put(item, &mut drawn)).collect();
-        let version = self.write_plan(tx, &mut plan).await?;
-        Ok(Done { answers: plan.answers(ids), version })
+        let drawn: Vec<Tsid> = drawn.iter().map(|drawn| Tsid::from_i64(drawn.event_id)).collect();
+        Ok((plan, drawn.into_iter()))
     }
 
     async fn delete_resources(&self, items: &[DeleteResource]) -> Result<Batch<()>> {

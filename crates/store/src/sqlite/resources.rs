@@ -12,7 +12,9 @@ use crate::sqlite::engine::jobs::Urgency;
 use crate::sqlite::engine::store::SqliteStore;
 use crate::sqlite::engine::tx::{Tx, moment};
 use crate::values::resources::{check_key, check_kind};
-use crate::values::{Batch, CatalogueVersion, DeleteResource, PutResource, Resource, ResourceChanges, ResourcesQuery};
+use crate::values::{
+    Batch, CatalogueVersion, ChangeResource, DeleteResource, PutResource, Resource, ResourceChanges, ResourcesQuery,
+};
 
 #[async_trait]
 impl Resources for SqliteStore {
@@ -26,6 +28,10 @@ impl Resources for SqliteStore {
 
     async fn delete_resources(&self, items: Vec<DeleteResource>) -> Result<Batch<()>> {
         self.write(Urgency::End, move |tx| delete(tx, &items)).await
+    }
+
+    async fn change_resources(&self, items: Vec<ChangeResource>) -> Result<Vec<Resource>> {
+        self.write(Urgency::End, move |tx| change(tx, &items)).await
     }
 
     async fn resource_changes(&self, kind: Option<&str>, since: Option<CatalogueVersion>) -> Result<ResourceChanges> {
@@ -60,10 +66,26 @@ impl Resources for SqliteStore {
 }
 
 pub(super) fn put(tx: &Tx<'_>, items: &[PutResource]) -> Result<Batch<Resource>> {
+    planned(tx, items, &[], |plan, drawn| Ok(items.iter().map(|item| plan.put(item, drawn)).collect()))
+}
+
+/// An error undoes the whole job.
+fn change(tx: &Tx<'_>, items: &[ChangeResource]) -> Result<Vec<Resource>> {
+    let (puts, deleted) = resources::split(items);
+    planned(tx, &puts, &deleted, |plan, drawn| plan.change(items, drawn))?.into_iter().collect()
+}
+
+/// Reads the rows that `items` and the ids `others` are about, plans, and writes what was planned.
+fn planned(
+    tx: &Tx<'_>,
+    items: &[PutResource],
+    others: &[i64],
+    decide: impl FnOnce(&mut Plan, &mut dyn Iterator<Item = Tsid>) -> Result<Vec<Result<Tsid>>>,
+) -> Result<Batch<Resource>> {
     let sql = &tx.sql().resources;
     let mut found = Vec::new();
-    for id in resources::ids(items) {
-        found.extend(tx.row(&sql.by_id, [id])?);
+    for id in resources::ids(items).iter().chain(others) {
+        found.extend(tx.row(&sql.by_id, [*id])?);
     }
     for key in resources::codes(items) {
         found.extend(tx.row(&sql.by_code, key)?);
@@ -72,7 +94,7 @@ pub(super) fn put(tx: &Tx<'_>, items: &[PutResource]) -> Result<Batch<Resource>>
     let first = tx.number(&tx.sql().publish.next_entry_id)?;
     let step = tx.shared.options.ids.step;
     let mut drawn = (0_i64..).map(|count| Tsid::from_parts(tx.now / 1000, first + count * step));
-    let ids = items.iter().map(|item| plan.put(item, &mut drawn)).collect();
+    let ids = decide(&mut plan, &mut drawn)?;
     let next = first + step * resources::to_draw(items) as i64;
     if write(tx, &mut plan)? && next != first {
         tx.execute(&tx.sql().publish.save_entry_id, [next])?;

@@ -85,6 +85,15 @@ pub struct DeleteResource {
     pub expected: Option<i64>,
 }
 
+/// One of the changes that are made together or not at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChangeResource {
+    /// Creates or changes one.
+    Put(PutResource),
+    /// Deletes one.
+    Delete(DeleteResource),
+}
+
 /// What changed since a catalogue version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceChanges {

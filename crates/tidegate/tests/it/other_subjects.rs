@@ -44,6 +44,7 @@ macro_rules! other_subjects {
             catalogue_version() -> CatalogueVersion;
             put_resources(items: Vec<PutResource>) -> Batch<Resource>;
             delete_resources(items: Vec<DeleteResource>) -> Batch<()>;
+            change_resources(items: Vec<ChangeResource>) -> Vec<Resource>;
             resource_changes(kind: Option<&str>, since: Option<CatalogueVersion>) -> ResourceChanges;
             resource(kind: &str, id: tidegate_core::Tsid) -> Option<Resource>;
             resource_by_code(kind: &str, client: Option<tidegate_core::Tsid>, code: &str) -> Option<Resource>;

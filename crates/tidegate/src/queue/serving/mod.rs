@@ -1,4 +1,4 @@
-//! What a server does with a queue beyond the embedded API, one file per subject: API keys, the catalogue version, queues by name, claims of
+//! What a server does with a queue beyond the embedded API, one file per subject: API keys, the catalogue version, resources, queues by name, claims of
 //! pull workers, entries by number, pages of documents. It takes names and numbers of any queue of the database; whose
 //! they are is for the server to decide. Knows nothing of HTTP.
 
@@ -10,6 +10,7 @@ mod projections;
 mod publishing;
 mod pull;
 mod queues;
+mod resources;
 
 pub use api_keys::ApiKeys;
 pub use entries::{AuditPart, Explained};
@@ -17,3 +18,4 @@ pub use hints::WakeHints;
 pub use projections::{DocumentsPage, ProjectionPage};
 pub use pull::PullClaim;
 pub use queues::QueueStatus;
+pub use resources::Resources;
