@@ -22,7 +22,9 @@ pub struct CodePattern(Vec<Option<String>>);
 
 /// A text that is no code or pattern; the message says what to change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} must be application:subdomain:aggregate:event: four parts of letters, digits, '.', '_' and '-'{or}, {MAX_CODE} bytes at most")]
+#[error(
+    "{what} must be application:subdomain:aggregate:event: four parts of letters, digits, '.', '_' and '-'{or}, {MAX_CODE} bytes at most"
+)]
 pub struct InvalidCode {
     what: &'static str,
     or: &'static str,
@@ -296,9 +298,8 @@ pub fn deprecate(stages: &[Stage], number: VersionNumber) -> Result<bool, Refuse
 /// The version that a new one of the same major must be compatible with: the highest lower one that was finalised.
 #[must_use]
 pub fn predecessor(stages: &[Stage], number: VersionNumber) -> Option<VersionNumber> {
-    let before = |stage: &&Stage| {
-        stage.0.major == number.major && stage.0 < number && stage.1 != VersionStatus::Finalising
-    };
+    let before =
+        |stage: &&Stage| stage.0.major == number.major && stage.0 < number && stage.1 != VersionStatus::Finalising;
     stages.iter().filter(before).map(|stage| stage.0).max()
 }
 
@@ -329,7 +330,8 @@ mod tests {
             assert_eq!(good.parse::<EventTypeCode>().unwrap().as_str(), good);
         }
         let long = format!("a:b:c:{}", "d".repeat(MAX_CODE - 5));
-        for bad in ["", "a", "a:b:c", "a:b:c:", "a:b:c:d:e", "a:b:c:d ", "a:*:c:d", "ä:b:c:d", "a:b::d", long.as_str()] {
+        for bad in ["", "a", "a:b:c", "a:b:c:", "a:b:c:d:e", "a:b:c:d ", "a:*:c:d", "ä:b:c:d", "a:b::d", long.as_str()]
+        {
             assert!(bad.parse::<EventTypeCode>().is_err(), "{bad}");
         }
         assert!(long[1..].parse::<EventTypeCode>().is_err(), "the first part is empty");
@@ -354,7 +356,10 @@ mod tests {
             assert!(bad.parse::<CodePattern>().is_err(), "{bad}");
         }
         let prefix = |text: &str| text.parse::<CodePattern>().unwrap().prefix();
-        assert_eq!((prefix("a:b:*:d"), prefix("*:b:c:d"), prefix("a:b:c:d")), ("a:b:".into(), "".into(), "a:b:c:d".into()));
+        assert_eq!(
+            (prefix("a:b:*:d"), prefix("*:b:c:d"), prefix("a:b:c:d")),
+            ("a:b:".into(), "".into(), "a:b:c:d".into())
+        );
     }
 
     #[test]

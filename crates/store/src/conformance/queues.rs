@@ -51,8 +51,7 @@ pub(super) async fn events_take_the_retries_of_their_queue(scene: Scene) {
         other.put_queue(&default_queue(), set(retries)).await.unwrap();
         let keyed = asks().deduplicate(format!("{retries:?}"));
         let events = vec![asks(), asks(), asks().group("g"), event("t").max_retries(2), keyed];
-        let published: Vec<Published> =
-            store.publish(events).await.unwrap().into_iter().map(Result::unwrap).collect();
+        let published: Vec<Published> = store.publish(events).await.unwrap().into_iter().map(Result::unwrap).collect();
         for (one, expected) in published.iter().zip([expected, expected, expected, 3, expected]) {
             let stored = view(&store, one.id).await.max_attempts;
             assert_eq!((one.max_attempts, stored), (expected, expected), "{retries:?}");

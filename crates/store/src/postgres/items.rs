@@ -9,8 +9,8 @@ use tidegate_core::{Availability, DedupMode, EntryId, Expiry, NewEvent, Place, T
 use tokio_postgres::types::ToSql;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::postgres::flags;
 use crate::postgres::engine::catalogue::Queue;
+use crate::postgres::flags;
 use crate::postgres::statements::publish::PublishedRow;
 use crate::values::{PublishOutcome, Published};
 
