@@ -44,7 +44,7 @@ pub(crate) async fn create(
     JsonBody(body): JsonBody<NewEventBody>,
 ) -> Result<(StatusCode, Json<Event>)> {
     let key = Key::read(&headers)?.map(Key::of_single);
-    let event = new_event(&service, &caller, body, &headers, key)?;
+    let event = new_event(&service, &caller, body, &headers, key).await?;
     let published = service.queue.publish_or_find(event.clone()).await;
     let (published, stored) = published.map_err(ApiError::of_publish)?;
     if stored.is_none() {
@@ -76,7 +76,7 @@ pub(crate) async fn create_many(
     for (index, body) in body.read(service.options.limits.batch_items)?.into_iter().enumerate() {
         let key = key.as_ref().map(|key| key.of_batch(index));
         events.push(match body {
-            Ok(body) => new_event(&service, &caller, body, &headers, key),
+            Ok(body) => new_event(&service, &caller, body, &headers, key).await,
             Err(error) => Err(error),
         });
     }
@@ -93,7 +93,7 @@ pub(crate) async fn create_many(
 }
 
 /// The event that a request describes, addressed to a queue that the caller may use.
-fn new_event(
+async fn new_event(
     service: &Service,
     caller: &Caller,
     body: NewEventBody,
@@ -101,6 +101,8 @@ fn new_event(
     key: Option<String>,
 ) -> Result<NewEvent> {
     let queue = caller.queue(body.client.as_deref(), body.queue.as_deref())?;
+    // Known after the first time; a client's `default` is made by it.
+    service.queues.handle(&queue).await?;
     let idempotency = key.map(|key| Idempotency::new(key, fingerprint(&body)));
     let mut event = body.into_event(service.options.limits.payload_bytes)?;
     (event.queue, event.idempotency, event.attributes) = (queue, idempotency, trace::attributes(headers));
