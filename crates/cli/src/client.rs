@@ -80,6 +80,18 @@ impl Client {
         self.send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
     }
 
+    /// Sends a POST request with bytes of a media type, or of none.
+    pub(crate) async fn post_bytes(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+        content_type: Option<&str>,
+        bytes: Vec<u8>,
+    ) -> Result<Value, Failure> {
+        let request = self.request(Method::POST, path).query(query).body(bytes);
+        self.send(content_type.iter().fold(request, |request, name| request.header("content-type", *name))).await
+    }
+
     /// Sends a DELETE request.
     pub(crate) async fn delete(&self, path: &str) -> Result<Value, Failure> {
         self.send(self.request(Method::DELETE, path)).await
@@ -122,6 +134,12 @@ fn refused(status: StatusCode, text: &str) -> Refused {
     let body: Value = serde_json::from_str(text).unwrap_or_default();
     let field = |name: &str| body[name].as_str().map(str::to_owned);
     let mut error = shown(&field("error").unwrap_or_else(|| text.chars().take(200).collect()));
+    for violation in body["violations"].as_array().into_iter().flatten() {
+        let at = |name: &str| violation[name].as_u64().map(|number| format!(" {name} {number}")).unwrap_or_default();
+        let (path, message) = (&violation["path"], &violation["message"]);
+        let (path, message) = (path.as_str().unwrap_or_default(), message.as_str().unwrap_or_default());
+        error.push_str(&format!("\n  {}{}{}: {}", shown(path), at("line"), at("column"), shown(message)));
+    }
     if status == StatusCode::UNAUTHORIZED {
         error.push_str("; pass a key with --key or in TIDEGATE_KEY, `tidegate keys create` makes one");
     }

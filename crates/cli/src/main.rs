@@ -16,6 +16,7 @@ mod setting_table;
 mod settings;
 mod tail;
 mod telemetry;
+mod types;
 mod work;
 
 use std::process::ExitCode;
@@ -55,6 +56,8 @@ enum Command {
     Events(events::EventsArgs),
     /// List, configure, pause, resume and drain queues.
     Queues(queues::QueuesArgs),
+    /// List, show, create and archive event types; add, compare and validate against their versions.
+    Types(types::TypesArgs),
     /// List and remove projections.
     Projections(projections::ProjectionsArgs),
     /// Show events as they are published.
@@ -90,6 +93,10 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Work(args) => return work::run(args).await,
         Command::Events(args) => events::run(args).await?,
         Command::Queues(args) => queues::run(args).await?,
+        Command::Types(args) => {
+            let is_valid = types::run(args).await?;
+            return Ok(if is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
         Command::Projections(args) => projections::run(args).await?,
         Command::Tail(args) => tail::run(args).await?,
     }

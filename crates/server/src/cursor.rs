@@ -16,6 +16,8 @@ enum List {
     Events = 1,
     Audit = 2,
     Workers = 3,
+    EventTypes = 4,
+    Schemas = 5,
 }
 
 /// The cursor after an event in a list.
@@ -55,8 +57,28 @@ pub(crate) fn read_worker(text: &str, client: Option<Tsid>) -> Result<WorkerKey>
     Ok((of, String::from_utf8(worker.to_vec()).map_err(|_| invalid())?))
 }
 
+/// The cursor after an event type.
+pub(crate) fn of_event_type(code: &str) -> String {
+    write(List::EventTypes, None, code.as_bytes())
+}
+
+/// The code of the event type that a cursor points to.
+pub(crate) fn read_event_type(text: &str) -> Result<String> {
+    String::from_utf8(read(List::EventTypes, None, text)?).map_err(|_| invalid())
+}
+
+/// The cursor after a schema.
+pub(crate) fn of_schema(position: &str) -> String {
+    write(List::Schemas, None, position.as_bytes())
+}
+
+/// The position of the schema that a cursor points to.
+pub(crate) fn read_schema(text: &str) -> Result<String> {
+    String::from_utf8(read(List::Schemas, None, text)?).map_err(|_| invalid())
+}
+
 fn invalid() -> ApiError {
-    ApiError::invalid("cursor is invalid: use next_cursor of the previous page of the same list")
+    ApiError::invalid("cursor is invalid: use the cursor for the next page from the previous page of the same list")
 }
 
 /// Binds a position to its list and client. It is not a secret: it keeps cursors from being mixed up. What a list shows

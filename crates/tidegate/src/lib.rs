@@ -108,10 +108,10 @@ pub use tidegate_core::{Cron, MissedTicks};
 pub use tidegate_store::postgres;
 pub use tidegate_store::{
     AuditRow, Backend, CatalogueVersion, ChangeResource, Claimed, Clock, DeleteResource, EntryPhase, EntrySummary,
-    EntryView, Fact, Finalize, Finalized, Heartbeat, HeartbeatLease, Held, Holder, KeyView, ListQuery, ManualClock,
-    NewKey, Page, PublishOutcome, Published, PutResource, QueueChange, Report, ReportResult, Reported, Requeue,
-    RequeueAt, Resource, ResourceChanges, ResourcesQuery, Retained, Retention, SCHEMA_VERSION, SettingsChange, Store,
-    StoreOptions, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
+    EntryView, Fact, Finalize, Finalized, Heartbeat, HeartbeatLease, Held, Holder, KeyView, ListQuery, MAX_RESOURCES,
+    ManualClock, NewKey, Page, PublishOutcome, Published, PutResource, QueueChange, Report, ReportResult, Reported,
+    Requeue, RequeueAt, Resource, ResourceChanges, ResourcesQuery, Retained, Retention, SCHEMA_VERSION, SettingsChange,
+    Store, StoreOptions, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
 };
 pub use tidegate_store::{ScheduleSpec, ScheduleView};
 

@@ -6,6 +6,7 @@ mod bodies;
 mod clients;
 mod database_down;
 mod document;
+mod event_types;
 mod examples;
 mod hang_ups;
 mod idempotency;

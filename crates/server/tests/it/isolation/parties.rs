@@ -18,6 +18,9 @@ pub(super) struct Party {
     pub(super) marker: String,
     pub(super) ids: Vec<i64>,
     pub(super) leases: Vec<i64>,
+    /// An event type and a schema that the party knows: they are the same for all.
+    pub(super) event_type: String,
+    pub(super) schema: String,
 }
 
 /// How a parameter is filled.
@@ -32,6 +35,19 @@ pub(super) enum Filler {
 pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
     let neutral = |value: Value| Some(Filler::Neutral(value.as_array().cloned().unwrap_or_default()));
     match name {
+        "id" if path.starts_with("/api/event-types") => Some(Filler::Of(|party| vec![json!(party.event_type)])),
+        "id" if path.starts_with("/api/schemas") => Some(Filler::Of(|party| vec![json!(party.schema)])),
+        "eventTypeId" => Some(Filler::Of(|party| vec![json!(party.event_type)])),
+        "name" if path.starts_with("/api/") => neutral(json!(["a name"])),
+        "code" => neutral(json!(["a:b:c:d"])),
+        "version" => neutral(json!(["1.0"])),
+        "mimeType" => neutral(json!(["application/json"])),
+        "schemaType" => neutral(json!(["JSON_SCHEMA"])),
+        "schema" | "content" => neutral(json!([{ "type": "object" }])),
+        "message" => neutral(json!(["a.Message"])),
+        "strict" => neutral(json!([true])),
+        "force" => neutral(json!([{ "reason": "a reason" }])),
+        "If-Match" => neutral(json!(["*"])),
         "id" => Some(Filler::Of(|party| party.ids.iter().map(|id| json!(id)).collect())),
         "cursor" | "logs_cursor" => {
             Some(Filler::Of(|party| party.ids.iter().map(|id| json!(id.to_string())).collect()))
@@ -69,7 +85,9 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
 impl Party {
     pub(super) fn new(client: Option<i64>) -> Self {
         let marker = format!("{:016x}", rand::random::<u64>());
-        Self { client: client.map(Tsid::from_i64), marker, ids: Vec::new(), leases: Vec::new() }
+        let nothing = Tsid::from_i64(1).to_string();
+        let (event_type, schema) = (nothing.clone(), nothing);
+        Self { client: client.map(Tsid::from_i64), marker, ids: Vec::new(), leases: Vec::new(), event_type, schema }
     }
 
     /// A text of this party that others cannot guess.

@@ -1,0 +1,150 @@
+//! The attributes of an element.
+
+use super::{Run, identity::AttributeField};
+use crate::xsd::model::{ComplexType, NameId, Process, Reading, TypeId, ValueConstraint, Variety};
+use crate::xsd::value::Kind;
+use crate::xsd::xml::{Attribute, Reader, Tag, XSI};
+
+impl<'m, 'd> Run<'m, 'd> {
+    /// Checks the attributes of a start tag. Without a complex type there may be only those of XML Schema itself.
+    pub(super) fn attributes(
+        &mut self,
+        reader: &Reader<'d, 'm>,
+        tag: &Tag<'d>,
+        complex: Option<&'m ComplexType>,
+        wanted: &[AttributeField],
+    ) {
+        let mut required = 0;
+        let mut wild_ids = 0;
+        for attribute in reader.attributes() {
+            let is_xsi = attribute.ns == XSI
+                && matches!(attribute.local, "type" | "nil" | "schemaLocation" | "noNamespaceSchemaLocation");
+            if is_xsi {
+                continue;
+            }
+            let name = self.model.names.find(attribute.ns, attribute.local);
+            let found = complex.and_then(|complex| find(complex, name?));
+            if let Some(used) = found {
+                required += usize::from(used.is_required);
+                self.value(reader, tag, attribute, (used.type_id, used.value.as_ref()), (name, wanted));
+                continue;
+            }
+            let wildcard = complex.and_then(|complex| complex.wildcard.as_ref());
+            let Some(wildcard) = wildcard.filter(|wildcard| wildcard.allowed.lets_in(attribute.ns)) else {
+                self.attribute_finding(tag, attribute, "is not allowed here");
+                continue;
+            };
+            let global = name.and_then(|name| self.model.global_attributes.get(&name));
+            match (wildcard.process, global.and_then(|id| self.model.attributes.get(*id))) {
+                (Process::Skip, _) | (Process::Lax, None) => {}
+                (_, Some(declared)) => {
+                    let variety = self.model.simple(declared.type_id).map(|simple| &simple.variety);
+                    wild_ids += usize::from(variety == Some(&Variety::Atomic(Kind::Id)));
+                    self.value(reader, tag, attribute, (declared.type_id, declared.value.as_ref()), (name, wanted));
+                }
+                (Process::Strict, None) => {
+                    self.attribute_finding(
+                        tag,
+                        attribute,
+                        "is not declared in the schema, and a wildcard demands that here",
+                    );
+                }
+            }
+        }
+        let Some(complex) = complex else { return };
+        if wild_ids > 0 {
+            self.check_wild_ids(tag, complex, wild_ids);
+        }
+        self.check_required(reader, tag, complex, required);
+        for field in wanted {
+            self.default_field(reader, complex, field);
+        }
+    }
+
+    fn attribute_finding(&mut self, tag: &Tag<'d>, attribute: &Attribute<'d>, why: &str) {
+        let suffix = format!("/@{}", attribute.raw);
+        self.findings.add(tag.offset, &suffix, attribute.offset, || format!("the attribute {:?} {why}", attribute.raw));
+    }
+
+    /// Checks the value of an attribute, and hands it to the fields that it is.
+    fn value(
+        &mut self,
+        reader: &Reader<'d, 'm>,
+        tag: &Tag<'d>,
+        attribute: &Attribute<'d>,
+        (type_id, value): (TypeId, Option<&'m ValueConstraint>),
+        (name, wanted): (Option<NameId>, &[AttributeField]),
+    ) {
+        let fixed = value.filter(|value| value.is_fixed);
+        let is_field = wanted.iter().any(|field| field.test.matches(name, attribute.ns));
+        let mut key = String::new();
+        let mut reading = Reading {
+            prefixes: reader.scope(),
+            identifiers: &mut self.identifiers,
+            work: &mut self.work,
+            key: (fixed.is_some() || is_field).then_some(&mut key),
+        };
+        let checked = self.model.check_text(type_id, &attribute.value, &mut reading);
+        if let Err(wrong) = &checked {
+            let suffix = format!("/@{}", attribute.raw);
+            self.wrong_value((tag.offset, &suffix, attribute.offset), &attribute.value, wrong);
+        } else if !self.identifiers.is_empty() {
+            self.take_identifiers(tag.offset, &format!("/@{}", attribute.raw), attribute.offset);
+        }
+        if let Some(fixed) = fixed.filter(|fixed| checked.is_ok() && *fixed.key != *key) {
+            let suffix = format!("/@{}", attribute.raw);
+            self.findings.add(tag.offset, &suffix, attribute.offset, || {
+                format!("the value must be {:?}, which is fixed", fixed.text)
+            });
+        }
+        if is_field {
+            for field in wanted.iter().filter(|field| field.test.matches(name, attribute.ns)) {
+                self.identity.set_attribute(field, checked.is_ok().then_some(&key), &mut self.findings);
+            }
+        }
+    }
+
+    /// At most one identifier may come by a wildcard, and none to those that are declared.
+    fn check_wild_ids(&mut self, tag: &Tag<'d>, complex: &ComplexType, wild_ids: usize) {
+        let is_id = |id: TypeId| self.model.simple(id).is_some_and(|one| one.variety == Variety::Atomic(Kind::Id));
+        if wild_ids > 1 || complex.uses.iter().any(|used| is_id(used.type_id)) {
+            let why = || "an element can have only one attribute that is an identifier (ID)".into();
+            self.findings.add(tag.offset, "", tag.offset, why);
+        }
+    }
+
+    fn check_required(&mut self, reader: &Reader<'d, 'm>, tag: &Tag<'d>, complex: &ComplexType, seen: usize) {
+        if seen == complex.required {
+            return;
+        }
+        let steps = (complex.uses.len() * (1 + reader.attributes().len())) as u64;
+        match self.work.checked_sub(steps) {
+            Some(left) => self.work = left,
+            None => {
+                self.is_exhausted = true;
+                return;
+            }
+        }
+        for used in complex.uses.iter().filter(|used| used.is_required) {
+            let (ns, local) = (self.model.names.ns(used.name), self.model.names.local(used.name));
+            if !reader.attributes().iter().any(|one| one.ns == ns && one.local == local) {
+                self.findings.add(tag.offset, "", tag.offset, || format!("the attribute {local:?} is missing"));
+            }
+        }
+    }
+
+    /// An attribute that is not there has its default or fixed value.
+    fn default_field(&mut self, reader: &Reader<'d, 'm>, complex: &ComplexType, field: &AttributeField) {
+        let crate::xsd::model::Test::Name(name) = field.test else { return };
+        let Some(value) = find(complex, name).and_then(|used| used.value.as_ref()) else { return };
+        let (ns, local) = (self.model.names.ns(name), self.model.names.local(name));
+        if !reader.attributes().iter().any(|one| one.ns == ns && one.local == local) {
+            self.identity.set_attribute(field, Some(&value.key), &mut self.findings);
+        }
+    }
+}
+
+fn find(complex: &ComplexType, name: NameId) -> Option<&crate::xsd::model::Use> {
+    let at = complex.uses.binary_search_by_key(&name, |used| used.name).ok()?;
+    complex.uses.get(at)
+}

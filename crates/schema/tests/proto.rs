@@ -1,0 +1,332 @@
+//! Protocol Buffers against two other judges: `prost-reflect`, on documents that proptest makes, and Python's `protobuf`,
+//! on the documents of `proto/cases.json` (made by `proto/make_fixtures.py`). Where a verdict differs it has to be
+//! expected, with a reason.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use prost_reflect::prost::Message as _;
+use prost_reflect::{
+    DescriptorPool, DeserializeOptions, DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor,
+    ReflectMessage as _, SerializeOptions, Value,
+};
+use tidegate_schema::proto::Proto;
+use tidegate_schema::{Definition, Document, Format, Language as _, Report, Validator};
+
+const ALL3: &str = include_str!("proto/all3.proto");
+const OLD2: &str = include_str!("proto/old2.proto");
+const CASES: &str = include_str!("proto/cases.json");
+
+/// Cases on which Python's verdict differs from ours, below the reason: which of the verdicts, and the name of the case.
+const EXCEPTIONS: &str = include_str!("proto/exceptions.txt");
+
+fn validator(content: &str, message: &str, strict: bool) -> Box<dyn Validator> {
+    let definition = Definition { content: content.into(), message: Some(message.into()), strict };
+    Proto.compile(&definition).unwrap()
+}
+
+fn validate(validator: &dyn Validator, bytes: &[u8], format: Format) -> Report {
+    validator.validate(Document { bytes, format })
+}
+
+fn bytes_of(hex: &str) -> Vec<u8> {
+    let digits = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+    digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+}
+
+#[test]
+fn python_agrees() {
+    let compile = |content, message| [false, true].map(|strict| validator(content, message, strict));
+    let schemas = BTreeMap::from([("all3", compile(ALL3, "fixtures.All")), ("old2", compile(OLD2, "fixtures.Old"))]);
+    let mut expected = BTreeSet::new();
+    for line in EXCEPTIONS.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (mode, case) = line.split_once(' ').unwrap();
+        let modes = if mode == "both" { &["lenient", "strict"][..] } else { &[mode] };
+        expected.extend(modes.iter().map(|mode| format!("{mode} {case}")));
+    }
+    type Case = (bool, bool, String, String, String, String);
+    let cases = serde_json::from_str::<Vec<Case>>(CASES).unwrap();
+    assert!(cases.len() > 400, "{}", cases.len());
+    let mut surprises = Vec::new();
+    for (lenient, strict, schema, format, name, content) in &cases {
+        let (bytes, format_of) = match format.as_str() {
+            "binary" => (bytes_of(content), Format::Protobuf),
+            _ => (content.as_bytes().to_vec(), Format::Json),
+        };
+        let name = if name.is_empty() { content.replace('\n', "\\n") } else { name.clone() };
+        for ((mode, theirs), validator) in [("lenient", lenient), ("strict", strict)].iter().zip(&schemas[&**schema]) {
+            let report = validate(&**validator, &bytes, format_of);
+            if report.is_valid() != **theirs {
+                let key = format!("{mode} {schema} {format} {name}");
+                if !expected.remove(&key) {
+                    surprises.push(format!("{key} | Python: {theirs}, here: {:?}", report.violations().first()));
+                }
+            }
+        }
+    }
+    assert!(surprises.is_empty(), "{} unexpected differences:\n{}", surprises.len(), surprises.join("\n"));
+    assert!(expected.is_empty(), "no longer different: {expected:#?}");
+}
+
+/// The descriptors that prost-reflect needs, which the parser of texts makes as well.
+fn descriptor(content: &str, message: &str) -> MessageDescriptor {
+    let mut pool = DescriptorPool::global();
+    let mut file = protox_parse::parse("test.proto", content).unwrap();
+    file.source_code_info = None;
+    pool.add_file_descriptor_proto(file).unwrap();
+    pool.get_message_by_name(message).unwrap()
+}
+
+/// A stream of random numbers that proptest shrinks towards zero.
+struct Dice<'d>(std::slice::Iter<'d, u32>);
+
+impl Dice<'_> {
+    fn roll(&mut self, sides: u32) -> u32 {
+        self.0.next().map_or(0, |number| number % sides)
+    }
+}
+
+/// A message that the dice decide about.
+fn make(descriptor: &MessageDescriptor, dice: &mut Dice<'_>, depth: u32) -> DynamicMessage {
+    let mut message = DynamicMessage::new(descriptor.clone());
+    for field in descriptor.fields() {
+        let wanted = field.is_required() || dice.roll(4) == 1;
+        let nested = matches!(field.kind(), Kind::Message(_));
+        if !wanted || (nested && depth == 0 && !field.is_required()) {
+            continue;
+        }
+        message.set_field(&field, make_field(&field, dice, depth));
+    }
+    message
+}
+
+fn make_field(field: &FieldDescriptor, dice: &mut Dice<'_>, depth: u32) -> Value {
+    if field.is_map() {
+        let kind = field.kind();
+        let entry = kind.as_message().unwrap();
+        let count = dice.roll(3);
+        let key = |dice: &mut Dice<'_>| match make_value(&entry.map_entry_key_field().kind(), dice, 0) {
+            Value::I32(key) => MapKey::I32(key),
+            Value::I64(key) => MapKey::I64(key),
+            Value::U32(key) => MapKey::U32(key),
+            Value::U64(key) => MapKey::U64(key),
+            Value::Bool(key) => MapKey::Bool(key),
+            Value::String(key) => MapKey::String(key),
+            other => panic!("{other:?} is no key"),
+        };
+        let value = entry.map_entry_value_field().kind();
+        let entries = (0..count).map(|_| (key(dice), make_value(&value, dice, depth.saturating_sub(1))));
+        return Value::Map(entries.collect());
+    }
+    if field.is_list() {
+        let count = dice.roll(4);
+        return Value::List((0..count).map(|_| make_value(&field.kind(), dice, depth.saturating_sub(1))).collect());
+    }
+    make_value(&field.kind(), dice, depth.saturating_sub(1))
+}
+
+fn make_value(kind: &Kind, dice: &mut Dice<'_>, depth: u32) -> Value {
+    let number = match dice.roll(4) {
+        0 => u64::from(dice.roll(200)),
+        1 => u64::MAX - u64::from(dice.roll(3)),
+        2 => u64::from(dice.roll(u32::MAX)),
+        _ => u64::from(dice.roll(u32::MAX)) << 32,
+    };
+    match kind {
+        Kind::Double => Value::F64(number as f64),
+        Kind::Float => Value::F32(number as f32),
+        Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => Value::I32(number as i32),
+        Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => Value::I64(number as i64),
+        Kind::Uint32 | Kind::Fixed32 => Value::U32(number as u32),
+        Kind::Uint64 | Kind::Fixed64 => Value::U64(number),
+        Kind::Bool => Value::Bool(number % 2 == 1),
+        Kind::String => Value::String(["", "a", "ä€😀", "quo\"te\\\n"][(number % 4) as usize].into()),
+        Kind::Bytes => Value::Bytes(number.to_le_bytes()[..(number % 8) as usize].to_vec().into()),
+        Kind::Enum(kind) => {
+            let values = kind.values().collect::<Vec<_>>();
+            Value::EnumNumber(values[number as usize % values.len()].number())
+        }
+        Kind::Message(descriptor) => Value::Message(make(descriptor, dice, depth)),
+    }
+}
+
+/// What prost-reflect says, which knows nothing of required fields.
+fn decodes(descriptor: &MessageDescriptor, bytes: &[u8]) -> bool {
+    DynamicMessage::decode(descriptor.clone(), bytes).is_ok()
+}
+
+/// What we say without required fields, and whether we only refuse what prost-reflect reads anyhow: maps that are no
+/// length and bytes, and long keys.
+fn accepts(validator: &dyn Validator, bytes: &[u8]) -> (bool, bool) {
+    let report = validate(validator, bytes, Format::Protobuf);
+    let others = report.violations().iter().filter(|one| !one.message.contains("the required field is missing"));
+    let others = others.collect::<Vec<_>>();
+    let parts = ["message is framed as", "a key is longer"];
+    let is_stricter_here = others.iter().any(|one| parts.iter().any(|part| one.message.starts_with(part)));
+    (others.is_empty(), is_stricter_here)
+}
+
+/// Required fields that a decoded message lacks, as prost-reflect merged it.
+fn lacks(message: &DynamicMessage) -> u64 {
+    fn of_value(value: &Value) -> u64 {
+        match value {
+            Value::Message(message) => lacks(message),
+            Value::List(values) => values.iter().map(of_value).sum(),
+            Value::Map(values) => values.values().map(of_value).sum(),
+            _ => 0,
+        }
+    }
+    let is_set = |field: &FieldDescriptor| match (field.kind(), &*message.get_field(field)) {
+        // A value that a closed enum does not have is an unknown field.
+        (Kind::Enum(kind), Value::EnumNumber(number)) => message.has_field(field) && kind.get_value(*number).is_some(),
+        _ => message.has_field(field),
+    };
+    let required = message.descriptor().fields().filter(|field| field.is_required() && !is_set(field)).count() as u64;
+    let fields = message.fields().map(|(_, value)| of_value(value)).sum::<u64>();
+    required + fields + message.extensions().map(|(_, value)| of_value(value)).sum::<u64>()
+}
+
+/// How a document is changed: a byte is set, bits are flipped, bytes are removed, doubled, or put in.
+fn mutate(bytes: &mut Vec<u8>, changes: &[(u8, u16, u8)]) {
+    for &(what, at, byte) in changes {
+        if bytes.is_empty() {
+            bytes.push(byte);
+            continue;
+        }
+        let at = usize::from(at) % bytes.len();
+        match what % 5 {
+            0 => bytes[at] = byte,
+            1 => bytes[at] ^= 1 << (byte % 8),
+            2 => bytes.truncate(at),
+            3 => {
+                let piece = bytes[at..].iter().take(usize::from(byte)).copied().collect::<Vec<_>>();
+                bytes.extend(piece);
+            }
+            _ => bytes.insert(at, byte),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn prost_reflect_agrees_on_binary(
+        dice in prop::collection::vec(any::<u32>(), 0..120),
+        changes in prop::collection::vec(any::<(u8, u16, u8)>(), 0..4),
+        is_old in any::<bool>(),
+    ) {
+        thread_local! {
+            static SCHEMAS: [(MessageDescriptor, Box<dyn Validator>); 2] = [
+                (descriptor(ALL3, "fixtures.All"), validator(ALL3, "fixtures.All", false)),
+                (descriptor(OLD2, "fixtures.Old"), validator(OLD2, "fixtures.Old", false)),
+            ];
+        }
+        SCHEMAS.with(|schemas| {
+            let (descriptor, validator) = &schemas[usize::from(is_old)];
+            let mut bytes = make(descriptor, &mut Dice(dice.iter()), 3).encode_to_vec();
+            if changes.is_empty() {
+                let report = validate(&**validator, &bytes, Format::Protobuf);
+                prop_assert!(report.is_valid(), "{:?}", report);
+            }
+            mutate(&mut bytes, &changes);
+            let theirs = DynamicMessage::decode(descriptor.clone(), bytes.as_slice());
+            let (ours, is_stricter_here) = accepts(&**validator, &bytes);
+            prop_assert!(ours == theirs.is_ok() || is_stricter_here, "{:x?}: {:?}, {:?}", bytes, theirs.is_ok(),
+                validate(&**validator, &bytes, Format::Protobuf));
+            if let (true, Ok(message)) = (ours, theirs) {
+                let report = validate(&**validator, &bytes, Format::Protobuf);
+                prop_assert_eq!(report.total(), lacks(&message), "{:x?}: {:?}", bytes, report);
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn prost_reflect_agrees_on_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        thread_local! {
+            static SCHEMA: (MessageDescriptor, Box<dyn Validator>) =
+                (descriptor(ALL3, "fixtures.All"), validator(ALL3, "fixtures.All", false));
+        }
+        SCHEMA.with(|(descriptor, validator)| {
+            let (ours, is_stricter_here) = accepts(&**validator, &bytes);
+            prop_assert!(ours == decodes(descriptor, &bytes) || is_stricter_here, "{:x?}", bytes);
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn prost_reflect_agrees_on_json(
+        dice in prop::collection::vec(any::<u32>(), 0..120),
+        changes in prop::collection::vec(any::<(u8, u16, u8)>(), 0..3),
+        strict in any::<bool>(),
+    ) {
+        thread_local! {
+            static SCHEMA: (MessageDescriptor, [Box<dyn Validator>; 2]) =
+                (descriptor(ALL3, "fixtures.All"), [false, true].map(|strict| validator(ALL3, "fixtures.All", strict)));
+        }
+        SCHEMA.with(|(descriptor, validators)| {
+            let message = make_plain(descriptor, &mut Dice(dice.iter()));
+            let mut to = serde_json::Serializer::new(Vec::new());
+            message.serialize_with_options(&mut to, &SerializeOptions::new()).unwrap();
+            let mut bytes = to.into_inner();
+            mutate_text(&mut bytes, &changes);
+            let options = DeserializeOptions::new().deny_unknown_fields(strict);
+            let mut from = serde_json::Deserializer::from_slice(&bytes);
+            let theirs = DynamicMessage::deserialize_with_options(descriptor.clone(), &mut from, &options);
+            let theirs = theirs.is_ok() && from.end().is_ok();
+            let report = validate(&*validators[usize::from(strict)], &bytes, Format::Json);
+            if changes.is_empty() {
+                prop_assert!(report.is_valid() && theirs, "{} {:?}", String::from_utf8_lossy(&bytes), report);
+            }
+            // We are stricter in a few things, and never more lenient.
+            let stricter = ["not UTF-8", "occurs twice", "lowerCamelCase", "a moment", "range of", "a whole number"];
+            let is_stricter = report.violations().iter().all(|one| stricter.iter().any(|part| one.message.contains(part)));
+            prop_assert!(report.is_valid() == theirs || (theirs && is_stricter),
+                "{}: prost-reflect {}, here {:?}", String::from_utf8_lossy(&bytes), theirs, report);
+            Ok(())
+        })?;
+    }
+}
+
+/// A message whose well-known types hold what JSON can say.
+fn make_plain(descriptor: &MessageDescriptor, dice: &mut Dice<'_>) -> DynamicMessage {
+    let mut message = make(descriptor, dice, 2);
+    let names = ["at", "lasting", "mask", "object", "value", "list", "any", "times"];
+    for name in names {
+        message.clear_field_by_name(name);
+    }
+    fn clear(message: &mut DynamicMessage, names: &[&str]) {
+        let is_inner = |message: &DynamicMessage| message.descriptor().full_name().starts_with("fixtures.");
+        let inner = message.descriptor().fields().collect::<Vec<_>>();
+        for field in inner {
+            if names.contains(&field.name()) {
+                message.clear_field(&field);
+            } else if message.has_field(&field) {
+                match message.get_field_mut(&field) {
+                    Value::Message(inner) if is_inner(inner) => clear(inner, names),
+                    Value::List(values) => {
+                        values.iter_mut().filter_map(Value::as_message_mut).for_each(|one| clear(one, names))
+                    }
+                    Value::Map(values) => {
+                        values.values_mut().filter_map(Value::as_message_mut).for_each(|one| clear(one, names))
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    clear(&mut message, &names);
+    message
+}
+
+/// Replaces pieces of JSON by others.
+fn mutate_text(bytes: &mut Vec<u8>, changes: &[(u8, u16, u8)]) {
+    const PIECES: [&str; 12] = ["1", "-", "null", "true", "\"", "{}", "[]", ",", ":", "1.5", "\"x\":", "e9"];
+    for &(what, at, byte) in changes {
+        let at = usize::from(at) % (bytes.len() + 1);
+        let piece = PIECES[usize::from(what) % PIECES.len()];
+        let end = (at + usize::from(byte % 4)).min(bytes.len());
+        bytes.splice(at..end, piece.bytes());
+    }
+}
