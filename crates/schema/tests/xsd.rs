@@ -1,7 +1,7 @@
 //! XML Schema: the cases of `xsd/cases`, and what other processors make of them.
 //!
 //! A case is a schema that must be accepted or refused, and documents that must be valid or not. `xsd/judge.py` runs
-//! PyPI's `xmlschema` and Java's validator over the same files and writes `xsd/judges.tsv`; where they disagree with what is
+//! PyPI's `xmlschema` and Java's validator over the same files and writes `xsd/judges.tsv` (the script `xsd/judge` does it all); where they disagree with what is
 //! expected, `xsd/differences.tsv` says who is right and why.
 
 use std::collections::{BTreeMap, HashMap};
@@ -71,14 +71,22 @@ fn word(is_good: bool, good: &'static str, bad: &'static str) -> &'static str {
     if is_good { good } else { bad }
 }
 
-/// What is expected, as `judges.tsv` has it: one line for each schema and each document.
-fn expected() -> BTreeMap<String, &'static str> {
+/// Tells an edited case from the one that was judged: FNV-1a with 32 bits, as in `xsd/judge.py`.
+fn digest(text: &str) -> String {
+    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    format!("{hash:08x}")
+}
+
+/// What is expected, as `judges.tsv` has it: one line for each schema and each document, with its digest.
+fn expected() -> BTreeMap<String, (String, &'static str)> {
     let mut all = BTreeMap::new();
     for case in cases() {
-        for (at, (is_valid, _)) in case.documents.iter().enumerate() {
-            all.insert(format!("{}#{}", case.id, at + 1), word(*is_valid, "valid", "invalid"));
+        for (at, (is_valid, document)) in case.documents.iter().enumerate() {
+            let verdict = word(*is_valid, "valid", "invalid");
+            all.insert(format!("{}#{}", case.id, at + 1), (digest(document), verdict));
         }
-        let again = all.insert(case.id.clone(), word(case.is_accepted, "accepted", "refused"));
+        let verdict = word(case.is_accepted, "accepted", "refused");
+        let again = all.insert(case.id.clone(), (digest(&case.schema), verdict));
         assert_eq!(again, None, "{} occurs twice", case.id);
     }
     all
@@ -114,12 +122,13 @@ fn every_case_is_decided_as_expected() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
-/// The judges' verdicts by case; `-` where a judge was not asked.
-fn judged() -> (Vec<String>, HashMap<String, Vec<String>>) {
+/// The digests and the judges' verdicts by case; `-` where a judge was not asked.
+fn judged() -> (Vec<String>, HashMap<String, (String, Vec<String>)>) {
     let text = std::fs::read_to_string(directory().join("judges.tsv")).unwrap();
     let mut lines = text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').map(str::to_owned));
-    let judges = lines.next().unwrap().skip(1).collect();
-    (judges, lines.map(|mut columns| (columns.next().unwrap(), columns.collect())).collect())
+    let judges = lines.next().unwrap().skip(2).collect();
+    let rows = lines.map(|mut columns| (columns.next().unwrap(), (columns.next().unwrap(), columns.collect())));
+    (judges, rows.collect())
 }
 
 #[test]
@@ -134,8 +143,14 @@ fn where_judges_differ_it_is_known_why() {
         known.insert((columns[0].into(), columns[1].into()), columns[2].into());
     }
     let mut news = String::new();
-    for (id, verdict) in &expected {
-        let verdicts = judged.get(id).unwrap_or_else(|| panic!("{id} is not judged: run tests/xsd/judge.py"));
+    let mut both = [0; 2];
+    for (id, (digest, verdict)) in &expected {
+        let (judged_digest, verdicts) =
+            judged.get(id).unwrap_or_else(|| panic!("{id} is not judged: run tests/xsd/judge"));
+        assert_eq!(digest, judged_digest, "{id} was edited since it was judged: run tests/xsd/judge");
+        if id.contains('#') && verdicts.iter().all(|one| ["valid", "invalid"].contains(&one.as_str())) {
+            both[usize::from(*verdict == "valid")] += 1;
+        }
         for (judge, other) in judges.iter().zip(verdicts).filter(|(_, other)| *other != verdict && *other != "-") {
             match known.remove(&(id.clone(), judge.clone())) {
                 Some(why) => println!("{id}: {verdict}, {judge} says {other}: {why}"),
@@ -143,7 +158,11 @@ fn where_judges_differ_it_is_known_why() {
             }
         }
     }
-    assert_eq!(judged.len(), expected.len(), "judges.tsv has cases that are gone: run tests/xsd/judge.py");
+    assert_eq!(judged.len(), expected.len(), "judges.tsv has cases that are gone: run tests/xsd/judge");
+    assert!(
+        both.iter().all(|count| *count >= 60),
+        "too few invalid and valid documents have verdicts of both: {both:?}"
+    );
     assert!(news.is_empty(), "differences that are not explained:\n{news}");
     assert!(known.is_empty(), "differences that are gone: {known:?}");
 }
