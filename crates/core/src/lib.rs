@@ -13,6 +13,7 @@ pub mod event;
 pub mod event_type;
 pub mod handlers;
 pub mod id;
+pub mod matching;
 pub mod model;
 pub mod name;
 pub mod place;
