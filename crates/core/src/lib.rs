@@ -7,6 +7,7 @@
 
 pub mod attempt;
 pub mod claim;
+pub mod cloud_event;
 pub mod cron;
 pub mod entry;
 pub mod event;
