@@ -20,7 +20,7 @@ use crate::id::Tsid;
 
 pub use pattern::{InvalidPattern, TypePattern};
 
-use pattern::{Parts, SETS};
+use pattern::{Parts, SETS, SPREAD};
 use table::Table;
 
 /// What of events a subscription asks for: a type or pattern, and a version or all of them.
@@ -148,11 +148,11 @@ impl<T> Index<T> {
     /// against.
     #[must_use]
     pub fn matching(&self, client: Option<Tsid>, event_type: &str, version: Option<VersionNumber>) -> Vec<(Tsid, &T)> {
-        let event = Wanted { event_type, parts: Parts::of(event_type, &self.hasher), version };
+        let event = Parts::of(event_type, &self.hasher);
         let mut found = Vec::new();
         for scope in [client.map(Some), Some(None)].into_iter().flatten() {
             if let Some(scope) = self.scopes.get(self.hasher.hash_one(scope), |other| *other == scope) {
-                scope.find(&self.hasher, &event, &mut found);
+                scope.find(&event, version, &mut found);
             }
         }
         found.sort_unstable_by_key(|(id, _)| *id);
@@ -161,21 +161,17 @@ impl<T> Index<T> {
     }
 }
 
-/// An event that is looked up.
-struct Wanted<'e> {
-    event_type: &'e str,
-    parts: Parts,
-    version: Option<VersionNumber>,
-}
-
 /// The hash of a binding, of its pattern's.
-fn with_version(hasher: &RandomState, pattern: u64, version: Option<VersionNumber>) -> u64 {
-    version.map_or(pattern, |version| pattern ^ hasher.hash_one(version))
+#[inline]
+fn with_version(pattern: u64, version: Option<VersionNumber>) -> u64 {
+    let Some(VersionNumber { major, minor }) = version else { return pattern };
+    let number = u64::from(major) << 32 | u64::from(minor);
+    (pattern ^ number).wrapping_mul(SPREAD).rotate_left(32)
 }
 
 fn hash_of(hasher: &RandomState, binding: &Binding) -> u64 {
     let pattern = Parts::of(binding.pattern.as_str(), hasher).hash(binding.pattern.wild());
-    with_version(hasher, pattern, binding.version)
+    with_version(pattern, binding.version)
 }
 
 impl<T> Scope<T> {
@@ -203,16 +199,12 @@ impl<T> Scope<T> {
         }
     }
 
-    fn find<'i>(&'i self, hasher: &RandomState, event: &Wanted<'_>, found: &mut Vec<(Tsid, &'i T)>) {
+    fn find<'i>(&'i self, event: &Parts<'_>, version: Option<VersionNumber>, found: &mut Vec<(Tsid, &'i T)>) {
         let mut look_up = |sets: u32, version: Option<VersionNumber>| {
-            let of_version = with_version(hasher, 0, version);
-            for wild in (0..SETS as u8).filter(|wild| sets & event.parts.sets() & 1 << wild != 0) {
-                let hash = event.parts.hash(wild) ^ of_version;
-                let is_wanted = |binding: &Binding| {
-                    binding.version == version
-                        && binding.pattern.wild() == wild
-                        && binding.pattern.matches(event.event_type)
-                };
+            let sets = sets & event.sets();
+            for wild in (0..SETS as u8).filter(|wild| sets >> wild & 1 == 1) {
+                let hash = with_version(event.hash(wild), version);
+                let is_wanted = |binding: &Binding| binding.version == version && event.make(wild, &binding.pattern);
                 match self.bound.get(hash, is_wanted) {
                     Some(Bound::One(one)) => found.push((one.id, &one.kept)),
                     Some(Bound::Many(many)) => found.extend(many.values().map(|each| (each.id, &each.kept))),
@@ -221,8 +213,8 @@ impl<T> Scope<T> {
             }
         };
         look_up(self.any_version.sets, None);
-        if event.version.is_some() && self.one_version.sets != 0 {
-            look_up(self.one_version.sets, event.version);
+        if version.is_some() {
+            look_up(self.one_version.sets, version);
         }
     }
 }

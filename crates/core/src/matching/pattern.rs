@@ -14,6 +14,9 @@ pub(super) const MAX_WILD_PARTS: usize = 4;
 /// How many sets of wildcards that many parts allow, the empty one included.
 pub(super) const SETS: usize = 1 << MAX_WILD_PARTS;
 
+/// An odd number with no regularity, by which hashes are multiplied.
+pub(super) const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// Which parts of a pattern are `*`: bit 0 is the first part.
 pub(super) type Wild = u8;
 
@@ -120,42 +123,63 @@ impl From<TypePattern> for String {
     }
 }
 
-/// The hashes of a type's parts. All patterns that match the type have one of its [`Parts::hash`]es, each for one set of
-/// wildcards, so that a look-up knows where every such pattern must be and asks for nothing else.
-pub(super) struct Parts {
+/// A type split into its parts, each hashed once. The patterns that match it have one of its [`Parts::hash`]es, each for
+/// one set of wildcards, so that a look-up knows where every such pattern must be and asks for nothing else.
+pub(super) struct Parts<'e> {
+    parts: [&'e str; MAX_WILD_PARTS],
     hashes: [u64; MAX_WILD_PARTS],
-    /// How many there are; 0 when there are too many for wildcards, and the first hash is that of the whole type.
+    /// How many there are; 0 when there are too many for wildcards, and the first one is the whole type.
     count: usize,
 }
 
-impl Parts {
+impl<'e> Parts<'e> {
     /// Splits a type or a pattern.
-    pub(super) fn of(text: &str, hasher: &impl BuildHasher) -> Self {
-        let mut hashes = [0; MAX_WILD_PARTS];
-        let mut parts = text.split(':');
+    pub(super) fn of(text: &'e str, hasher: &impl BuildHasher) -> Self {
+        let mut parts = [""; MAX_WILD_PARTS];
+        let mut rest = Some(text);
         let mut count = 0;
-        for (hash, part) in hashes.iter_mut().zip(&mut parts) {
-            *hash = hasher.hash_one(part);
+        for part in &mut parts {
+            let Some(left) = rest else { break };
+            let end = left.bytes().position(|byte| byte == b':').and_then(|colon| left.split_at_checked(colon));
+            (*part, rest) = end.map_or((left, None), |(part, after)| (part, after.strip_prefix(':')));
             count += 1;
         }
-        if parts.next().is_some() {
-            return Self { hashes: [hasher.hash_one(text), 0, 0, 0], count: 0 };
+        if rest.is_some() {
+            (parts, count) = ([text, "", "", ""], 0);
         }
-        Self { hashes, count }
+        let mut hashes = [0; MAX_WILD_PARTS];
+        for (hash, part) in hashes.iter_mut().zip(parts).take(count.max(1)) {
+            *hash = hasher.hash_one(part);
+        }
+        Self { parts, hashes, count }
     }
 
     /// The sets of wildcards that patterns with so many parts can have, as bits.
+    #[inline]
     pub(super) fn sets(&self) -> u32 {
         (1 << (1 << self.count)) - 1
     }
 
-    /// The hash of the pattern that has `*` for the parts in `wild` and is equal to this text otherwise.
+    /// The hash of the pattern that has `*` for the parts in `wild` and is equal to this text otherwise: a sum, since it
+    /// is asked for up to 16 times.
+    #[inline]
     pub(super) fn hash(&self, wild: Wild) -> u64 {
-        const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
         let parts = self.hashes.iter().take(self.count.max(1)).enumerate();
         parts.fold(self.count as u64, |sum, (at, hash)| {
             let part = if wild >> at & 1 == 1 { SPREAD } else { *hash };
-            (sum.rotate_left(23) ^ part).wrapping_mul(SPREAD)
+            sum.wrapping_add(part.rotate_left(11 * at as u32))
         })
+    }
+
+    /// Whether a pattern is the one that [`Parts::hash`] is the hash of.
+    #[inline]
+    pub(super) fn make(&self, wild: Wild, pattern: &TypePattern) -> bool {
+        let mut rest = Some(&*pattern.text);
+        for (at, part) in self.parts.iter().take(self.count.max(1)).enumerate() {
+            let wanted = if wild >> at & 1 == 1 { "*" } else { part };
+            let after = if at == 0 { rest } else { rest.and_then(|rest| rest.strip_prefix(':')) };
+            rest = after.and_then(|rest| rest.strip_prefix(wanted));
+        }
+        pattern.wild == wild && rest == Some("")
     }
 }

@@ -97,6 +97,7 @@ impl<K: PartialEq, V> Page<K, V> {
 }
 
 /// A hash as it is kept: never 0.
+#[inline]
 fn kept(hash: u64) -> u64 {
     hash.max(1)
 }
@@ -183,6 +184,7 @@ impl<K: Clone + PartialEq, V: Clone> Table<K, V> {
 }
 
 /// The number of the page for a hash. Taken from the upper half, as places within a page are from the lower.
+#[inline]
 fn page_of(hash: u64, pages: usize) -> usize {
     (hash >> 32) as usize & pages.saturating_sub(1)
 }

@@ -283,7 +283,8 @@ proptest! {
             prop_assert!((0..200).all(|key| table.get(hash(key), |other| *other == key) == map.get(&key)));
             let mut values: Vec<_> = table.values().copied().collect();
             let mut expected: Vec<_> = map.into_values().collect();
-            (values.sort_unstable(), expected.sort_unstable());
+            values.sort_unstable();
+            expected.sort_unstable();
             prop_assert_eq!(values, expected);
         }
     }
