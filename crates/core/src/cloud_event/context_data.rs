@@ -1,8 +1,9 @@
 //! Context data: the searchable pairs of an event.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::envelope::members;
 use super::invalid::InvalidCloudEvent;
 use super::text::{check_key, check_text};
 
@@ -20,13 +21,6 @@ pub struct ContextData {
     pub value: String,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Pair {
-    key: String,
-    value: String,
-}
-
 const SHAPE: &str = r#"must be a JSON array of pairs such as {"key": "region", "value": "us-west"}"#;
 
 /// Reads the pairs from a JSON array. `field` names it in errors.
@@ -39,22 +33,32 @@ pub(super) fn read(field: &'static str, json: &str) -> Result<Vec<ContextData>, 
     if items.len() > MAX_CONTEXT_DATA {
         return Err(invalid(format!("has {} pairs: it may have {MAX_CONTEXT_DATA}", items.len())));
     }
-    let pairs = items.into_iter().enumerate().map(|(at, item)| {
-        if !item.get().starts_with('{') {
-            return Err(invalid(format!("{SHAPE}: item {at} is none")));
+    let within = |at: usize, error: InvalidCloudEvent| invalid(format!("item {at}: {error}"));
+    items.into_iter().enumerate().map(|(at, item)| pair(item).map_err(|error| within(at, error))).collect()
+}
+
+fn pair(item: &RawValue) -> Result<ContextData, InvalidCloudEvent> {
+    let (mut key, mut value) = (None, None);
+    for (name, raw) in members("a pair", item.get())? {
+        let text = || {
+            let invalid = |_| InvalidCloudEvent::of(&name, "must be a string");
+            serde_json::from_str::<String>(raw.get()).map_err(invalid)
+        };
+        match &*name {
+            "key" => key = Some(text()?),
+            "value" => value = Some(text()?),
+            _ => return Err(InvalidCloudEvent::of(&name, "is not known: a pair has \"key\" and \"value\"")),
         }
-        let pair: Pair =
-            serde_json::from_str(item.get()).map_err(|error| invalid(format!("{SHAPE}: item {at}: {error}")))?;
-        let within = |error: InvalidCloudEvent| invalid(format!("item {at}: {error}"));
-        check_key("key", &pair.key).map_err(within)?;
-        check_text("value", &pair.value).map_err(within)?;
-        if pair.value.len() > MAX_CONTEXT_VALUE {
-            let length = pair.value.len();
-            return Err(invalid(format!("item {at}: value has {length} bytes: it may have {MAX_CONTEXT_VALUE}")));
-        }
-        Ok(ContextData { key: pair.key, value: pair.value })
-    });
-    pairs.collect()
+    }
+    let key = key.ok_or_else(|| InvalidCloudEvent::new("key", "is missing"))?;
+    let value = value.ok_or_else(|| InvalidCloudEvent::new("value", "is missing"))?;
+    check_key("key", &key)?;
+    check_text("value", &value)?;
+    if value.len() > MAX_CONTEXT_VALUE {
+        let reason = format!("has {} bytes: it may have {MAX_CONTEXT_VALUE}", value.len());
+        return Err(InvalidCloudEvent::new("value", reason));
+    }
+    Ok(ContextData { key, value })
 }
 
 /// The pairs as JSON text, as [`read`] takes it.
@@ -85,17 +89,17 @@ mod tests {
             ("", "array of pairs"),
             ("region=eu", "array of pairs"),
             (r#"{"a":"b"}"#, "array of pairs"),
-            ("[1]", "item 0 is none"),
-            (r#"[["a","b"]]"#, "item 0 is none"),
-            (r#"[{"key":"a","value":"b"},{"key":"a"}]"#, "item 1: missing field `value`"),
-            (r#"[{"key":"a","value":1}]"#, "item 0: invalid type"),
-            (r#"[{"key":"a","value":null}]"#, "item 0: invalid type"),
-            (r#"[{"key":"a","value":"b","x":1}]"#, "unknown field `x`"),
-            (r#"[{"key":"a","key":"a","value":"b"}]"#, "duplicate field"),
+            ("[1]", "item 0: a pair must be a JSON object"),
+            (r#"[["a","b"]]"#, "item 0: a pair must be a JSON object"),
+            (r#"[{"key":"a","value":"b"},{"key":"a"}]"#, "item 1: value is missing"),
+            (r#"[{"key":"a","value":1}]"#, "item 0: value must be a string"),
+            (r#"[{"key":"a","value":null}]"#, "item 0: value must be a string"),
+            (r#"[{"key":"a","value":"b","x":1}]"#, "item 0: x is not known"),
+            (r#"[{"key":"a","key":"a","value":"b"}]"#, "item 0: key is given twice"),
             (r#"[{"key":"","value":"b"}]"#, "item 0: key must not be empty"),
             (r#"[{"key":"a\n","value":"b"}]"#, "item 0: key must not have control"),
             (r#"[{"key":"a","value":"\u0000"}]"#, "item 0: value must not have control"),
-            (r#"[{"key":"a","value":"\ud800"}]"#, "item 0"),
+            (r#"[{"key":"a","value":"\ud800"}]"#, "item 0: value must be a string"),
             ("[", "EOF"),
             (&many, "101 pairs"),
             (&long_value, "1025 bytes"),

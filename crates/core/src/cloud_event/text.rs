@@ -5,9 +5,8 @@ use crate::name::MAX_NAME;
 
 /// The first 60 characters of a text of the sender, with those escaped that do not print.
 pub(super) fn clip(text: &str) -> String {
-    let plain = |c: &char| !c.is_control() && !is_noncharacter(*c);
     let shown: String = text.chars().take(60).collect();
-    if shown.chars().all(|c| plain(&c)) && !shown.is_empty() { shown } else { format!("{shown:?}") }
+    if shown.chars().all(is_allowed) && !shown.is_empty() { shown } else { format!("{shown:?}") }
 }
 
 /// Checks the name of an extension attribute.
@@ -30,7 +29,7 @@ pub(super) fn is_extension_name(name: &str) -> bool {
 
 /// Checks that a text has only characters that attributes may have.
 pub(super) fn check_text(field: &str, text: &str) -> Result<(), InvalidCloudEvent> {
-    if text.chars().any(|c| c.is_control() || is_noncharacter(c)) {
+    if !text.chars().all(is_allowed) {
         return Err(InvalidCloudEvent::of(field, "must not have control characters or Unicode noncharacters"));
     }
     Ok(())
@@ -46,6 +45,11 @@ pub(super) fn check_key(field: &str, text: &str) -> Result<(), InvalidCloudEvent
         return Err(InvalidCloudEvent::of(field, format!("has {length} bytes: it must have at most {MAX_NAME}")));
     }
     check_text(field, text)
+}
+
+/// Whether texts of attributes may have this character.
+pub(super) fn is_allowed(c: char) -> bool {
+    !c.is_control() && !is_noncharacter(c)
 }
 
 /// Code points that Unicode keeps free for ever.
