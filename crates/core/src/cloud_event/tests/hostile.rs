@@ -7,7 +7,7 @@ use super::*;
 /// Refused at any depth, without recursion.
 #[test]
 fn deep_nesting_is_refused() {
-    for depth in [129, 100_000, 1_000_000] {
+    for depth in [129, 100_000] {
         let bomb = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let error = structured(&with(&[("data", &bomb)])).unwrap_err();
         assert_eq!((error.field(), error.reason()), ("data", "is nested deeper than 128 levels"));
@@ -32,16 +32,16 @@ fn deep_nesting_is_refused() {
 #[test]
 fn unclosed_nesting_is_no_json() {
     for open in ["[", "{\"a\":"] {
-        let body = with(&[("data", &open.repeat(1_000_000))]);
+        let body = with(&[("data", &open.repeat(100_000))]);
         assert_eq!(structured(&body).unwrap_err().field(), "the event");
-        assert!(split_batch(&Bytes::from(open.repeat(1_000_000)), 5).is_err());
+        assert!(split_batch(&Bytes::from(open.repeat(100_000)), 5).is_err());
     }
 }
 
 #[test]
 fn floods_of_members_are_refused() {
     let mut body = String::from("{");
-    for number in 0..1_000_000 {
+    for number in 0..200_000 {
         body.push_str(&format!("\"{number}\":null,"));
     }
     body.push_str("\"a\":1}");
@@ -51,10 +51,10 @@ fn floods_of_members_are_refused() {
 
 #[test]
 fn floods_of_items_are_refused() {
-    let body = Bytes::from(format!("[{}1]", "1,".repeat(1_000_000)));
+    let body = Bytes::from(format!("[{}1]", "1,".repeat(200_000)));
     let error = split_batch(&body, 1_000).unwrap_err();
     assert_eq!(error.reason(), "has more than 1000 events: send several batches");
-    let pairs = format!("[{}1]", "1,".repeat(1_000_000));
+    let pairs = format!("[{}1]", "1,".repeat(200_000));
     let body = format!(r#"{{"type":"t","source":"s","contextData":{pairs}}}"#);
     assert_eq!(Sent::from_json(&body.into()).unwrap_err().field(), "the context attributes");
 }
