@@ -9,8 +9,8 @@
 //!
 //! - Strict schemas refuse unknown fields, and unknown values of closed (proto2) enums and enum names in JSON, which are
 //!   unknown fields as well. Other schemas ignore them.
-//! - A field with another wire type than its own is refused, but for packed and unpacked repeated fields, which are read
-//!   either way. (Some implementations take such a field for an unknown one.)
+//! - A field with another wire type than its own is an unknown field: it does not count where it is required. Packed and
+//!   unpacked repeated fields are read either way.
 //! - Strings are UTF-8, in proto2 too.
 //! - Required fields have to be there, in the JSON mapping too, after occurrences of a message are merged.
 //! - An empty binary document is an empty message.

@@ -122,10 +122,14 @@ impl<'p> Pass<'p> {
             reader.skip(number, wire, PROTO_DEPTH)?;
             let Some(index) = message.by_number(number) else { continue };
             let field = &message.fields[index as usize];
+            // With another wire type it is an unknown field. (Those that may be packed are never required.)
+            if wire != field.kind.wire() {
+                continue;
+            }
             if field.required == NONE && field.oneof == NONE && !self.is_looked_at(field) {
                 continue;
             }
-            if field.kind == Kind::Enum && wire == Wire::Varint {
+            if field.kind == Kind::Enum {
                 let kind = self.table.enumeration(field.target);
                 if kind.closed && !kind.knows(value.varint()?) {
                     continue;
@@ -141,7 +145,7 @@ impl<'p> Pass<'p> {
                     *last = (index, found.turn);
                 }
             }
-            if self.is_looked_at(field) && wire == field.kind.wire() {
+            if self.is_looked_at(field) {
                 let inner = if wire == Wire::Length { value.block()? } else { value.group(number, PROTO_DEPTH)? };
                 let (start, end) = (count(inner.at), count(inner.end()));
                 found.parts.push(Part { field: index, start, end, turn: found.turn });

@@ -1,8 +1,8 @@
 //! Validates the binary encoding by walking over the bytes along the schema. No message is built: time is linear in the
 //! bytes, and memory does not depend on them.
 //!
-//! What is checked: framing, wire types, UTF-8, depth and, where the schema is strict, unknown fields and unknown values
-//! of closed enums. Required fields are another pass's business ([`super::required`]). A message whose framing is broken
+//! What is checked: framing, UTF-8, depth and, where the schema is strict, unknown fields (also those that arrive with
+//! another wire type than declared) and unknown values of closed enums. Required fields are another pass's business ([`super::required`]). A message whose framing is broken
 //! is left at that place; the length of a nested one says where its surroundings go on.
 
 use std::borrow::Cow;
@@ -64,7 +64,10 @@ impl Frame {
             }
             let Some(index) = message.by_number(number) else { continue };
             let field = &message.fields[index as usize];
-            let count = if wire == Wire::Length && field.packable() { packed_count(field.kind, before) } else { 1 };
+            let count = match wire {
+                Wire::Length if field.packable() => packed_count(field.kind, before),
+                _ => u64::from(wire == field.kind.wire()),
+            };
             *elements.counts.entry(index).or_default() += count;
         }
         elements.upto = self.at;
@@ -136,9 +139,13 @@ impl<'w> Walker<'w> {
             return self.packed(field, reader);
         }
         if wire != field.kind.wire() {
-            let (kind, expected) = (field.kind.as_str(), field.kind.wire());
-            self.violation(None, || format!("{kind} is framed as {expected}, found {wire}, at byte {at}"));
-            return self.skip(field.number, wire, reader);
+            // Another schema's field of this number: an unknown field.
+            self.skip(field.number, wire, reader)?;
+            if self.table.strict {
+                let (kind, expected) = (field.kind.as_str(), field.kind.wire());
+                self.violation(None, || format!("{kind} is framed as {expected}, found {wire}, at byte {at}"));
+            }
+            return Ok(());
         }
         match field.kind {
             Kind::Enum => {

@@ -149,11 +149,10 @@ fn binary_documents() {
             encode(&[(4, Message(vec![(1, Int(3)), (2, Bytes(b"\xff"))]))]),
             &["by_number[\"-2\"]: the string is not UTF-8, at byte 6"],
         ),
-        (encode(&[(3, Message(vec![(1, Int(1))]))]), &["labels[\"\"].key: string is framed as"]),
-        (
-            encode(&[(1, Int(5)), (12, Int(5))]),
-            &["id: string is framed as a length", "weight: double is framed as 8 bytes"],
-        ),
+        // Another wire type than declared makes an unknown field.
+        (encode(&[(3, Message(vec![(1, Int(1))])), (1, Int(5)), (12, Int(5)), (2, Group(vec![(1, Int(1))]))]), &[]),
+        (encode(&[(2, Int(1)), (2, line(b"\xff"))]), &["lines[0].sku: the string is not UTF-8"]),
+        (vec![0x0b, 0x0b], &["id: group 1 is not ended"]),
         (encode(&[(5, Bytes(&[1, 0x80]))]), &["counts[1]: the data ends within a value"]),
         (encode(&[(5, Int(1)), (5, Bytes(&[1, 2])), (5, Bytes(&[0xff; 11]))]), &["counts[3]: a varint is longer"]),
         (encode(&[(6, Bytes(&[0; 7]))]), &["codes: 7 bytes are no whole number of fixed32 of 4 bytes"]),
@@ -201,6 +200,21 @@ fn strict_schemas_refuse_what_they_do_not_know() {
         "parent: shop.Order has no field 400, at byte 24",
     ];
     assert_eq!(found(&*shop, &bytes, Format::Protobuf), expected);
+    let bytes = encode(&[
+        (1, Int(5)),
+        (3, Message(vec![(1, Int(1))])),
+        (5, Fixed32(7)),
+        (10, Message(vec![(2, Group(vec![(1, Int(1))]))])),
+        (12, Int(5)),
+    ]);
+    let expected = [
+        "id: string is framed as a length and bytes, found a varint, at byte 1",
+        "labels[\"\"].key: string is framed as a length and bytes, found a varint, at byte 5",
+        "counts: int32 is framed as a varint, found 4 bytes, at byte 7",
+        "parent.lines[0]: message is framed as a length and bytes, found a group, at byte 14",
+        "weight: double is framed as 8 bytes, found a varint, at byte 18",
+    ];
+    assert_eq!(found(&*shop, &bytes, Format::Protobuf), expected);
     let old = validator(OLD, "A", true);
     let bytes = encode(&[(1, Int(1)), (8, Int(3)), (9, Int(1)), (9, Bytes(&[2, 3])), (9, Int(4))]);
     let expected = [
@@ -242,6 +256,13 @@ fn required_fields_count_after_merging() {
         (with(vec![(7, Group(vec![(1, Bytes(b"n"))]))]), &[]),
         (with(vec![(100, Message(vec![]))]), &["[more].y", "[more].color"]),
         (with(vec![(2, Message(vec![(1, Int(1)), (3, Int(1)), (2, Message(vec![]))]))]), &["b.a.x"]),
+        // With another wire type it is an unknown field: it is not there, is not merged, and clears no oneof.
+        (encode(&[(1, Bytes(b"1"))]), &["x"]),
+        (encode(&[(1, Fixed32(1)), (1, Int(1))]), &[]),
+        (with(vec![(2, Group(b()))]), &[]),
+        (with(vec![(2, Message(vec![(1, Int(1))])), (2, Group(vec![(3, Int(1))]))]), &["b.color"]),
+        (with(vec![(5, Message(vec![(1, Int(1))])), (6, Int(1))]), &["one.color"]),
+        (with(vec![(3, Int(1)), (3, Message(vec![(1, Int(1))]))]), &["list[0].color"]),
         // An unknown value of a closed enum is an unknown field.
         (with(vec![(2, Message(vec![(1, Int(1)), (3, Int(9))]))]), &["b.color"]),
     ];
