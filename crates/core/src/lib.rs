@@ -12,6 +12,7 @@ pub mod cron;
 pub mod entry;
 pub mod event;
 pub mod event_type;
+pub mod filter;
 pub mod handlers;
 pub mod id;
 pub mod matching;
