@@ -268,7 +268,11 @@ proptest! {
                 validate(&*schemas.lenient, &bytes, Format::Protobuf));
             if let (true, Ok(message)) = (ours, theirs) {
                 let report = validate(&*schemas.lenient, &bytes, Format::Protobuf);
-                prop_assert_eq!(report.total(), lacks(&message), "{:x?}: {:?}", bytes, report);
+                let (here, there) = (report.total(), lacks(&message));
+                // prost-reflect lets an unknown value of a closed enum replace a known one.
+                let strict = validate(&*schemas.strict, &bytes, Format::Protobuf);
+                let is_replaced = strict.violations().iter().any(|one| one.message.contains("closed enum"));
+                prop_assert!(here == there || is_replaced && here < there, "{:x?}: {} {:?}", bytes, there, report);
             }
             Ok(())
         })?;
