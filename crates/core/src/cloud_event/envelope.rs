@@ -1,7 +1,6 @@
 //! JSON objects as they were sent: their members with values that are still raw text, so that nothing is reformatted.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::fmt;
 
 use bytes::Bytes;
@@ -9,7 +8,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::invalid::{CONTEXT, EVENT, InvalidCloudEvent};
+use super::invalid::{CONTEXT, InvalidCloudEvent};
 use super::{MAX_CONTEXT, MAX_DEPTH};
 
 /// A member of an object.
@@ -38,7 +37,17 @@ pub(super) fn members<'a>(field: &'static str, text: &'a str) -> Result<Vec<Memb
         json.end()?;
         Ok(members)
     });
-    members.map_err(|error| refused.unwrap_or_else(|| not_json(field, &error)))
+    let members = members.map_err(|error| refused.unwrap_or_else(|| not_json(field, &error)))?;
+    check_once(&members)?;
+    Ok(members)
+}
+
+/// Refuses a member that is given twice.
+fn check_once(members: &[Member<'_>]) -> Result<(), InvalidCloudEvent> {
+    let mut names: Vec<&str> = members.iter().map(|(name, _)| &**name).collect();
+    names.sort_unstable();
+    let twice = names.windows(2).find_map(|pair| pair.first().filter(|name| pair.last() == Some(name)));
+    twice.map_or(Ok(()), |name| Err(InvalidCloudEvent::of(name, "is given twice")))
 }
 
 /// The error for a text that is no JSON.
@@ -63,15 +72,21 @@ pub(super) fn as_json(bytes: &[u8]) -> Option<&RawValue> {
 /// Refuses JSON that is nested too deeply for the programs that will read it: raw values are skipped without recursion,
 /// so no parser has met a limit.
 pub(super) fn check_depth(json: &[u8]) -> Result<(), InvalidCloudEvent> {
-    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
-    for byte in json {
+    let is_opening = |byte: &u8| matches!(byte, b'[' | b'{');
+    // Most data have too few brackets to be deep.
+    if json.iter().filter(|byte| is_opening(byte)).count() <= MAX_DEPTH {
+        return Ok(());
+    }
+    let (mut depth, mut bytes) = (0_usize, json.iter());
+    while let Some(byte) = bytes.find(|byte| matches!(byte, b'"' | b'[' | b'{' | b']' | b'}')) {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b'[' | b'{' if !quoted => depth += 1,
-            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
-            _ => {}
+            b'"' => {
+                while bytes.find(|byte| matches!(byte, b'"' | b'\\')) == Some(&b'\\') {
+                    bytes.next();
+                }
+            }
+            byte if is_opening(byte) => depth += 1,
+            _ => depth = depth.saturating_sub(1),
         }
         if depth > MAX_DEPTH {
             return Err(InvalidCloudEvent::new("data", format!("is nested deeper than {MAX_DEPTH} levels")));
@@ -80,10 +95,10 @@ pub(super) fn check_depth(json: &[u8]) -> Result<(), InvalidCloudEvent> {
     Ok(())
 }
 
-#[derive(Deserialize, PartialEq, Eq, Hash)]
+#[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Reads the members of an object. What is wrong with them is left in `refused`.
+/// Reads the members of an object. That there are too many is left in `refused`.
 struct Members<'r> {
     refused: &'r mut Option<InvalidCloudEvent>,
 }
@@ -104,25 +119,16 @@ impl<'de> Visitor<'de> for Members<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let (mut members, mut seen, mut length) = (Vec::new(), HashSet::new(), 0_usize);
+        let (mut members, mut length) = (Vec::new(), 0_usize);
         while let Some(Name(name)) = map.next_key()? {
             length += name.len();
             if length > MAX_CONTEXT {
-                return Err(self.refuse(too_large()));
-            }
-            if !seen.insert(name.clone()) {
-                return Err(self.refuse(InvalidCloudEvent::of(&name, "is given twice")));
+                *self.refused = Some(too_large());
+                return Err(A::Error::custom(CONTEXT));
             }
             members.push((name, map.next_value()?));
         }
         Ok(members)
-    }
-}
-
-impl Members<'_> {
-    fn refuse<E: Error>(self, error: InvalidCloudEvent) -> E {
-        *self.refused = Some(error);
-        E::custom(EVENT)
     }
 }
 
@@ -133,6 +139,7 @@ pub(super) fn too_large() -> InvalidCloudEvent {
 
 #[cfg(test)]
 mod tests {
+    use super::super::invalid::EVENT;
     use super::*;
 
     #[test]
@@ -170,6 +177,8 @@ mod tests {
         assert!(check_depth(nested(129).as_bytes()).is_err());
         assert!(check_depth(format!("\"{}\\\"[\"", nested(500)).as_bytes()).is_ok());
         assert!(check_depth("{},".repeat(500).as_bytes()).is_ok());
+        assert!(check_depth(format!("\"\\\\\"{}", nested(129)).as_bytes()).is_err(), "the string has ended");
+        assert!(check_depth("\"[\\".repeat(500).as_bytes()).is_ok(), "a string without an end");
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use super::*;
 
-/// Each row: what the specification demands, a member, and what becomes of the event.
-const CASES: &[(&str, (&str, &str), Result<(), &str>)] = &[
+/// What the specification demands, a member, and what becomes of the event.
+type Case = (&'static str, (&'static str, &'static str), Result<(), &'static str>);
+
+const CASES: &[Case] = &[
     // REQUIRED attributes.
     ("id is required", ("id", ""), Err("id is missing")),
     ("id null is unset", ("id", "null"), Err("id is missing")),

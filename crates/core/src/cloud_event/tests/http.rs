@@ -66,9 +66,12 @@ fn other_formats_are_not_supported() {
     assert!(!bytes.contains('\u{1b}'), "{bytes:?}");
 }
 
-/// Each row: what the binding demands, headers that are changed, and what becomes of the event.
+/// What the binding demands, headers that are changed, and what becomes of the event.
+type Case = (&'static str, &'static [Pair], Result<Pair, &'static str>);
+type Pair = (&'static str, &'static str);
+
 #[rustfmt::skip]
-const HEADERS: &[(&str, &[(&str, &str)], Result<(&str, &str), &str>)] = &[
+const HEADERS: &[Case] = &[
     ("header names have no case", &[("CE-Subject", "x")], Ok(("subject", "x"))),
     ("header names have no case", &[("Ce-MyExt", "x")], Ok(("myext", "x"))),
     ("time maps to ce-time", &[("ce-time", "2018-04-05T03:56:24Z")], Ok(("time", "2018-04-05T03:56:24Z"))),

@@ -12,9 +12,11 @@ enum Becomes {
 }
 use Becomes::{Bytes as Is, Nothing, Refused};
 
-/// Each row: what the specification demands, the members, and what the data become.
+/// What the specification demands, the members, and what the data become.
+type Case = (&'static str, &'static [(&'static str, &'static str)], Becomes);
+
 #[rustfmt::skip]
-const CASES: &[(&str, &[(&str, &str)], Becomes)] = &[
+const CASES: &[Case] = &[
     ("no data", &[], Nothing),
     ("no data, but a media type", &[("datacontenttype", r#""text/plain""#)], Nothing),
     ("JSON without a media type", &[("data", r#"{"a": 1}"#)], Is(br#"{"a": 1}"#, r#""data":{"a": 1}"#)),

@@ -60,9 +60,12 @@ fn what_needs_no_attributes_has_none() {
     }
 }
 
+/// Members, and the columns that they become: media type, payload and attributes.
+type Case = (&'static [(&'static str, &'static str)], Option<&'static str>, &'static str, Option<&'static str>);
+
 #[test]
 fn payloads_say_what_they_are() {
-    let cases: [(&[(&str, &str)], Option<&str>, &str, Option<&str>); 6] = [
+    let cases: [Case; 6] = [
         (&[], None, "", Some(r#"{"data":"none"}"#)),
         (&[("datacontenttype", r#""text/plain""#)], Some("text/plain"), "", Some(r#"{"data":"none"}"#)),
         (&[("datacontenttype", r#""text/plain""#), ("data", r#""""#)], Some("text/plain"), "", None),
