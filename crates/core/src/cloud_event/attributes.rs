@@ -13,6 +13,27 @@ use super::text::{check_key, check_name, check_text};
 use super::{AttributeValue, CloudEvent, Data, DataKind, EventTime, MAX_CONTEXT, SPEC_VERSION, context_data, uri};
 use crate::event::MAX_ATTRIBUTES;
 
+/// Attributes with fields of their own: no extension has their names.
+pub(super) const OWN: [&str; 17] = [
+    "specversion",
+    "id",
+    "source",
+    "type",
+    "subject",
+    "time",
+    "datacontenttype",
+    "dataschema",
+    "deduplicationid",
+    "correlationid",
+    "causationid",
+    "messagegroup",
+    "contextdata",
+    "sequence",
+    "schemaversion",
+    "traceparent",
+    "tracestate",
+];
+
 /// An event of which not all attributes are known yet.
 pub(super) struct Draft {
     spec_version: bool,
@@ -57,7 +78,10 @@ impl Draft {
         let rest = &mut self.rest;
         match name {
             "specversion" => {
-                check_spec_version(&text("specversion", value)?)?;
+                if string("specversion", value)? != SPEC_VERSION {
+                    let reason = format!("must be {SPEC_VERSION:?}: no other version of CloudEvents is accepted");
+                    return Err(InvalidCloudEvent::new("specversion", reason));
+                }
                 self.spec_version = true;
             }
             "id" => rest.id = Some(key("id", value)?),
@@ -155,6 +179,12 @@ impl AttributeValue {
     /// The value of an attribute in JSON; `None` for null, which is the same as no attribute.
     pub(super) fn of_json(name: &str, raw: &RawValue) -> Result<Option<Self>, InvalidCloudEvent> {
         let invalid = |reason: &'static str| InvalidCloudEvent::of(name, reason);
+        let other_type = |reason| match name {
+            "contextdata" => invalid("must be a string: the pairs as JSON text"),
+            "sequence" => invalid("must be a string or a whole number between -2147483648 and 2147483647"),
+            name if OWN.contains(&name) => invalid("must be a string"),
+            _ => invalid(reason),
+        };
         let json = raw.get();
         Ok(Some(match json.bytes().next() {
             Some(b'n') => return Ok(None),
@@ -164,13 +194,13 @@ impl AttributeValue {
             Some(b'"') if json.len() > 6 * MAX_CONTEXT + 2 => return Err(too_large()),
             Some(b'"') => Self::Text(serde_json::from_str(json).map_err(|_| invalid("must be valid Unicode"))?),
             Some(b'{' | b'[') => {
-                return Err(invalid(
-                    "must be a string, a whole number or a boolean: objects and arrays belong into data",
-                ));
+                let reason = "must be a string, a whole number or a boolean: objects and arrays belong into data";
+                return Err(other_type(reason));
             }
-            _ => Self::Integer(
-                json.parse().map_err(|_| invalid("must be a whole number between -2147483648 and 2147483647"))?,
-            ),
+            _ => {
+                let reason = "must be a whole number between -2147483648 and 2147483647, or a string";
+                Self::Integer(json.parse().map_err(|_| other_type(reason))?)
+            }
         }))
     }
 
@@ -185,22 +215,21 @@ impl AttributeValue {
     }
 }
 
-pub(super) fn check_spec_version(version: &str) -> Result<(), InvalidCloudEvent> {
-    if version == SPEC_VERSION {
-        return Ok(());
+fn string(field: &'static str, value: AttributeValue) -> Result<String, InvalidCloudEvent> {
+    match value {
+        AttributeValue::Text(text) => Ok(text),
+        _ => Err(InvalidCloudEvent::new(field, "must be a string")),
     }
-    let reason = format!("must be {SPEC_VERSION:?}: no other version of CloudEvents is accepted");
-    Err(InvalidCloudEvent::new("specversion", reason))
 }
 
 fn text(field: &'static str, value: AttributeValue) -> Result<String, InvalidCloudEvent> {
-    let AttributeValue::Text(text) = value else { return Err(InvalidCloudEvent::new(field, "must be a string")) };
+    let text = string(field, value)?;
     check_text(field, &text)?;
     Ok(text)
 }
 
 fn key(field: &'static str, value: AttributeValue) -> Result<String, InvalidCloudEvent> {
-    let text = text(field, value)?;
+    let text = string(field, value)?;
     check_key(field, &text)?;
     Ok(text)
 }
@@ -238,7 +267,7 @@ fn data_schema(value: AttributeValue) -> Result<String, InvalidCloudEvent> {
 
 fn sequence(value: AttributeValue) -> Result<AttributeValue, InvalidCloudEvent> {
     match &value {
-        AttributeValue::Boolean(_) => Err(InvalidCloudEvent::new("sequence", "must be a whole number or a string")),
+        AttributeValue::Boolean(_) => Err(InvalidCloudEvent::new("sequence", "must be a string or a whole number")),
         AttributeValue::Integer(_) => Ok(value),
         AttributeValue::Text(text) => check_key("sequence", text).map(|()| value),
     }

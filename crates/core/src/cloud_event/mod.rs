@@ -117,6 +117,12 @@ impl CloudEvent {
     pub fn json(&self) -> Option<&RawValue> {
         self.data.as_ref()?.as_json(self.datacontenttype.as_deref())
     }
+
+    /// The data as text; `None` when there are none, or they are declared to be something else, or are no UTF-8.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        self.data.as_ref()?.as_text(self.datacontenttype.as_deref())
+    }
 }
 
 #[cfg(test)]

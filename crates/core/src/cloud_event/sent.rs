@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::attributes::{Draft, check_spec_version};
+use super::attributes::Draft;
 use super::envelope::{as_json, members, part_of, text};
 use super::invalid::{EVENT, InvalidCloudEvent};
-use super::{AttributeValue, CloudEvent, DataKind, SPEC_VERSION};
+use super::{AttributeValue, CloudEvent, DataKind};
 use crate::id::Tsid;
 
 /// An event in the source's own JSON. It has no id of its producer.
@@ -65,18 +65,18 @@ impl Sent {
 }
 
 fn set(draft: &mut Draft, attribute: &'static str, value: &RawValue) -> Result<(), InvalidCloudEvent> {
+    let invalid = |reason| InvalidCloudEvent::new(attribute, reason);
     if attribute == "contextdata" {
         return draft.set_context_data(value.get());
     }
-    let Some(value) = AttributeValue::of_json(attribute, value)? else { return Ok(()) };
-    match (attribute, &value) {
-        ("specversion", AttributeValue::Text(version)) => check_spec_version(version),
-        ("specversion", _) => Err(InvalidCloudEvent::new(attribute, format!("must be {SPEC_VERSION:?}"))),
-        ("sequence", AttributeValue::Boolean(_) | AttributeValue::Text(_)) => {
-            Err(InvalidCloudEvent::new(attribute, "must be a whole number between -2147483648 and 2147483647"))
-        }
-        _ => draft.set(attribute, value),
+    if attribute == "sequence" {
+        // JSON's whole numbers are those of Rust.
+        let number = value.get().parse();
+        let number = number.map_err(|_| invalid("must be a whole number between -2147483648 and 2147483647"))?;
+        return draft.set(attribute, AttributeValue::Integer(number));
     }
+    let Some(value) = AttributeValue::of_json(attribute, value)? else { return Ok(()) };
+    draft.set(attribute, value)
 }
 
 fn client_id(value: &RawValue) -> Result<Tsid, InvalidCloudEvent> {

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::attributes::OWN;
 use super::text::is_extension_name;
 use super::{AttributeValue, CloudEvent, ContextData, Data, DataKind, EventTime};
 use crate::event::NewEvent;
@@ -17,27 +18,6 @@ use crate::event::NewEvent;
 const NO_SOURCE: &str = "/tidegate";
 /// The media type under which bytes without one are stored, because a fact without one is JSON.
 const NO_MEDIA_TYPE: &str = "application/octet-stream";
-/// Attributes with fields of their own: no extension has their names.
-const OWN: [&str; 17] = [
-    "specversion",
-    "id",
-    "source",
-    "type",
-    "subject",
-    "time",
-    "datacontenttype",
-    "dataschema",
-    "deduplicationid",
-    "correlationid",
-    "causationid",
-    "messagegroup",
-    "contextdata",
-    "sequence",
-    "schemaversion",
-    "traceparent",
-    "tracestate",
-];
-
 /// The columns of a stored fact that make up its event.
 #[derive(Debug, Clone, Copy)]
 pub struct StoredEvent<'a> {
