@@ -224,3 +224,16 @@ fn data_that_are_json_are_known_as_such() {
     assert_eq!(json(&[("datacontenttype", "\"text/plain\""), ("data", "\"{}\"")]), None);
     assert_eq!(json(&[("datacontenttype", "\"application/json\""), ("data_base64", "\"ew==\"")]), None);
 }
+
+#[test]
+fn data_that_are_text_are_known_as_such() {
+    let text = |members| structured(&with(members)).unwrap().text().map(str::to_owned);
+    assert_eq!(text(&[("datacontenttype", "\"text/plain\""), ("data", "\"é\"")]).as_deref(), Some("é"));
+    assert_eq!(text(&[("datacontenttype", "\"a/b\""), ("data", "\"{}\"")]).as_deref(), Some("{}"), "sent as a string");
+    assert_eq!(text(&[("datacontenttype", "\"text/plain\""), ("data_base64", "\"w6k=\"")]).as_deref(), Some("é"));
+    assert_eq!(text(&[("datacontenttype", "\"text/plain\""), ("data_base64", "\"/w==\"")]), None);
+    assert_eq!(text(&[("datacontenttype", "\"a/b\""), ("data_base64", "\"e30=\"")]), None);
+    assert_eq!(text(&[("data", "\"JSON\"")]), None);
+    assert_eq!(text(&[("data_base64", "\"e30=\"")]), None);
+    assert_eq!(text(&[]), None);
+}
