@@ -50,6 +50,7 @@ fn pointers_lead_to_values() {
     for (pointer, expected) in cases {
         assert_eq!(found(text, pointer).as_deref(), expected, "{pointer}");
     }
+    assert_eq!(found(r#"{"a": 1, "b": 2, "a": null}"#, "/a").as_deref(), Some("Null"), "the last one counts");
     assert_eq!(found("\"x\"", "").as_deref(), Some(r#"Text("x")"#));
     assert_eq!(found(" null ", "").as_deref(), Some("Null"));
     assert_eq!(found(r#"{"\ud800":1}"#, "/\u{fffd}"), None, "what has no text has no pointer");
