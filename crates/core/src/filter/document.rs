@@ -24,7 +24,7 @@ const LONG_NUMBER: usize = 64;
 #[derive(Debug)]
 pub(super) struct Document<'t> {
     text: &'t str,
-    /// The last one is the whole.
+    whole: Node,
     nodes: Vec<Node>,
     /// Strings whose text has escapes.
     decoded: Vec<Box<str>>,
@@ -86,24 +86,23 @@ impl<'t> Document<'t> {
     pub(super) fn index(json: &'t RawValue) -> Option<Self> {
         let text = json.get();
         u32::try_from(text.len()).ok()?;
-        let document = Self { text, nodes: Vec::new(), decoded: Vec::new(), numbers: Vec::new() };
+        let whole = Node { kind: Kind::Null, a: 0, b: 0 };
+        let document = Self { text, whole, nodes: Vec::new(), decoded: Vec::new(), numbers: Vec::new() };
         let mut scan = Scan { document, waiting: Vec::new(), open: Vec::new() };
         let mut at = 0;
         while let Some(byte) = text.as_bytes().get(at) {
             at = scan.step(*byte, at)?;
         }
-        let whole = scan.waiting.pop()?;
-        scan.document.nodes.push(whole);
-        Some(scan.document)
+        Some(Self { whole: scan.waiting.pop()?, ..scan.document })
     }
 
-    pub(super) fn whole(&self) -> Option<Node> {
-        self.nodes.last().copied()
+    pub(super) fn whole(&self) -> Node {
+        self.whole
     }
 
     /// The value that a pointer's tokens lead to. Of members with one name the last one counts.
     pub(super) fn find(&self, tokens: &[Box<str>]) -> Option<Node> {
-        tokens.iter().try_fold(self.whole()?, |node, token| self.child(node, token))
+        tokens.iter().try_fold(self.whole, |node, token| self.child(node, token))
     }
 
     pub(super) fn value(&self, node: Node) -> Json<'_> {
@@ -204,6 +203,10 @@ impl Scan<'_> {
                 document.text(*one).cmp(&document.text(*other))
             };
             self.waiting.get_mut(from..)?.as_chunks_mut().0.sort_by(by_name);
+        }
+        if self.open.is_empty() {
+            // The last ones: no more room than they need.
+            self.document.nodes.reserve_exact(self.waiting.len());
         }
         self.document.nodes.extend(self.waiting.drain(from..));
         self.waiting.push(Node { kind, a: first, b: u32::try_from(count).ok()? });
