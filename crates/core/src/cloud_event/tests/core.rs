@@ -244,6 +244,9 @@ fn context_attributes_count_together() {
     assert_eq!(structured(&with(&[("ext", &quotes)])).unwrap_err().field(), "the context attributes");
     let quotes = format!("\"{}\"", "\\\"".repeat(32_000));
     assert!(structured(&with(&[("ext", &quotes)])).is_ok());
+    // Escapes that the sender need not have written do not count.
+    let escaped = format!("\"{}\"", "\\u0061".repeat(60_000));
+    assert_eq!(structured(&with(&[("ext", &escaped)])).unwrap().extensions["ext"], text(&"a".repeat(60_000)));
 }
 
 #[test]
