@@ -42,6 +42,10 @@ const WELL_KNOWN: [&str; 11] = [
     "google/protobuf/wrappers.proto",
 ];
 
+/// What to do about an import that is refused.
+const IMPORTABLE: &str = "only the well-known types (google/protobuf/*.proto) can be imported. Put all messages into one \
+                          text, or register a descriptor set that has all files";
+
 /// Links a definition, and finds the message that events are.
 pub(super) fn load(definition: &Definition) -> Result<(DescriptorPool, MessageDescriptor), SchemaError> {
     let content = definition.content.as_str();
@@ -64,7 +68,13 @@ fn link_text(text: &str) -> Result<(DescriptorPool, Vec<String>), SchemaError> {
     prescan::check(text)?;
     let mut file = protox_parse::parse(FILE, text).map_err(|error| {
         let start = error.span().map_or(text.len(), |span| span.start);
-        SchemaError::at(clip(&error.to_string(), MESSAGE), Position::of(text, start))
+        // The parser calls a name in an import that no file can have an "invalid group name"; those have no quotes.
+        let is_import = text.get(start..).is_some_and(|rest| rest.starts_with(['"', '\'']));
+        let message = match error.to_string() {
+            message if is_import && message == "invalid group name" => format!("the import is refused: {IMPORTABLE}"),
+            message => clip(&message, MESSAGE).into_owned(),
+        };
+        SchemaError::at(message, Position::of(text, start))
     })?;
     // Linking takes time in the number of options times that of the locations. Errors are located afterwards.
     let locations = file.source_code_info.take().map(|info| info.location).unwrap_or_default();
@@ -108,9 +118,7 @@ fn check_imports(file: &FileDescriptorProto, others: &HashSet<String>) -> Result
         let refuse = |message: String| Err(Refusal { message, path: vec![3, index] });
         let shown = clip(name, 100);
         if !is_well_known(name) && !others.contains(name) {
-            let hint = "only the well-known types (google/protobuf/*.proto) can be imported. Put all messages into one \
-                        text, or register a descriptor set that has all files";
-            return refuse(format!("the import {shown:?} is refused: {hint}"));
+            return refuse(format!("the import {shown:?} is refused: {IMPORTABLE}"));
         }
         if !seen.insert(name) {
             return refuse(format!("{shown:?} is imported twice"));
