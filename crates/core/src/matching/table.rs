@@ -188,3 +188,71 @@ impl<K: Clone + PartialEq, V: Clone> Table<K, V> {
 fn page_of(hash: u64, pages: usize) -> usize {
     (hash >> 32) as usize & pages.saturating_sub(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn hash(key: u16) -> u64 {
+        u64::from(key).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+
+    #[test]
+    fn pages_come_and_go_with_entries() {
+        let mut table = Table::default();
+        for key in 0..4_000 {
+            table.insert(hash(key), key, ());
+        }
+        let sizes = |table: &Table<u16, ()>| -> Vec<_> { table.pages.iter().map(|page| page.hashes.len()).collect() };
+        assert_eq!(table.pages.len(), 128);
+        assert!(sizes(&table).iter().sum::<usize>() < 8 * table.len(), "{:?}", sizes(&table));
+        let copy = table.clone();
+        table.insert(hash(4_000), 4_000, ());
+        let shared = copy.pages.iter().zip(table.pages.iter()).filter(|(one, other)| Arc::ptr_eq(one, other)).count();
+        assert_eq!(shared, 127, "a change copies one page");
+        for key in 10..=4_000 {
+            table.remove(hash(key), &key);
+        }
+        assert!(table.len() == 10 && table.pages.len() <= 2, "{:?}", sizes(&table));
+    }
+
+    proptest! {
+    /// The table is a map, also with few different hashes, and a copy does not follow the changes of another.
+    #[test]
+    fn the_table_is_a_map(
+        changes in proptest::collection::vec((0_u16..200, any::<bool>(), any::<u8>()), 0..400),
+        hashes in prop_oneof![Just(1_u64), Just(3), Just(u64::MAX)],
+    ) {
+        let hash = |key: u16| hash(key) % hashes;
+        let (mut table, mut map) = (Table::default(), BTreeMap::new());
+        let mut copy = (table.clone(), map.clone());
+        for (at, (key, insert, value)) in changes.into_iter().enumerate() {
+            if insert {
+                prop_assert_eq!(table.insert(hash(key), key, value), map.insert(key, value));
+            } else {
+                prop_assert_eq!(table.remove(hash(key), &key), map.remove(&key));
+            }
+            if let Some(found) = table.get_mut(hash(key / 2), &(key / 2)) {
+                *found = value;
+                map.insert(key / 2, value);
+            }
+            if at % 64 == 0 {
+                copy = (table.clone(), map.clone());
+            }
+        }
+        for (table, map) in [(table, map), copy] {
+            prop_assert_eq!(table.len(), map.len());
+            prop_assert!((0..200).all(|key| table.get(hash(key), |other| *other == key) == map.get(&key)));
+            let mut values: Vec<_> = table.values().copied().collect();
+            let mut expected: Vec<_> = map.into_values().collect();
+            values.sort_unstable();
+            expected.sort_unstable();
+            prop_assert_eq!(values, expected);
+        }
+    }
+    }
+}

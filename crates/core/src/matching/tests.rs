@@ -255,37 +255,11 @@ proptest! {
         }
     }
 
-    /// The table is a map, also with few different hashes, and a copy does not follow the changes of another.
+    /// What is found under a hash is taken for a pattern exactly if that is the one that was looked for.
     #[test]
-    fn the_table_is_a_map(
-        changes in proptest::collection::vec((0_u16..200, any::<bool>(), any::<u8>()), 0..400),
-        hashes in prop_oneof![Just(1_u64), Just(3), Just(u64::MAX)],
-    ) {
-        let hash = |key: u16| u64::from(key).wrapping_mul(0x9E37_79B9_7F4A_7C15) % hashes;
-        let (mut table, mut map) = (Table::default(), BTreeMap::new());
-        let mut copy = (table.clone(), map.clone());
-        for (at, (key, insert, value)) in changes.into_iter().enumerate() {
-            if insert {
-                prop_assert_eq!(table.insert(hash(key), key, value), map.insert(key, value));
-            } else {
-                prop_assert_eq!(table.remove(hash(key), &key), map.remove(&key));
-            }
-            if let Some(found) = table.get_mut(hash(key / 2), &(key / 2)) {
-                *found = value;
-                map.insert(key / 2, value);
-            }
-            if at % 64 == 0 {
-                copy = (table.clone(), map.clone());
-            }
-        }
-        for (table, map) in [(table, map), copy] {
-            prop_assert_eq!(table.len(), map.len());
-            prop_assert!((0..200).all(|key| table.get(hash(key), |other| *other == key) == map.get(&key)));
-            let mut values: Vec<_> = table.values().copied().collect();
-            let mut expected: Vec<_> = map.into_values().collect();
-            values.sort_unstable();
-            expected.sort_unstable();
-            prop_assert_eq!(values, expected);
-        }
+    fn a_pattern_is_made_from_the_types_that_it_matches(binding in any_binding(), at in 0..TYPES.len(), wild in 0_u8..16) {
+        let (pattern, event_type) = (binding.pattern, TYPES[at]);
+        let made = Parts::of(event_type, &RandomState::new()).make(wild, &pattern);
+        prop_assert_eq!(made, pattern.wild() == wild && pattern.matches(event_type));
     }
 }
