@@ -221,6 +221,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
     /// The table is a map, also with few different hashes, and a copy does not follow the changes of another.
     #[test]
     fn the_table_is_a_map(

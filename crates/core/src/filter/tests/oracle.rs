@@ -155,7 +155,7 @@ fn any_event() -> impl Strategy<Value = (Event, Value)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1024))]
+    #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
     fn filters_agree_with_a_naive_evaluation(
