@@ -122,8 +122,11 @@ fn every_case_is_decided_as_expected() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
-/// The digests and the judges' verdicts by case; `-` where a judge was not asked.
-fn judged() -> (Vec<String>, HashMap<String, (String, Vec<String>)>) {
+/// The digest of a case, and what each judge says of it; `-` where a judge was not asked.
+type Judged = (String, Vec<String>);
+
+/// The judges, and their verdicts by case.
+fn judged() -> (Vec<String>, HashMap<String, Judged>) {
     let text = std::fs::read_to_string(directory().join("judges.tsv")).unwrap();
     let mut lines = text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').map(str::to_owned));
     let judges = lines.next().unwrap().skip(2).collect();

@@ -63,9 +63,9 @@ impl Builder<'_> {
             return refuse("an identifier cannot have a default or fixed value", attr.offset);
         }
         match self.key_of(type_id, node, &attr.value) {
-            Ok(key) => {
+            Ok((key, identifiers)) => {
                 let text = attr.value.as_ref().into();
-                Ok(Some(ValueConstraint { is_fixed, text, key: key.into() }))
+                Ok(Some(ValueConstraint { is_fixed, text, key: key.into(), identifiers }))
             }
             Err(why) => refuse(format!("{:?} is no value of its type: {why}", attr.value), attr.offset),
         }

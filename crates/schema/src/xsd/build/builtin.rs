@@ -83,6 +83,7 @@ pub(super) fn add(model: &mut Model, pending: &Arc<ContentModel>) {
         finals: 0,
         uses: Vec::new(),
         required: 0,
+        has_references: false,
         wildcard: Some(any),
         content: Content::Elements {
             particle: once(Term::Group(Compositor::Sequence, Arc::from([children])), 0),
@@ -100,7 +101,12 @@ pub(super) fn add(model: &mut Model, pending: &Arc<ContentModel>) {
             _ => White::Collapse,
         };
         let base = find(model, base);
-        name_type(model, name, Type::Simple(simple(base, Variety::Atomic(*kind), white)));
+        let mut one = simple(base, Variety::Atomic(*kind), white);
+        if *kind == Kind::Integer {
+            one.facets.fraction_digits = Some(0);
+            one.facets.fixed.push("fractionDigits");
+        }
+        name_type(model, name, Type::Simple(one));
     }
     for (name, base, min, max) in INTEGERS {
         let base = find(model, base);

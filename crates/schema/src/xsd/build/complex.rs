@@ -31,10 +31,9 @@ impl Builder<'_> {
         let derivation = self.derivation(node, simple.or(complex))?;
         self.check_final(&derivation)?;
         let own = self.attributes(derivation.node)?;
-        let is_mixed = match complex.map(|complex| self.boolean(complex, "mixed")).transpose()?.flatten() {
-            Some(mixed) => mixed,
-            None => self.boolean(node, "mixed")?.unwrap_or(false),
-        };
+        let is_type_mixed = self.boolean(node, "mixed")?.unwrap_or(false);
+        let is_content_mixed = complex.map(|complex| self.boolean(complex, "mixed")).transpose()?.flatten();
+        let is_mixed = is_content_mixed.unwrap_or(is_type_mixed);
         let content = match simple {
             Some(_) => self.simple_content(&derivation)?,
             None => self.complex_content(&derivation, is_mixed)?,
@@ -49,6 +48,7 @@ impl Builder<'_> {
             block: self.derivations(node, "block", DERIVED)?.unwrap_or(block_default),
             finals: self.derivations(node, "final", DERIVED)?.unwrap_or(self.final_default),
             required: own.uses.iter().filter(|used| used.is_required).count(),
+            has_references: own.uses.iter().flat_map(|used| &used.value).any(|value| !value.identifiers.is_empty()),
             uses: own.uses,
             wildcard: own.wildcard,
             content,

@@ -162,9 +162,7 @@ fn content_restricts(model: &Model, derived: &ComplexType, base: &ComplexType) -
             }
             Ok(())
         }
-        (Content::Elements { model, .. }, Content::Empty) if model.elements().is_empty() && model.is_nullable() => {
-            Ok(())
-        }
+        (Content::Elements { model, is_mixed: false, .. }, Content::Empty) if model.is_only_empty() => Ok(()),
         (Content::Elements { .. }, _) => Err("the base has no elements, so a restriction cannot have any".into()),
     }
 }

@@ -1,10 +1,12 @@
 //! Element declarations, their values, and substitution groups.
 
+use std::sync::Arc;
+
 use super::read::{BLOCK_ELEMENT, DERIVED};
 use super::{Builder, Built, refuse};
 use crate::xsd::bounds::{CHAIN, SUBSTITUTIONS};
 use crate::xsd::content::ContentModel;
-use crate::xsd::model::{ANY_TYPE, Content, Element, ElementId, NameId, Type, TypeId, ValueConstraint};
+use crate::xsd::model::{ANY_TYPE, Content, Element, ElementId, Identifiers, NameId, Type, TypeId, ValueConstraint};
 use crate::xsd::xml::NodeId;
 
 impl Builder<'_> {
@@ -150,8 +152,10 @@ impl Builder<'_> {
                 continue;
             };
             let type_id = self.model.elements.get(id).map_or(ANY_TYPE, |element| element.type_id);
-            let key = self.element_key(type_id, node, &attr.value).or_else(|why| refuse(why, attr.offset))?;
-            let value = ValueConstraint { is_fixed, text: attr.value.as_ref().into(), key: key.into() };
+            let (key, identifiers) =
+                self.element_key(type_id, node, &attr.value).or_else(|why| refuse(why, attr.offset))?;
+            let text = attr.value.as_ref().into();
+            let value = ValueConstraint { is_fixed, text, key: key.into(), identifiers };
             if let Some(element) = self.model.elements.get_mut(id) {
                 element.value = Some(value);
             }
@@ -160,7 +164,7 @@ impl Builder<'_> {
     }
 
     /// What equal values of an element have in common; of mixed content that is the text.
-    fn element_key(&mut self, type_id: TypeId, node: NodeId, text: &str) -> Result<String, String> {
+    fn element_key(&mut self, type_id: TypeId, node: NodeId, text: &str) -> Result<(String, Identifiers), String> {
         if let Some(simple) = self.model.text_type(type_id) {
             if self.is_id(simple) {
                 return Err("an identifier cannot have a default or fixed value".into());
@@ -170,7 +174,9 @@ impl Builder<'_> {
         }
         match self.model.types.get(type_id) {
             Some(Type::Complex(complex)) => match &complex.content {
-                Content::Elements { is_mixed: true, model, .. } if ContentModel::is_nullable(model) => Ok(text.into()),
+                Content::Elements { is_mixed: true, model, .. } if ContentModel::is_nullable(model) => {
+                    Ok((text.into(), Arc::default()))
+                }
                 _ => Err("an element that must have children, or cannot have text, cannot have a value".into()),
             },
             _ => Err("this element cannot have a value".into()),

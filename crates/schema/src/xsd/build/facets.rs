@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::read::{NodePrefixes, count};
 use super::{Builder, Built, refuse};
-use crate::xsd::model::{Facets, Limit, Reading, SimpleType, TypeId, Variety};
+use crate::xsd::model::{Facets, Identifiers, Limit, Reading, SimpleType, TypeId, Variety};
 use crate::xsd::value::{Family, White, normalize};
 use crate::xsd::xml::NodeId;
 
@@ -54,7 +54,7 @@ impl<'t> Builder<'t> {
             derived.facets.enumeration = Some(Arc::new(values.into_iter().collect::<HashSet<Box<str>>>()));
         }
         match nodes.first() {
-            Some(first) => agree(&derived.facets, &seen, self.tree.node(*first).offset),
+            Some(first) => agree(&derived.facets, &inherited, &seen, self.tree.node(*first).offset),
             None => Ok(()),
         }
     }
@@ -70,7 +70,7 @@ impl<'t> Builder<'t> {
     /// Reads a value that is listed: it must be one of the base.
     fn listed(&mut self, base: TypeId, facet: &Written<'_>) -> Built<Box<str>> {
         match self.key_of(base, facet.node, facet.value) {
-            Ok(key) => Ok(key.into()),
+            Ok((key, _)) => Ok(key.into()),
             Err(why) => {
                 let why = format!("{:?} is no value of {}: {why}", facet.value, self.model.type_name(base));
                 refuse(why, facet.offset)
@@ -78,14 +78,15 @@ impl<'t> Builder<'t> {
         }
     }
 
-    /// What values that are equal to a text have in common.
-    pub(super) fn key_of(&mut self, id: TypeId, node: NodeId, text: &str) -> Result<String, String> {
+    /// What values that are equal to a text have in common, and what the value refers to.
+    pub(super) fn key_of(&mut self, id: TypeId, node: NodeId, text: &str) -> Result<(String, Identifiers), String> {
         let mut key = String::new();
+        let mut identifiers = Vec::new();
         let prefixes = NodePrefixes { tree: self.tree, node };
         let mut reading =
-            Reading { prefixes: &prefixes, identifiers: &mut Vec::new(), work: &mut self.work, key: Some(&mut key) };
+            Reading { prefixes: &prefixes, identifiers: &mut identifiers, work: &mut self.work, key: Some(&mut key) };
         match self.model.check_text(id, text, &mut reading) {
-            Ok(()) => Ok(key),
+            Ok(()) => Ok((key, identifiers.into())),
             Err(wrong) => Err(wrong.to_string()),
         }
     }
@@ -176,9 +177,7 @@ impl<'t> Builder<'t> {
                     facet.offset,
                 );
             }
-            let is_fixed =
-                inherited.fixed.iter().any(|fixed| fixed.get(..3) == name.get(..3) && fixed.ends_with("clusive"));
-            if is_fixed
+            if inherited.fixed.contains(&name)
                 && is_max == is_before_max
                 && (order != Some(Ordering::Equal) || before.is_inclusive != is_inclusive)
             {
@@ -208,14 +207,17 @@ fn may_follow(
 }
 
 /// Checks the facets that a type has now against each other.
-fn agree(facets: &Facets, written: &[&str], offset: usize) -> Built<()> {
+fn agree(facets: &Facets, inherited: &Facets, written: &[&str], offset: usize) -> Built<()> {
     let has = |name: &str| written.contains(&name);
     for (one, other) in [("minInclusive", "minExclusive"), ("maxInclusive", "maxExclusive")] {
         if has(one) && has(other) {
             return refuse(format!("a type cannot have both {one} and {other}"), offset);
         }
     }
-    if has("length") && (has("minLength") || has("maxLength")) {
+    let is_new = |name, now: Option<usize>, before: Option<usize>| has(name) && now != before;
+    let bounds_are_new = is_new("minLength", facets.min_length, inherited.min_length)
+        || is_new("maxLength", facets.max_length, inherited.max_length);
+    if (has("length") && (has("minLength") || has("maxLength"))) || (inherited.length.is_some() && bounds_are_new) {
         return refuse("a type cannot have both length and minLength or maxLength", offset);
     }
     let (min, max) = (facets.min_length.unwrap_or(0), facets.max_length.unwrap_or(usize::MAX));

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use super::{Built, refuse};
-use crate::xsd::xml::{ABSENT, NodeId, Tree, XML_URI, XS, XS_URI, is_ncname};
+use crate::xsd::xml::{ABSENT, Node, NodeId, Tree, VERSIONING, XML_URI, XS, XS_URI, is_ncname};
 
 /// Elements that may follow each other in one place, and how many of them.
 struct Slot(&'static [&'static str], usize);
@@ -161,17 +161,7 @@ fn check_node<'t>(tree: &'t Tree, id: NodeId, rule: &Rule, ids: &mut HashSet<&'t
     if let Some(text) = node.text {
         return refuse(format!("text is not allowed in {name}"), text);
     }
-    for attr in &node.attributes {
-        if attr.ns == XS || (attr.ns == ABSENT && !rule.attributes.contains(&&*attr.name)) {
-            return refuse(format!("the attribute {:?} is not allowed in {name} here", attr.name), attr.offset);
-        }
-        if attr.ns == ABSENT && &*attr.name == "id" {
-            let value = attr.value.trim_ascii();
-            if !is_ncname(value) || !ids.insert(value) {
-                return refuse(format!("the id {value:?} is no identifier, or occurs twice"), attr.offset);
-            }
-        }
-    }
+    check_attributes(node, rule, ids)?;
     // `simpleContent` and `complexContent` stand alone in a type.
     let contents = [ANNOTATION, Slot(&["simpleContent", "complexContent"], ONE)];
     let has_contents = name == "complexType"
@@ -200,9 +190,31 @@ fn check_node<'t>(tree: &'t Tree, id: NodeId, rule: &Rule, ids: &mut HashSet<&'t
         let has_ref = child.get("ref").is_some();
         match rule_of(child_name, name, has_ref).filter(|_| child.ns == XS && slot.is_some()) {
             // The children of these are not part of the tree.
-            Some(_) if matches!(child_name, "appinfo" | "documentation") => {}
+            Some(rule) if matches!(child_name, "appinfo" | "documentation") => check_attributes(child, &rule, ids)?,
             Some(rule) => check_node(tree, *child_id, &rule, ids)?,
             None => return refuse(format!("{child_name} is not allowed in {name} here"), child.offset),
+        }
+    }
+    Ok(())
+}
+
+fn check_attributes<'t>(node: &'t Node, rule: &Rule, ids: &mut HashSet<&'t str>) -> Built<()> {
+    for attr in &node.attributes {
+        let is_known = attr.ns != ABSENT || rule.attributes.contains(&&*attr.name);
+        if attr.ns == XS || !is_known {
+            return refuse(format!("the attribute {:?} is not allowed in {} here", attr.name, node.name), attr.offset);
+        }
+        if attr.ns == VERSIONING {
+            return refuse(
+                "conditional inclusion is not supported: it is of XML Schema 1.1, and this is 1.0",
+                attr.offset,
+            );
+        }
+        if attr.ns == ABSENT && &*attr.name == "id" {
+            let value = attr.value.trim_ascii();
+            if !is_ncname(value) || !ids.insert(value) {
+                return refuse(format!("the id {value:?} is no identifier, or occurs twice"), attr.offset);
+            }
         }
     }
     Ok(())

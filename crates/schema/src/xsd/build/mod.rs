@@ -26,7 +26,7 @@ use super::model::{
     ANY_TYPE, ElementId, Model, NameId, Names, Particle, Term, Type, TypeId, Use, Wildcard, derivation,
 };
 use super::regex::Patterns;
-use super::xml::{ABSENT, Malformed, NodeId, Ns, Tree, XS_URI, XSI_URI};
+use super::xml::{ABSENT, Malformed, NodeId, Ns, Tree, XML, XS_URI, XSI_URI};
 use crate::error::{Position, SchemaError};
 
 /// A schema that is refused: why, and where.
@@ -198,6 +198,9 @@ impl<'t> Builder<'t> {
             let node = self.tree.node(child);
             let kind: &str = &node.name;
             if kind == "import" {
+                if self.model.target == XML {
+                    return refuse("a schema cannot import its own target namespace", node.offset);
+                }
                 if !std::mem::replace(&mut self.has_xml, true) {
                     self.xml_attributes();
                 }

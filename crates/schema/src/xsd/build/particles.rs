@@ -52,8 +52,11 @@ impl Builder<'_> {
             }
             _ => self.compositor(node)?,
         };
-        if matches!(term, Term::Group(Compositor::All, _)) && occurs.is_some_and(|(_, max)| max != 1) {
-            return refuse("\"all\" cannot occur more than once", offset);
+        let is_all = matches!(term, Term::Group(Compositor::All, _));
+        match occurs {
+            Some((_, max)) if is_all && max != 1 => return refuse("\"all\" cannot occur more than once", offset),
+            None if element.is("all") => return refuse("\"all\" cannot have maxOccurs=\"0\"", offset),
+            _ => {}
         }
         Ok(occurs.map(|(min, max)| Particle { min, max, term, offset }))
     }

@@ -14,10 +14,10 @@ pub(super) const BLOCK_ELEMENT: &[(&str, u8)] = &[
 /// The words of `final` at an element, and of `block` and `final` at a complex type.
 pub(super) const DERIVED: &[(&str, u8)] =
     &[("extension", derivation::EXTENSION), ("restriction", derivation::RESTRICTION)];
-/// The words of `final` at a simple type.
+/// The words of `final` at a simple type, beside `#all`, which forbids extension too.
 pub(super) const FINAL_SIMPLE: &[(&str, u8)] =
     &[("restriction", derivation::RESTRICTION), ("list", derivation::LIST), ("union", derivation::UNION)];
-/// The words of `finalDefault`.
+/// The words of `finalDefault`, and what `#all` means in `final` at a simple type.
 pub(super) const FINAL_ANY: &[(&str, u8)] = &[
     ("extension", derivation::EXTENSION),
     ("restriction", derivation::RESTRICTION),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::read::FINAL_SIMPLE;
+use super::read::{FINAL_ANY, FINAL_SIMPLE};
 use super::{Builder, Built, refuse};
 use crate::xsd::bounds::MEMBERS;
 use crate::xsd::model::{ANY_SIMPLE_TYPE, Facets, SimpleType, Type, TypeId, Variety, derivation};
@@ -26,7 +26,9 @@ impl Builder<'_> {
             _ => self.union(variety)?,
         };
         built.name = name;
-        built.finals = self.derivations(node, "final", FINAL_SIMPLE)?.unwrap_or(self.final_default);
+        let is_all = tree.node(node).get("final").is_some_and(|finals| finals.trim_ascii() == "#all");
+        let words = if is_all { FINAL_ANY } else { FINAL_SIMPLE };
+        built.finals = self.derivations(node, "final", words)?.unwrap_or(self.final_default);
         self.set_type(node, Type::Simple(built));
         Ok(())
     }

@@ -38,10 +38,12 @@ impl<'m> Comparing<'m> {
         if old.white != new.white && !(new.facets.is_empty() && old.facets.is_empty()) {
             self.unclear(path, "white space is treated differently, and there are facets");
         }
-        self.facets(&old.facets, &new.facets, path);
+        // The type itself says that a whole number has no fraction.
+        let is_whole = [old, new].iter().any(|one| one.variety == Variety::Atomic(Kind::Integer));
+        self.facets(&old.facets, &new.facets, path, is_whole);
     }
 
-    fn facets(&mut self, old: &Facets, new: &Facets, path: &str) {
+    fn facets(&mut self, old: &Facets, new: &Facets, path: &str, is_whole: bool) {
         match (old.length, new.length) {
             (before, after) if before == after => {}
             (Some(_), None) => self.compatible(path, "length was removed"),
@@ -57,7 +59,7 @@ impl<'m> Comparing<'m> {
             ("fractionDigits", down(old.fraction_digits), down(new.fraction_digits), false),
         ];
         for (name, before, after, is_minimum) in numbers {
-            if before == after {
+            if before == after || (is_whole && name == "fractionDigits") {
                 continue;
             }
             if (after > before) == is_minimum {

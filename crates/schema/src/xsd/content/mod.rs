@@ -122,6 +122,15 @@ impl ContentModel {
         }
     }
 
+    /// Whether it accepts an element without children, and no other.
+    pub(super) fn is_only_empty(&self) -> bool {
+        let has_leaves = match self {
+            Self::Tree(tree) => !tree.leaves.is_empty(),
+            Self::All(all) => !all.elements.is_empty(),
+        };
+        self.is_nullable() && !has_leaves
+    }
+
     /// Whether a wildcard in it checks this much.
     pub(super) fn has_process(&self, process: Process) -> bool {
         let is_one = |leaf: &Leaf| matches!(leaf, Leaf::Wildcard(wildcard) if wildcard.process == process);

@@ -14,6 +14,7 @@ pub(super) use simple::{Reading, SimpleType, Variety, Wrong};
 pub(super) use wildcard::{Allowed, Process, Wildcard};
 
 use super::content::ContentModel;
+use super::value::Kind;
 use super::xml::Ns;
 
 /// The number of a type.
@@ -82,6 +83,8 @@ pub(super) struct ComplexType {
     pub(super) uses: Vec<Use>,
     /// How many of them are required.
     pub(super) required: usize,
+    /// Whether some have defaults that refer to identifiers.
+    pub(super) has_references: bool,
     pub(super) wildcard: Option<Wildcard>,
     pub(super) content: Content,
     /// Where it is written.
@@ -114,7 +117,12 @@ pub(super) struct ValueConstraint {
     pub(super) text: Arc<str>,
     /// What equal values have in common.
     pub(super) key: Arc<str>,
+    /// What the value refers to in a document.
+    pub(super) identifiers: Identifiers,
 }
+
+/// The identifiers that a value is made of, and of which kind.
+pub(super) type Identifiers = Arc<[(Kind, Box<str>)]>;
 
 /// A global attribute.
 #[derive(Debug)]

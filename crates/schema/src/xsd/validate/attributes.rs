@@ -56,6 +56,9 @@ impl<'m, 'd> Run<'m, 'd> {
             self.check_wild_ids(tag, complex, wild_ids);
         }
         self.check_required(reader, tag, complex, required);
+        if complex.has_references {
+            self.check_defaults(reader, tag, complex);
+        }
         for field in wanted {
             self.default_field(reader, complex, field);
         }
@@ -114,31 +117,49 @@ impl<'m, 'd> Run<'m, 'd> {
     }
 
     fn check_required(&mut self, reader: &Reader<'d, 'm>, tag: &Tag<'d>, complex: &ComplexType, seen: usize) {
-        if seen == complex.required {
+        if seen == complex.required || !self.spend_uses(reader, complex) {
             return;
         }
-        let steps = (complex.uses.len() * (1 + reader.attributes().len())) as u64;
-        match self.work.checked_sub(steps) {
-            Some(left) => self.work = left,
-            None => {
-                self.is_exhausted = true;
-                return;
-            }
-        }
         for used in complex.uses.iter().filter(|used| used.is_required) {
-            let (ns, local) = (self.model.names.ns(used.name), self.model.names.local(used.name));
-            if !reader.attributes().iter().any(|one| one.ns == ns && one.local == local) {
+            if self.is_absent(reader, used.name) {
+                let local = self.model.names.local(used.name);
                 self.findings.add(tag.offset, "", tag.offset, || format!("the attribute {local:?} is missing"));
             }
         }
+    }
+
+    /// Takes over the identifiers that the defaults of absent attributes refer to.
+    fn check_defaults(&mut self, reader: &Reader<'d, 'm>, tag: &Tag<'d>, complex: &ComplexType) {
+        if !self.spend_uses(reader, complex) {
+            return;
+        }
+        for used in &complex.uses {
+            let identifiers = used.value.as_ref().map_or(&[][..], |value| &value.identifiers);
+            if !identifiers.is_empty() && self.is_absent(reader, used.name) {
+                let suffix = format!("/@{}", self.model.names.local(used.name));
+                self.default_identifiers(tag.offset, &suffix, identifiers);
+            }
+        }
+    }
+
+    /// Takes the steps off what is left that it may take to find out which attributes are absent.
+    fn spend_uses(&mut self, reader: &Reader<'d, 'm>, complex: &ComplexType) -> bool {
+        let left = self.work.checked_sub((complex.uses.len() * (1 + reader.attributes().len())) as u64);
+        self.is_exhausted |= left.is_none();
+        self.work = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    fn is_absent(&self, reader: &Reader<'d, 'm>, name: NameId) -> bool {
+        let (ns, local) = (self.model.names.ns(name), self.model.names.local(name));
+        !reader.attributes().iter().any(|one| one.ns == ns && one.local == local)
     }
 
     /// An attribute that is not there has its default or fixed value.
     fn default_field(&mut self, reader: &Reader<'d, 'm>, complex: &ComplexType, field: &AttributeField) {
         let crate::xsd::model::Test::Name(name) = field.test else { return };
         let Some(value) = find(complex, name).and_then(|used| used.value.as_ref()) else { return };
-        let (ns, local) = (self.model.names.ns(name), self.model.names.local(name));
-        if !reader.attributes().iter().any(|one| one.ns == ns && one.local == local) {
+        if self.is_absent(reader, name) {
             self.identity.set_attribute(field, Some(&value.key), &mut self.findings);
         }
     }

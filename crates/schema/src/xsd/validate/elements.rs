@@ -196,7 +196,9 @@ impl<'m, 'd> Run<'m, 'd> {
                 self.findings.add(tag.offset, "/@xsi:nil", attribute.offset, why);
                 true
             }
-            _ => is_nil,
+            Some(_) => is_nil,
+            // Only a declaration can say that an element may be nil.
+            None => false,
         }
     }
 }

@@ -212,6 +212,14 @@ impl<'m, 'd> Run<'m, 'd> {
         }
     }
 
+    /// Takes over the identifiers of a default, which stands for what is not written.
+    fn default_identifiers(&mut self, element: usize, suffix: &str, identifiers: &[(Kind, Box<str>)]) {
+        if !identifiers.is_empty() {
+            self.identifiers.extend_from_slice(identifiers);
+            self.take_identifiers(element, suffix, element);
+        }
+    }
+
     /// Adds that a value is wrong, or notes that there are no steps left.
     fn wrong_value(&mut self, place: (usize, &str, usize), value: &str, wrong: &Wrong<'_>) {
         self.identifiers.clear();

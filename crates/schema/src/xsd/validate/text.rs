@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Run, State, findings};
+use super::{Frame, Run, State, findings};
 use crate::xsd::model::{Reading, TypeId};
 use crate::xsd::xml::{Reader, is_space};
 
@@ -94,26 +94,8 @@ impl<'m, 'd> Run<'m, 'd> {
         match &frame.state {
             _ if frame.is_nil => {}
             State::Simple(text_type) => key = self.end_simple(reader, &frame, *text_type),
-            State::Elements { content, cursor, is_mixed } => {
-                let fixed = frame.element.and_then(|element| element.value.as_ref());
-                let is_default = fixed.is_some() && !frame.has_children && !frame.has_text;
-                if !content.may_end(cursor) && !is_default {
-                    let model = self.model;
-                    self.findings.add(frame.offset, "", offset, || {
-                        let expected = content.expected(cursor, |id| model.element_name(id), &model.names);
-                        format!("this element ends too early: {expected}")
-                    });
-                }
-                if let Some(value) = fixed.filter(|value| *is_mixed && value.is_fixed && !is_default) {
-                    let text = self.buffer.take();
-                    if frame.has_children || *text != *value.text {
-                        self.findings.add(frame.offset, "", frame.offset, || {
-                            format!("this element has the fixed value {:?} and must have no other content", value.text)
-                        });
-                    }
-                }
-            }
-            State::Empty | State::Skipped => {}
+            State::Elements { .. } | State::Empty => self.end_complex(&frame, offset),
+            State::Skipped => {}
         }
         if self.identity.is_active() {
             let is_nillable = frame.element.is_some_and(|element| element.is_nillable);
@@ -126,8 +108,43 @@ impl<'m, 'd> Run<'m, 'd> {
         self.path.pop();
     }
 
+    /// Checks that the content of an element is complete, and what a default or fixed value demands of it.
+    fn end_complex(&mut self, frame: &Frame<'m>, offset: usize) {
+        let value = frame.element.and_then(|element| element.value.as_ref());
+        let (is_mixed, is_nullable) = match &frame.state {
+            State::Elements { content, is_mixed, .. } => (*is_mixed, content.is_nullable()),
+            _ => (false, true),
+        };
+        let is_default = value.is_some() && !frame.has_children && !frame.has_text;
+        if let State::Elements { content, cursor, .. } = &frame.state
+            && !is_default
+            && !content.may_end(cursor)
+        {
+            let model = self.model;
+            self.findings.add(frame.offset, "", offset, || {
+                let expected = content.expected(cursor, |id| model.element_name(id), &model.names);
+                format!("this element ends too early: {expected}")
+            });
+        }
+        let Some(value) = value else { return };
+        if is_default && !(is_mixed && is_nullable) {
+            self.findings.add(frame.offset, "", frame.offset, || {
+                let named = self.model.type_name(frame.type_id);
+                format!("the element is empty, so its value is {:?}, which {named} does not allow", value.text)
+            });
+        }
+        if value.is_fixed && !is_default {
+            let text = self.buffer.take();
+            if frame.has_children || (is_mixed && *text != *value.text) {
+                self.findings.add(frame.offset, "", frame.offset, || {
+                    format!("this element has the fixed value {:?} and must have no other content", value.text)
+                });
+            }
+        }
+    }
+
     /// Checks the text of an element. Returns what equal values have in common, if that is asked for.
-    fn end_simple(&mut self, reader: &Reader<'d, 'm>, frame: &super::Frame<'m>, text_type: TypeId) -> Option<String> {
+    fn end_simple(&mut self, reader: &Reader<'d, 'm>, frame: &Frame<'m>, text_type: TypeId) -> Option<String> {
         let text = self.buffer.take();
         let value = frame.element.and_then(|element| element.value.as_ref());
         let wants_key = !frame.fields.is_empty() || value.is_some_and(|value| value.is_fixed);
@@ -137,6 +154,7 @@ impl<'m, 'd> Run<'m, 'd> {
             _ => (text, false),
         };
         if let Some(value) = value.filter(|_| is_default && is_declared) {
+            self.default_identifiers(frame.offset, "", &value.identifiers);
             return Some(value.key.as_ref().into());
         }
         let mut key = String::new();

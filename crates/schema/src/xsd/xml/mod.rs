@@ -11,5 +11,5 @@ mod tree;
 
 pub(super) use chars::{NAME_ONLY, NAME_START, is_name, is_name_char, is_ncname, is_space};
 pub(super) use reader::{Attribute, Event, Malformed, Reader, Tag};
-pub(super) use scope::{ABSENT, Namespaces, Ns, Scope, XML, XML_URI, XS, XS_URI, XSI, XSI_URI};
-pub(super) use tree::{NodeId, Tree};
+pub(super) use scope::{ABSENT, Namespaces, Ns, Scope, VERSIONING, XML, XML_URI, XS, XS_URI, XSI, XSI_URI};
+pub(super) use tree::{Node, NodeId, Tree};

@@ -17,12 +17,15 @@ pub(in crate::xsd) const XML: Ns = Ns(1);
 pub(in crate::xsd) const XS: Ns = Ns(2);
 /// The namespace of `xsi:type` and its like.
 pub(in crate::xsd) const XSI: Ns = Ns(3);
+/// The namespace of `vc:minVersion` and its like.
+pub(in crate::xsd) const VERSIONING: Ns = Ns(4);
 /// A namespace that the schema does not name.
 pub(in crate::xsd) const UNKNOWN: Ns = Ns(u32::MAX);
 
 pub(in crate::xsd) const XML_URI: &str = "http://www.w3.org/XML/1998/namespace";
 pub(in crate::xsd) const XS_URI: &str = "http://www.w3.org/2001/XMLSchema";
 pub(in crate::xsd) const XSI_URI: &str = "http://www.w3.org/2001/XMLSchema-instance";
+pub(in crate::xsd) const VERSIONING_URI: &str = "http://www.w3.org/2007/XMLSchema-versioning";
 pub(in crate::xsd) const XMLNS_URI: &str = "http://www.w3.org/2000/xmlns/";
 
 /// The namespaces that are known, by number.
@@ -35,7 +38,7 @@ pub(in crate::xsd) struct Namespaces {
 impl Default for Namespaces {
     fn default() -> Self {
         let mut known = Self { uris: Vec::new(), numbers: HashMap::new() };
-        for uri in ["", XML_URI, XS_URI, XSI_URI] {
+        for uri in ["", XML_URI, XS_URI, XSI_URI, VERSIONING_URI] {
             known.intern(uri);
         }
         known
