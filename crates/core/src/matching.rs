@@ -201,8 +201,10 @@ impl<T> Scope<T> {
 
     fn find<'i>(&'i self, event: &Parts<'_>, version: Option<VersionNumber>, found: &mut Vec<(Tsid, &'i T)>) {
         let mut look_up = |sets: u32, version: Option<VersionNumber>| {
-            let sets = sets & event.sets();
-            for wild in (0..SETS as u8).filter(|wild| sets >> wild & 1 == 1) {
+            let mut sets = sets & event.sets();
+            while sets != 0 {
+                let wild = sets.trailing_zeros() as u8;
+                sets &= sets - 1;
                 let hash = with_version(event.hash(wild), version);
                 let is_wanted = |binding: &Binding| binding.version == version && event.make(wild, &binding.pattern);
                 match self.bound.get(hash, is_wanted) {
