@@ -92,3 +92,21 @@ impl<'de> Visitor<'de> for Items {
         Ok(items)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many items a body has, no more of them take memory than show that it has too many.
+    #[test]
+    fn items_beyond_the_most_are_not_kept() {
+        let kept = |text: &str| {
+            let mut json = serde_json::Deserializer::from_str(text);
+            Items { most: 3 }.deserialize(&mut json).map(|items| items.len())
+        };
+        for (count, expected) in [(1, 1), (3, 3), (4, 4), (5, 4), (1_000, 4)] {
+            assert_eq!(kept(&format!("[{}]", vec!["1"; count].join(","))).unwrap(), expected, "{count}");
+        }
+        assert!(kept("[1,2,3,4,5,").is_err(), "the others are still read");
+    }
+}
