@@ -17,6 +17,7 @@ mod dead_letters;
 mod deduplication;
 mod delays;
 mod eligibility;
+mod fact_keys;
 mod facts;
 mod families;
 mod fencing;
@@ -341,6 +342,18 @@ macro_rules! conformance_cases {
                 one_of_many_gets_other_contents,
                 a_lost_fact_ends_all_of_its_entries,
                 nothing_to_ingest_is_an_empty_answer,
+            }
+            fact_keys {
+                a_repeat_is_answered_with_the_first,
+                either_key_of_a_fact_is_enough,
+                a_key_is_known_until_it_expires,
+                keys_are_a_clients_own,
+                keys_of_publishes_are_others,
+                a_batch_repeats_itself,
+                a_repeat_needs_no_queue,
+                a_repeat_outlives_its_first,
+                bad_keys_are_refused,
+                of_many_at_once_one_is_new,
             }
             dead_letters {
                 listed_by_queue_type_and_page,
