@@ -1,210 +1,51 @@
-//! XML Schema: content models against an oracle. Random models are expanded literally into automata; what the validator
-//! accepts, and which models it refuses as ambiguous, must agree with those.
+//! XML Schema: content models against an oracle. What the validator accepts, and which models it refuses as ambiguous, must
+//! agree with automata that random models are expanded into. A restriction that is accepted must accept nothing that its base
+//! does not.
 
-use std::collections::{BTreeSet, HashSet};
+mod xsd_oracle;
+
+use std::cell::Cell;
+use std::collections::HashSet;
 
 use proptest::prelude::*;
-use tidegate_schema::{Definition, Document, Format, SchemaType};
+use proptest::test_runner::{Config, TestRunner};
+use tidegate_schema::{Document, Format};
+use xsd_oracle::{CHILDREN, Leaf, Model, Oracle, Part, Particle, State, compile, content, model, occurs, write};
 
-/// A model over the elements a, b and c. The number of an element tells it from others of the same name.
-#[derive(Debug, Clone)]
-enum Model {
-    Element(char),
-    Sequence(Vec<(Model, u32, Option<u32>)>),
-    Choice(Vec<(Model, u32, Option<u32>)>),
+/// Adds words that start with `word`, and whether they are accepted: all up to `length`. A word that cannot go on is not
+/// continued: what is wrong stays wrong.
+fn words(oracle: &Oracle, part: &Part, (word, at): (&str, &State), length: usize, all: &mut Vec<(String, bool)>) {
+    for (child, _) in CHILDREN {
+        let next = oracle.read(part, at, child);
+        let longer = format!("{word}{child}");
+        let can_go_on = !next.is_empty();
+        let next = Some(next);
+        all.push((longer.clone(), Oracle::accepts(part, &next)));
+        if longer.len() < length && can_go_on {
+            words(oracle, part, (&longer, &next), length, all);
+        }
+    }
 }
 
-type Particle = (Model, u32, Option<u32>);
-
-fn occurs() -> impl Strategy<Value = (u32, Option<u32>)> {
-    prop_oneof![
-        5 => Just((1, Some(1))),
-        3 => Just((0, Some(1))),
-        1 => Just((0, None)),
-        1 => Just((1, None)),
-        1 => Just((2, None)),
-        2 => (0..3_u32, 1..3_u32).prop_map(|(min, more)| (min, Some(min + more))),
-        2 => (2..4_u32).prop_map(|count| (count, Some(count))),
-    ]
-}
-
-fn model() -> impl Strategy<Value = Model> {
-    let leaf = prop_oneof![Just('a'), Just('b'), Just('c')].prop_map(Model::Element);
-    leaf.prop_recursive(3, 8, 3, |inner| {
-        let part = (inner, occurs()).prop_map(|(model, (min, max))| (model, min, max));
-        let part = part.boxed();
-        let sequence = prop::collection::vec(part.clone(), 0..4).prop_map(Model::Sequence);
-        // A choice of nothing makes what comes after it unreachable, which only the oracle would notice.
-        prop_oneof![sequence, prop::collection::vec(part, 1..4).prop_map(Model::Choice)]
-    })
-}
-
-fn write((model, min, max): &Particle, out: &mut String) {
-    let max = max.map_or_else(|| "unbounded".to_owned(), |max| max.to_string());
-    let occurs = format!("minOccurs=\"{min}\" maxOccurs=\"{max}\"");
-    let (name, parts) = match model {
-        Model::Element(name) => {
-            *out += &format!("<xs:element name=\"{name}\" type=\"xs:string\" {occurs}/>");
+/// Adds repetitions of a word, as long as they can go on.
+fn repeated(oracle: &Oracle, part: &Part, word: &str, words: &mut Vec<(String, bool)>) {
+    let mut at = None;
+    for count in 1..14 {
+        for child in word.chars() {
+            at = Some(oracle.read(part, &at, child));
+        }
+        words.push((word.repeat(count), Oracle::accepts(part, &at)));
+        if at.as_ref().is_some_and(|at| at.is_empty()) {
             return;
         }
-        Model::Sequence(parts) => ("sequence", parts),
-        Model::Choice(parts) => ("choice", parts),
-    };
-    *out += &format!("<xs:{name} {occurs}>");
-    parts.iter().for_each(|part| write(part, out));
-    *out += &format!("</xs:{name}>");
-}
-
-/// An automaton without empty moves: positions have the name and the number of their element.
-#[derive(Default)]
-struct Oracle {
-    positions: Vec<(char, usize)>,
-    follow: Vec<BTreeSet<usize>>,
-}
-
-#[derive(Clone, Default)]
-struct Part {
-    first: BTreeSet<usize>,
-    last: BTreeSet<usize>,
-    nullable: bool,
-}
-
-impl Oracle {
-    fn link(&mut self, from: &BTreeSet<usize>, to: &BTreeSet<usize>) {
-        for position in from {
-            self.follow[*position].extend(to);
-        }
-    }
-
-    /// Expands one particle; `number` is that of its first element, which all copies share.
-    fn particle(&mut self, (model, min, max): &Particle, number: usize) -> Part {
-        let mut whole = Part { nullable: true, ..Part::default() };
-        let copies = max.unwrap_or((*min).max(1));
-        for copy in 0..copies {
-            let part = self.once(model, number);
-            if max.is_none() && copy + 1 == copies {
-                self.link(&part.last.clone(), &part.first.clone());
-            }
-            let optional = copy >= *min;
-            whole = self.concat(whole, Part { nullable: part.nullable || optional, ..part });
-        }
-        whole
-    }
-
-    fn concat(&mut self, one: Part, other: Part) -> Part {
-        self.link(&one.last, &other.first);
-        let first = if one.nullable { one.first.union(&other.first).copied().collect() } else { one.first };
-        let last = if other.nullable { one.last.union(&other.last).copied().collect() } else { other.last };
-        Part { first, last, nullable: one.nullable && other.nullable }
-    }
-
-    fn once(&mut self, model: &Model, number: usize) -> Part {
-        match model {
-            Model::Element(name) => {
-                self.positions.push((*name, number));
-                self.follow.push(BTreeSet::new());
-                let position = BTreeSet::from([self.positions.len() - 1]);
-                Part { first: position.clone(), last: position, nullable: false }
-            }
-            Model::Sequence(parts) => {
-                let mut whole = Part { nullable: true, ..Part::default() };
-                let mut number = number;
-                for part in parts {
-                    let next = self.particle(part, number);
-                    whole = self.concat(whole, next);
-                    number += size(&part.0);
-                }
-                whole
-            }
-            Model::Choice(parts) => {
-                let mut whole = Part::default();
-                let mut number = number;
-                for part in parts {
-                    let next = self.particle(part, number);
-                    whole.first.extend(next.first);
-                    whole.last.extend(next.last);
-                    whole.nullable |= next.nullable;
-                    number += size(&part.0);
-                }
-                whole
-            }
-        }
-    }
-
-    /// Whether some child may belong to two elements. An optional copy of what is repeated is the same element.
-    fn is_ambiguous(&self, part: &Part) -> bool {
-        let mut seen: HashSet<BTreeSet<usize>> = HashSet::new();
-        let mut queue = vec![part.first.clone()];
-        while let Some(next) = queue.pop() {
-            for name in ['a', 'b', 'c'] {
-                let taken: BTreeSet<usize> = next.iter().copied().filter(|at| self.positions[*at].0 == name).collect();
-                let elements: BTreeSet<usize> = taken.iter().map(|at| self.positions[*at].1).collect();
-                if elements.len() > 1 {
-                    return true;
-                }
-                let after: BTreeSet<usize> = taken.iter().flat_map(|at| self.follow[*at].iter().copied()).collect();
-                if !taken.is_empty() && seen.insert(after.clone()) {
-                    queue.push(after);
-                }
-            }
-        }
-        false
-    }
-
-    /// The positions that the last element of a word may be, given those that may come first; `None` for no word at all.
-    fn read(&self, part: &Part, before: Option<&BTreeSet<usize>>, name: char) -> BTreeSet<usize> {
-        let next = match before {
-            None => part.first.clone(),
-            Some(before) => before.iter().flat_map(|at| self.follow[*at].iter().copied()).collect(),
-        };
-        next.into_iter().filter(|at| self.positions[*at].0 == name).collect()
-    }
-
-    /// Adds words that start with `word`, and whether they are accepted: all up to a length. A word that cannot go on is
-    /// not continued: what is wrong stays wrong.
-    fn words(&self, part: &Part, word: &str, at: &BTreeSet<usize>, words: &mut Vec<(String, bool)>) {
-        for name in ['a', 'b', 'c'] {
-            let next = self.read(part, Some(at).filter(|_| !word.is_empty()), name);
-            let longer = format!("{word}{name}");
-            if longer.len() < 6 && !next.is_empty() {
-                self.words(part, &longer, &next, words);
-            }
-            words.push((longer, next.iter().any(|at| part.last.contains(at))));
-        }
-    }
-
-    /// Adds repetitions of a word, as long as they can go on.
-    fn repeated(&self, part: &Part, word: &str, words: &mut Vec<(String, bool)>) {
-        let mut at: Option<BTreeSet<usize>> = None;
-        for count in 1..14 {
-            for name in word.chars() {
-                at = Some(self.read(part, at.as_ref(), name));
-            }
-            let Some(at) = &at else { return };
-            words.push((word.repeat(count), at.iter().any(|at| part.last.contains(at))));
-            if at.is_empty() {
-                return;
-            }
-        }
-    }
-}
-
-fn size(model: &Model) -> usize {
-    match model {
-        Model::Element(_) => 1,
-        Model::Sequence(parts) | Model::Choice(parts) => parts.iter().map(|part| size(&part.0)).sum(),
     }
 }
 
 fn agree(particle: &Particle) -> Result<(), TestCaseError> {
-    let mut oracle = Oracle::default();
-    let part = oracle.particle(particle, 0);
+    let (oracle, part) = Oracle::of(particle);
     let mut body = String::new();
     write(particle, &mut body);
-    let content = format!(
-        "<xs:schema xmlns:xs=\"http://www.w3.org/2001/XMLSchema\"><xs:element name=\"r\"><xs:complexType>{body}</xs:complexType></xs:element></xs:schema>"
-    );
-    match SchemaType::Xsd.language().compile(&Definition { content, ..Definition::default() }) {
+    match compile(&format!("<xs:element name=\"r\"><xs:complexType>{body}</xs:complexType></xs:element>")) {
         Err(error) => {
             let is_ambiguous = oracle.is_ambiguous(&part);
             let is_unclear = error.message.contains("cannot be told apart");
@@ -213,13 +54,16 @@ fn agree(particle: &Particle) -> Result<(), TestCaseError> {
         }
         Ok(schema) => {
             prop_assert!(!oracle.is_ambiguous(&part), "{body}: it is ambiguous");
-            let mut words = vec![(String::new(), part.nullable)];
-            oracle.words(&part, "", &BTreeSet::new(), &mut words);
-            for word in ["a", "b", "c", "ab", "aab", "abc", "bc"] {
-                oracle.repeated(&part, word, &mut words);
+            let mut all = vec![(String::new(), part.nullable)];
+            // Wildcards let in so much that there are many more words.
+            let length = if body.contains("<xs:any") { 4 } else { 6 };
+            words(&oracle, &part, ("", &None), length, &mut all);
+            for word in ["a", "b", "c", "ab", "aab", "abc", "bc", "ax"] {
+                repeated(&oracle, &part, word, &mut all);
             }
-            for (word, is_accepted) in words {
-                let children: String = word.chars().map(|name| format!("<{name}/>")).collect();
+            for (word, is_accepted) in all {
+                let text = |child: char| CHILDREN.iter().find(|(one, _)| *one == child).unwrap().1;
+                let children: String = word.chars().map(text).collect();
                 let document = format!("<r>{children}</r>");
                 let report = schema.validate(Document { bytes: document.as_bytes(), format: Format::Xml });
                 prop_assert_eq!(report.is_valid(), is_accepted, "{} {}", body, word);
@@ -234,11 +78,104 @@ proptest! {
 
     #[test]
     fn validators_agree_with_the_oracle(model in model(), (min, max) in occurs()) {
-        // An element is no content by itself.
-        let model = match model {
-            Model::Element(_) => Model::Sequence(vec![(model, 1, Some(1))]),
-            other => other,
-        };
-        agree(&(model, min, max))?;
+        agree(&(content(model), min, max))?;
     }
+}
+
+/// Chooses what to do next; without choices left, nothing is changed.
+struct Choices<'c>(std::slice::Iter<'c, u8>);
+
+impl Choices<'_> {
+    fn next(&mut self, of: u8) -> u8 {
+        self.0.next().map_or(0, |byte| byte % of)
+    }
+}
+
+/// Changes a particle, mostly so that it becomes narrower.
+fn restrict((model, min, max): &Particle, choices: &mut Choices<'_>) -> Particle {
+    let (min, max) = match choices.next(10) {
+        6 => (min + 1, max.map(|max| max.max(min + 1))),
+        7 => (*min, Some(max.map_or(min + 2, |max| max.saturating_sub(1).max(*min).max(1)))),
+        8 => (max.unwrap_or(*min), Some(max.unwrap_or(*min).max(1))),
+        9 => (min.saturating_sub(1), *max),
+        _ => (*min, *max),
+    };
+    let model = match model {
+        Model::Leaf(leaf) if *leaf != Leaf::Element('a') && choices.next(4) == 3 => {
+            let leaves = [Leaf::Element('a'), Leaf::Local, Leaf::Space, Leaf::Other];
+            Model::Leaf(leaves[usize::from(choices.next(4))])
+        }
+        Model::Leaf(leaf) => Model::Leaf(*leaf),
+        Model::Sequence(parts) => Model::Sequence(restrict_all(parts, choices)),
+        Model::Choice(parts) => {
+            let parts = restrict_all(parts, choices);
+            match choices.next(4) {
+                3 => Model::Sequence(parts),
+                _ if parts.is_empty() => Model::Sequence(parts),
+                _ => Model::Choice(parts),
+            }
+        }
+    };
+    (model, min, max)
+}
+
+/// Changes several particles, and may drop one of them.
+fn restrict_all(parts: &[Particle], choices: &mut Choices<'_>) -> Vec<Particle> {
+    let mut parts: Vec<Particle> = parts.iter().map(|part| restrict(part, choices)).collect();
+    if choices.next(3) == 2 && !parts.is_empty() {
+        parts.remove(usize::from(choices.next(4)) % parts.len());
+    }
+    parts
+}
+
+/// A word that the one accepts and the other does not.
+fn counter_example(derived: &Particle, base: &Particle) -> Option<String> {
+    let (own, own_part) = Oracle::of(derived);
+    let (of_base, base_part) = Oracle::of(base);
+    let mut seen: HashSet<(State, State)> = HashSet::new();
+    let mut queue: Vec<(String, State, State)> = vec![(String::new(), None, None)];
+    while let Some((word, at, base_at)) = queue.pop() {
+        if Oracle::accepts(&own_part, &at) && !Oracle::accepts(&base_part, &base_at) {
+            return Some(word);
+        }
+        for (child, _) in CHILDREN {
+            let next = own.read(&own_part, &at, child);
+            if next.is_empty() {
+                continue;
+            }
+            let (next, base_next) = (Some(next), Some(of_base.read(&base_part, &base_at, child)));
+            if seen.insert((next.clone(), base_next.clone())) {
+                queue.push((format!("{word}{child}"), next, base_next));
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn restrictions_are_no_wider_than_their_bases() {
+    let (accepted, narrower) = (Cell::new(0), Cell::new(0));
+    let cases = (model(), occurs(), prop::collection::vec(any::<u8>(), 0..40));
+    let mut runner = TestRunner::new(Config { cases: 4_000, failure_persistence: None, ..Config::default() });
+    let result = runner.run(&cases, |(model, (min, max), choices)| {
+        let base = (content(model), min, max);
+        let derived = restrict(&base, &mut Choices(choices.iter()));
+        let (mut base_text, mut derived_text) = (String::new(), String::new());
+        write(&base, &mut base_text);
+        write(&derived, &mut derived_text);
+        let body = format!(
+            "<xs:complexType name=\"base\">{base_text}</xs:complexType><xs:complexType name=\"less\"><xs:complexContent>\
+             <xs:restriction base=\"base\">{derived_text}</xs:restriction></xs:complexContent></xs:complexType>"
+        );
+        if compile(&body).is_ok() {
+            let wider = counter_example(&derived, &base);
+            prop_assert!(wider.is_none(), "base {base_text}\nless {derived_text}\naccepts {wider:?}");
+            accepted.set(accepted.get() + 1);
+            narrower.set(narrower.get() + usize::from(counter_example(&base, &derived).is_some()));
+        }
+        Ok(())
+    });
+    println!("{} restrictions accepted, {} of them narrower than their bases", accepted.get(), narrower.get());
+    result.unwrap();
+    assert!(accepted.get() > 500 && narrower.get() > 100, "{} {}", accepted.get(), narrower.get());
 }

@@ -126,8 +126,7 @@ impl Builder<'_> {
             }
             all.wildcard = Some(Wildcard { allowed, process });
         }
-        all.uses.sort_by_key(|used| used.name);
-        self.check_uses(&all.uses)?;
+        self.check_uses(&mut all.uses)?;
         Ok(all)
     }
 
@@ -142,8 +141,11 @@ impl Builder<'_> {
         }
     }
 
-    /// Checks that sorted attributes have different names, and at most one is an identifier.
-    pub(super) fn check_uses(&self, uses: &[Use]) -> Built<()> {
+    /// Sorts attributes, and checks that they have different names, and at most one is an identifier. One that came in twice,
+    /// by groups, counts once.
+    pub(super) fn check_uses(&self, uses: &mut Vec<Use>) -> Built<()> {
+        uses.sort_by_key(|used| (used.name, used.offset));
+        uses.dedup_by_key(|used| (used.name, used.offset));
         if let Some([_, again]) = uses.windows(2).find(|pair| pair[0].name == pair[1].name) {
             return refuse(format!("there are two attributes {}", self.model.names.show(again.name)), again.offset);
         }

@@ -183,8 +183,7 @@ impl Builder<'_> {
             };
         }
         self.inherit_attributes(count, offset)?;
-        own.uses.sort_by_key(|used| used.name);
-        self.check_uses(&own.uses)?;
+        self.check_uses(&mut own.uses)?;
         Ok(own)
     }
 }
