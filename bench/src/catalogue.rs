@@ -66,7 +66,7 @@ const fn beside(name: &'static str, must: f64, aim: f64, what: &'static str) -> 
 }
 
 /// All disciplines. A full run measures them family by family, so its order differs slightly.
-pub(crate) const DISCIPLINES: [Discipline; 63] = [
+pub(crate) const DISCIPLINES: [Discipline; 65] = [
     faster("postgres_drain", 1.0, 2.0, "claim + finalise in batches of 1,000 vs the textbook SQL loop"),
     faster("postgres_publish_many", 0.6, 0.85, "publish_many of 1,000 vs raw batched insert of the same rows"),
     faster("postgres_single_publish", 2.5, 4.0, "64 tasks calling publish vs raw single rows on 32 connections"),
@@ -152,7 +152,9 @@ pub(crate) const DISCIPLINES: [Discipline; 63] = [
         "PROTO: judging a message of 20 fields and 1 KiB vs decoding it by its descriptor",
     ),
     beside("schema_xsd", 20.0, 5.0, "XSD: judging a document of 20 elements and 1 KiB vs reading its markup"),
-    beside("schema_cached", 1.2, 1.05, "the same with a JSON Schema among 10,000 compiled ones vs alone"),
+    beside("schema_cached", 1.2, 1.05, "judging by a type among 10,000 whose schemas are compiled vs a single one"),
+    at_most("postgres_types_p99", "ms", 10.0, 3.0, "lists and look-ups among 10,000 event types, the worst one's p99"),
+    at_most("sqlite_types_p99", "ms", 10.0, 3.0, "lists and look-ups among 10,000 event types, the worst one's p99"),
 ];
 
 /// The discipline with this name, or `None`.

@@ -75,8 +75,8 @@ pub(crate) struct Scale {
     pub(crate) list_load: usize,
     /// Validations per run.
     pub(crate) validations: usize,
-    /// Compiled schemas among which one is used.
-    pub(crate) validators: usize,
+    /// Event types, of which one is used or all are listed.
+    pub(crate) types: usize,
 }
 
 impl Scale {
@@ -107,7 +107,7 @@ impl Scale {
         lists: 500,
         list_load: 300_000,
         validations: 50_000,
-        validators: 10_000,
+        types: 10_000,
     };
 
     /// For an impression within a few minutes.
@@ -137,7 +137,7 @@ impl Scale {
         lists: 100,
         list_load: 20_000,
         validations: 5_000,
-        validators: 1_000,
+        types: 300,
     };
 }
 

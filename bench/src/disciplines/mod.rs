@@ -14,6 +14,7 @@ mod server;
 mod server_memory;
 mod sqlite;
 mod tags;
+mod types;
 mod wake;
 mod wal;
 
@@ -94,6 +95,7 @@ pub(crate) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     outcomes.extend(server_memory::run(bench).await?);
     outcomes.extend(long_polls::run(bench).await?);
     outcomes.extend(schema::run(bench).await?);
+    outcomes.extend(types::run(bench).await?);
     outcomes.retain(|outcome| bench.wanted.has(outcome.name));
     Ok(outcomes)
 }

@@ -1,12 +1,14 @@
 //! Validation of data of about 1 KiB, in process: compared with reading the same data, and with few or many other compiled
 //! schemas beside it.
 
-use std::collections::HashMap;
 use std::hint::black_box;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use prost_reflect::{DescriptorPool, DynamicMessage, Value};
-use tidegate_dispatch::{Definition, Document, Format, SchemaType, Validator};
+use tidegate::{CatalogueVersion, EventQueue, Tsid};
+use tidegate_dispatch::{Definition, Document, Format, Gateway, GatewayOptions, SchemaType, Validator};
 
 use super::{Bench, known};
 use crate::Result;
@@ -70,21 +72,56 @@ pub(super) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     Ok(outcomes)
 }
 
-/// One validator, looked up among many others and alone.
+/// The gateway's own judgement, with the schemas of many types compiled and with one alone. The catalogue version is given,
+/// so that neither side reads a database.
 async fn cached(bench: &Bench, calls: usize, runs: usize) -> Result<Measured> {
-    let of = |count: usize| -> Result<HashMap<String, Box<dyn Validator>>> {
-        let one = |at| Ok((format!("schema {at}"), compiled(SchemaType::JsonSchema, json_schema(), None)?));
-        (0..count).map(one).collect()
+    let (folder, data) = (bench.sqlite_folder()?, json());
+    let many = Judge::open(&folder.path().join("many.db"), bench.scale.types, &data).await?;
+    let alone = Judge::open(&folder.path().join("alone.db"), 1, &data).await?;
+    let measured = {
+        let (ours, baseline) = (async || many.micros(calls, &data).await, async || alone.micros(calls, &data).await);
+        Measured::beside(known(CACHED)?, interleave(CACHED, runs, ours, baseline).await?)
     };
-    let (many, alone, data) = (of(bench.scale.validators)?, of(1)?, json());
-    let look_up = |cache: &HashMap<String, Box<dyn Validator>>| {
-        micros(calls, || {
-            let document = Document { bytes: black_box(&data), format: Format::Json };
-            black_box(cache.get(black_box("schema 0")).is_some_and(|one| one.validate(document).is_valid()));
-        })
-    };
-    let (ours, baseline) = (async || look_up(&many), async || look_up(&alone));
-    Ok(Measured::beside(known(CACHED)?, interleave(CACHED, runs, ours, baseline).await?))
+    many.queue.close().await;
+    alone.queue.close().await;
+    Ok(measured)
+}
+
+/// A gateway whose types' schemas are all compiled.
+struct Judge {
+    queue: EventQueue,
+    gateway: Arc<Gateway>,
+    version: CatalogueVersion,
+    used: Tsid,
+}
+
+impl Judge {
+    async fn open(file: &Path, count: usize, data: &[u8]) -> Result<Self> {
+        let queue = EventQueue::open(&file.to_string_lossy()).await?;
+        // Room for all of them: what is measured is the look-up.
+        let options = GatewayOptions { validator_bytes: 4 << 30, ..GatewayOptions::default() };
+        let gateway = Arc::new(Gateway::new(queue.clone(), options));
+        let ids = super::types::create(&gateway, count, &json_schema()).await?;
+        let version = queue.catalogue_version().await?;
+        for id in &ids {
+            gateway.validate(*id, None, None, data.to_vec(), Some(version)).await?;
+        }
+        let used = *ids.get(ids.len() / 2).ok_or("there is no type")?;
+        Ok(Self { queue, gateway, version, used })
+    }
+
+    /// Microseconds per judgement.
+    async fn micros(&self, calls: usize, data: &[u8]) -> Result<f64> {
+        let mut started = Instant::now();
+        for call in 0..WARM + calls {
+            if call == WARM {
+                started = Instant::now();
+            }
+            let found = self.gateway.validate(self.used, None, None, data.to_vec(), Some(self.version)).await?;
+            black_box(found.report.is_valid());
+        }
+        Ok(started.elapsed().as_secs_f64() * 1e6 / calls as f64)
+    }
 }
 
 fn compiled(schema_type: SchemaType, content: String, message: Option<&str>) -> Result<Box<dyn Validator>> {
@@ -125,7 +162,7 @@ fn json() -> Vec<u8> {
     format!("{{{}}}", fields.join(", ")).into_bytes()
 }
 
-fn json_schema() -> String {
+pub(super) fn json_schema() -> String {
     let property = |at: usize| match at % 4 {
         0 => format!(r#""field{at}": {{"type": "integer", "minimum": 0, "maximum": 1000000}}"#),
         1 => format!(r#""field{at}": {{"type": "string", "pattern": "^[a-z0-9 ]+$"}}"#),
