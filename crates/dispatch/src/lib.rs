@@ -6,17 +6,12 @@
 mod gateway;
 
 pub use gateway::{
-    Accepted, AllowedTarget, Changed, Client, ClientsQuery, ConfigEntry, DispatchMode, EventEntry, EventJob, EventType,
-    EventTypeBody, EventView, EventsPage, EventsQuery, Forced, Gateway, GatewayError, GatewayOptions, Match, NewFact,
-    NewVersion, RetryStrategy, Schema, SchemaBody, SchemasQuery, SpecVersion, Subscription, SubscriptionBody,
-    SubscriptionStatus, SubscriptionsQuery, Target, TypeBinding, TypesQuery, UnknownTypes, Validated, Written,
-    type_filter,
+    Changed, EventType, EventTypeBody, Forced, Gateway, GatewayError, GatewayOptions, Match, NewVersion, Schema,
+    SchemaBody, SchemasQuery, SpecVersion, TypesQuery, Validated, Written,
 };
 pub use tidegate_core::event_type::{
     CodePattern, EventTypeCode, InvalidCode, InvalidVersionNumber, TypeStatus, VersionNumber, VersionStatus,
 };
-pub use tidegate_core::filter::Filter;
-pub use tidegate_core::matching::TypePattern;
 pub use tidegate_schema::limits::DOCUMENT_BYTES;
 pub use tidegate_schema::{
     Change, Comparison, Definition, Document, Format, SchemaType, Validator, Verdict, Violation,

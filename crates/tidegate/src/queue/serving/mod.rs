@@ -4,7 +4,6 @@
 
 mod api_keys;
 mod catalogue;
-mod dispatching;
 mod entries;
 mod facts;
 mod hints;
