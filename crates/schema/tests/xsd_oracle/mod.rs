@@ -106,8 +106,12 @@ pub(crate) fn write((model, min, max): &Particle, out: &mut String) {
 }
 
 pub(crate) fn compile(body: &str) -> Result<Box<dyn Validator>, SchemaError> {
+    SchemaType::Xsd.language().compile(&definition(body))
+}
+
+pub(crate) fn definition(body: &str) -> Definition {
     let content = format!("<xs:schema xmlns:xs=\"http://www.w3.org/2001/XMLSchema\">{body}</xs:schema>");
-    SchemaType::Xsd.language().compile(&Definition { content, ..Definition::default() })
+    Definition { content, ..Definition::default() }
 }
 
 /// An automaton without empty moves. The number of a leaf tells it from others; copies of one leaf share it.

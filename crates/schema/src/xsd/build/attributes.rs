@@ -1,9 +1,7 @@
 //! Attributes: declarations, uses, groups and wildcards.
 
 use super::{ATTRIBUTES, Attributes, Builder, Built, refuse};
-use crate::xsd::model::{
-    ANY_SIMPLE_TYPE, Allowed, Attribute, NameId, Process, TypeId, Use, ValueConstraint, Variety, Wildcard,
-};
+use crate::xsd::model::{ANY_SIMPLE_TYPE, Allowed, Attribute, NameId, Process, TypeId, Use, ValueConstraint, Wildcard};
 use crate::xsd::value::Kind;
 use crate::xsd::xml::{ABSENT, NodeId};
 
@@ -73,7 +71,7 @@ impl Builder<'_> {
 
     /// Whether values of a type are identifiers.
     pub(super) fn is_id(&self, id: TypeId) -> bool {
-        self.model.simple(id).is_some_and(|simple| simple.variety == Variety::Atomic(Kind::Id))
+        self.model.is_kind(id, Kind::Id)
     }
 
     /// Builds an attribute group.

@@ -1,7 +1,7 @@
 //! Compares the content of complex types: particles, groups and wildcards.
 
 use super::Comparing;
-use crate::xsd::model::{Allowed, Compositor, Content, Model, NameId, Particle, Term, UNBOUNDED, Wildcard};
+use crate::xsd::model::{Allowed, Compositor, Content, Model, NameId, Particle, Process, Term, UNBOUNDED, Wildcard};
 
 /// What two parts of a group are matched by.
 #[derive(PartialEq, Eq, Hash)]
@@ -182,6 +182,8 @@ impl<'m> Comparing<'m> {
         }
         if new.process > old.process {
             self.unclear(path, format!("{what} checks more of what it lets in"));
+        } else if new.process == Process::Skip && old.process != Process::Skip {
+            self.unclear(path, format!("{what} no longer sees identifiers and keys in what it lets in"));
         } else if new.process < old.process {
             self.compatible(path, format!("{what} checks less of what it lets in"));
         }

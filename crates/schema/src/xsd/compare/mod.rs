@@ -14,18 +14,21 @@
 //! | `minOccurs` lowered, `maxOccurs` raised, facets loosened, values added, an identity constraint removed | compatible |
 //! | everything else that differs | cannot tell |
 //!
-//! Adding a global element or attribute is not told as compatible where a wildcard lets in what is not declared.
+//! Not told as compatible: a global element or attribute that is added where a wildcard lets in what is not declared; a type
+//! that takes the place of another one by name, unless that one is derived from it, because of `xsi:type`; text that becomes
+//! a complex type, for the same reason; what touches keys, identifiers and fixed values, where documents may have them.
 
 mod content;
+mod declarations;
 mod simple;
 
 use std::collections::{HashSet, VecDeque};
 
 use super::bounds::{CHANGES, COMPARED};
 use super::model::{
-    ANY_TYPE, ComplexType, Content, Element, Model, NameId, Process, Role, SimpleType, Type, TypeId, Use,
-    ValueConstraint, Wildcard,
+    ANY_TYPE, ComplexType, Content, Model, NameId, SimpleType, Type, TypeId, Use, ValueConstraint, Wildcard,
 };
+use super::value::Kind;
 use crate::compare::{Comparison, Verdict};
 
 /// Compares two versions.
@@ -37,6 +40,7 @@ pub(super) fn compare(old: &Model, new: &Model) -> Comparison {
         dropped: None,
         seen: HashSet::new(),
         queue: VecDeque::new(),
+        compares_values: compares_values(old) || compares_values(new),
         left: COMPARED,
     };
     comparing.schemas();
@@ -53,6 +57,8 @@ struct Comparing<'m> {
     seen: HashSet<(TypeId, TypeId)>,
     /// Types that are still to be compared, and where they were met first.
     queue: VecDeque<(TypeId, TypeId, String)>,
+    /// Whether documents of the old version may be invalid because of which values are equal.
+    compares_values: bool,
     /// How many more pairs may be looked at.
     left: usize,
 }
@@ -129,84 +135,6 @@ impl<'m> Comparing<'m> {
         }
     }
 
-    fn elements(&mut self) {
-        let (old, new) = (self.old, self.new);
-        let has_lax = has_lax(old);
-        for id in in_order(old.globals.values()) {
-            let Some(element) = old.elements.get(id) else { continue };
-            let path = format!("/{}", old.names.local(element.name));
-            let found = self.renamed(element.name).and_then(|name| new.globals.get(&name));
-            match found.and_then(|id| new.elements.get(*id)) {
-                Some(other) => self.element(element, other, &path),
-                None => self.breaking(&path, "the global element was removed"),
-            }
-        }
-        for id in in_order(new.globals.values()) {
-            let Some(element) = new.elements.get(id) else { continue };
-            let (ns, local) = (new.names.ns(element.name), new.names.local(element.name));
-            let before = old.names.find(old.names.spaces.find(new.names.spaces.uri(ns)), local);
-            if before.is_some_and(|name| old.globals.contains_key(&name)) {
-                continue;
-            }
-            let path = format!("/{local}");
-            if has_lax {
-                self.unclear(&path, "a global element was added, and a wildcard let it in before without checking it");
-            } else {
-                self.compatible(&path, "a global element was added");
-            }
-        }
-    }
-
-    /// Global attributes matter by themselves only where wildcards let them in.
-    fn attributes(&mut self) {
-        let (old, new) = (self.old, self.new);
-        let show = |model: &Model, name: NameId| format!("@{}", model.names.local(name));
-        let mut names: Vec<NameId> = old.global_attributes.keys().copied().collect();
-        names.sort_unstable();
-        for name in names {
-            let renamed = self.renamed(name);
-            let other =
-                renamed.and_then(|name| new.global_attributes.get(&name)).and_then(|id| new.attributes.get(*id));
-            let one = old.global_attributes.get(&name).and_then(|id| old.attributes.get(*id));
-            match (one, other) {
-                (Some(one), Some(other)) => self.enqueue(one.type_id, other.type_id, &show(old, name)),
-                _ if has_attribute_wildcard(old) => {
-                    self.unclear(
-                        &show(old, name),
-                        "the global attribute was removed, and a wildcard may have let it in",
-                    );
-                }
-                _ => {}
-            }
-        }
-        let mut names: Vec<NameId> = new.global_attributes.keys().copied().collect();
-        names.sort_unstable();
-        for name in names {
-            let ns = old.names.spaces.find(new.names.spaces.uri(new.names.ns(name)));
-            let before = old.names.find(ns, new.names.local(name));
-            let is_new = before.is_none_or(|name| !old.global_attributes.contains_key(&name));
-            if is_new && has_attribute_wildcard(old) {
-                self.unclear(
-                    &show(new, name),
-                    "a global attribute was added, and a wildcard may have let it in before",
-                );
-            }
-        }
-    }
-
-    /// Global types: documents can name them by `xsi:type`.
-    fn types(&mut self) {
-        let (old, new) = (self.old, self.new);
-        for id in in_order(old.global_types.values()) {
-            let Some(name) = old.types.get(id).and_then(Type::name) else { continue };
-            let path = format!("type {}", old.names.local(name));
-            match self.renamed(name).and_then(|name| new.global_types.get(&name)) {
-                Some(other) => self.enqueue(id, *other, &path),
-                None => self.unclear(&path, "the type was removed, and documents may name it by xsi:type"),
-            }
-        }
-    }
-
     /// Notes that two types have to be compared. Types of one name are compared once, under that name; other simple types
     /// wherever they are met.
     fn enqueue(&mut self, old: TypeId, new: TypeId, path: &str) {
@@ -232,6 +160,7 @@ impl<'m> Comparing<'m> {
             }
             (Some(Type::Simple(_)), Some(Type::Complex(other))) => match other.content {
                 Content::Simple(text) => {
+                    self.unclear(path, "the type is now complex, and documents may name a simple type by xsi:type");
                     self.enqueue(old, text, path);
                     self.uses(&[], &other.uses, path, None);
                 }
@@ -245,68 +174,6 @@ impl<'m> Comparing<'m> {
                 _ => self.breaking(path, "the content changed from elements to text"),
             },
             _ => {}
-        }
-    }
-
-    fn element(&mut self, old: &'m Element, new: &'m Element, path: &str) {
-        self.flag((old.is_abstract, new.is_abstract), path, "the element", "abstract");
-        self.flag((!old.is_nillable, !new.is_nillable), path, "the element", "not nillable");
-        self.values(old.value.as_ref(), new.value.as_ref(), path);
-        if new.block & !old.block != 0 {
-            self.unclear(path, "more derivations and substitutions are blocked");
-        }
-        let head = |model: &'m Model, element: &Element| {
-            let head = element.head.and_then(|head| model.elements.get(head));
-            head.map(|head| model.names.local(head.name))
-        };
-        match (head(self.old, old), head(self.new, new)) {
-            (before, after) if before == after => {}
-            (None, Some(head)) => {
-                self.compatible(path, format!("the element now belongs to the substitution group {head:?}"))
-            }
-            (Some(head), _) => {
-                self.breaking(path, format!("the element no longer belongs to the substitution group {head:?}"))
-            }
-            (None, None) => {}
-        }
-        self.constraints(old, new, path);
-        self.enqueue(old.type_id, new.type_id, path);
-    }
-
-    fn constraints(&mut self, old: &Element, new: &Element, path: &str) {
-        let names = |model: &'m Model, element: &Element| -> Vec<&'m super::model::Constraint> {
-            element.constraints.iter().filter_map(|id| model.constraints.get(*id)).collect()
-        };
-        let (before, after) = (names(self.old, old), names(self.new, new));
-        for one in &before {
-            let name = self.old.names.local(one.name);
-            match after.iter().find(|other| self.new.names.local(other.name) == name) {
-                None => self.compatible(path, format!("the identity constraint {name:?} was removed")),
-                Some(other) => {
-                    let describe = |model: &Model, one: &super::model::Constraint| {
-                        let role = match one.role {
-                            Role::Keyref(id) => {
-                                model.constraints.get(id).map(|key| model.names.local(key.name).to_owned())
-                            }
-                            role => Some(format!("{role:?}")),
-                        };
-                        (
-                            role,
-                            simple::paths(model, &one.selector),
-                            one.fields.iter().map(|field| simple::paths(model, field)).collect::<Vec<_>>(),
-                        )
-                    };
-                    if describe(self.old, one) != describe(self.new, other) {
-                        self.unclear(path, format!("the identity constraint {name:?} changed"));
-                    }
-                }
-            }
-        }
-        for other in after {
-            let name = self.new.names.local(other.name);
-            if !before.iter().any(|one| self.old.names.local(one.name) == name) {
-                self.breaking(path, format!("the identity constraint {name:?} was added"));
-            }
         }
     }
 
@@ -375,6 +242,8 @@ impl<'m> Comparing<'m> {
                 self.breaking(&at, "a required attribute was added");
             } else if self.was_let_in(other.name, wildcard) {
                 self.unclear(&at, "an attribute was added that a wildcard let in before");
+            } else if wildcard.is_some() && self.new.is_kind(other.type_id, Kind::Id) {
+                self.unclear(&at, "an identifier (ID) was added, and a wildcard may have let in another one");
             } else if other.value.is_some() {
                 self.unclear(&at, "an attribute with a default or fixed value was added");
             } else {
@@ -392,29 +261,16 @@ impl Comparing<'_> {
     }
 }
 
-/// The numbers in the order in which the components are written.
-fn in_order<'i>(ids: impl Iterator<Item = &'i usize>) -> Vec<usize> {
-    let mut ids: Vec<usize> = ids.copied().collect();
-    ids.sort_unstable();
-    ids
-}
-
-/// Whether some wildcard lets in what is not declared, without checking it.
-fn has_lax(model: &Model) -> bool {
-    let is_any = |element: &Element| element.type_id == ANY_TYPE;
-    model.elements.iter().any(is_any)
-        || model.types.iter().skip(ANY_TYPE + 1).any(|one| match one {
-            Type::Complex(ComplexType { content: Content::Elements { model, .. }, .. }) => {
-                model.has_process(Process::Lax)
-            }
-            _ => false,
+/// Whether a schema has fixed values or identity constraints.
+fn compares_values(model: &Model) -> bool {
+    let is_fixed = |value: &Option<ValueConstraint>| value.as_ref().is_some_and(|value| value.is_fixed);
+    !model.constraints.is_empty()
+        || model.elements.iter().any(|element| is_fixed(&element.value))
+        || model.attributes.iter().any(|attribute| is_fixed(&attribute.value))
+        || model.types.iter().any(|one| match one {
+            Type::Complex(complex) => complex.uses.iter().any(|used| is_fixed(&used.value)),
+            Type::Simple(_) => false,
         })
-}
-
-fn has_attribute_wildcard(model: &Model) -> bool {
-    let has_any = |one: &Type| matches!(one, Type::Complex(ComplexType { wildcard: Some(_), .. }));
-    model.types.iter().skip(ANY_TYPE + 1).any(has_any)
-        || model.elements.iter().any(|element| element.type_id == ANY_TYPE)
 }
 
 /// A simple type, as the comparison of simple types takes it.

@@ -11,6 +11,10 @@ impl<'m> Comparing<'m> {
         match (&old.variety, &new.variety) {
             (Variety::Ur, Variety::Ur) => {}
             (Variety::Atomic(one), Variety::Atomic(other)) if one == other => {}
+            (Variety::Atomic(Kind::Id), Variety::Atomic(other)) if *other != Kind::Id => {
+                let message = format!("the type changed from Id to {other:?}, and documents may refer to identifiers");
+                self.unclear(path, message);
+            }
             (Variety::Atomic(one), Variety::Atomic(other)) if is_derived(*one, *other) => {
                 self.compatible(path, format!("the type was widened from {one:?} to {other:?}"));
             }
@@ -35,8 +39,9 @@ impl<'m> Comparing<'m> {
                 return;
             }
         }
-        if old.white != new.white && !(new.facets.is_empty() && old.facets.is_empty()) {
-            self.unclear(path, "white space is treated differently, and there are facets");
+        let has_facets = !(new.facets.is_empty() && old.facets.is_empty());
+        if old.white != new.white && (has_facets || self.compares_values) {
+            self.unclear(path, "white space is treated differently, and there are facets, keys or fixed values");
         }
         // The type itself says that a whole number has no fraction.
         let is_whole = [old, new].iter().any(|one| one.variety == Variety::Atomic(Kind::Integer));

@@ -270,6 +270,11 @@ impl Model {
         }
     }
 
+    /// Whether the values of a type are of a kind.
+    pub(super) fn is_kind(&self, id: TypeId, kind: Kind) -> bool {
+        self.simple(id).is_some_and(|simple| simple.variety == Variety::Atomic(kind))
+    }
+
     /// The type of the text of an element of a type, if it has only text.
     pub(super) fn text_type(&self, id: TypeId) -> Option<TypeId> {
         match self.types.get(id)? {

@@ -1,7 +1,7 @@
 //! The attributes of an element.
 
 use super::{Run, identity::AttributeField};
-use crate::xsd::model::{ComplexType, NameId, Process, Reading, TypeId, ValueConstraint, Variety};
+use crate::xsd::model::{ComplexType, NameId, Process, Reading, TypeId, ValueConstraint};
 use crate::xsd::value::Kind;
 use crate::xsd::xml::{Attribute, Reader, Tag, XSI};
 
@@ -38,8 +38,7 @@ impl<'m, 'd> Run<'m, 'd> {
             match (wildcard.process, global.and_then(|id| self.model.attributes.get(*id))) {
                 (Process::Skip, _) | (Process::Lax, None) => {}
                 (_, Some(declared)) => {
-                    let variety = self.model.simple(declared.type_id).map(|simple| &simple.variety);
-                    wild_ids += usize::from(variety == Some(&Variety::Atomic(Kind::Id)));
+                    wild_ids += usize::from(self.model.is_kind(declared.type_id, Kind::Id));
                     self.value(reader, tag, attribute, (declared.type_id, declared.value.as_ref()), (name, wanted));
                 }
                 (Process::Strict, None) => {
@@ -109,8 +108,7 @@ impl<'m, 'd> Run<'m, 'd> {
 
     /// At most one identifier may come by a wildcard, and none to those that are declared.
     fn check_wild_ids(&mut self, tag: &Tag<'d>, complex: &ComplexType, wild_ids: usize) {
-        let is_id = |id: TypeId| self.model.simple(id).is_some_and(|one| one.variety == Variety::Atomic(Kind::Id));
-        if wild_ids > 1 || complex.uses.iter().any(|used| is_id(used.type_id)) {
+        if wild_ids > 1 || complex.uses.iter().any(|used| self.model.is_kind(used.type_id, Kind::Id)) {
             let why = || "an element can have only one attribute that is an identifier (ID)".into();
             self.findings.add(tag.offset, "", tag.offset, why);
         }
