@@ -58,14 +58,13 @@ fn descriptor_sets_are_bounded() {
     };
     // Each of these can be reached on 2^60 ways.
     let mut diamonds = (0..60)
-        .map(|number| {
+        .flat_map(|number| {
             let next = |side: char| format!("{}{side}", number + 1);
             let mut one = file(format!("{number}a"), vec![next('a'), next('b')]);
             let mut other = file(format!("{number}b"), vec![next('a'), next('b')]);
             (one.package, other.package) = (Some(format!("a{number}")), Some(format!("b{number}")));
             [one, other]
         })
-        .flatten()
         .collect::<Vec<_>>();
     diamonds.extend(["60a", "60b"].map(|name| file(name.into(), vec![])));
     diamonds[120].package = Some("end".into());
