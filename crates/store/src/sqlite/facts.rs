@@ -1,8 +1,8 @@
 //! Facts by id with what was made for them, and searches for facts. Reads only.
 
 use rusqlite::types::ToSql;
-use tidegate_core::event_type::CodePattern;
 use tidegate_core::Tsid;
+use tidegate_core::event_type::CodePattern;
 
 use crate::api;
 use crate::error::Result;
