@@ -189,7 +189,7 @@ fn many_violations_are_counted() {
     assert!(!validate(&long, &array_of("{}")).is_valid());
     let not = format!("{{\"items\":{{\"not\":{{\"$comment\":\"{}\"}}}}}}", "x".repeat(300_000));
     assert!(!validate(&not, &array_of("{}")).is_valid());
-    let name = format!("{{\"{}\":{}}}", "n".repeat(4_000), format!("[{}]", vec!["1"; 200_000].join(",")));
+    let name = format!("{{\"{}\":[{}]}}", "n".repeat(4_000), vec!["1"; 200_000].join(","));
     assert!(!validate("{\"additionalProperties\":{\"items\":{\"type\":\"null\"}}}", &name).is_valid());
 }
 
