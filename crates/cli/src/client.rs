@@ -146,6 +146,25 @@ fn refused(status: StatusCode, text: &str) -> Refused {
     Refused { status, error, code: field("code").unwrap_or_default() }
 }
 
+/// All items of a list that comes in pages.
+pub(crate) async fn all(client: &Client, path: &str, filters: &[(&str, String)]) -> Result<Vec<Value>, Failure> {
+    let mut items = Vec::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        let mut query = filters.to_vec();
+        query.push(("limit", "1000".to_owned()));
+        query.extend(cursor.map(|cursor| ("cursor", cursor)));
+        let mut page = client.get(path, &query).await?;
+        if let Some(more) = page["items"].as_array_mut() {
+            items.append(more);
+        }
+        cursor = page["nextCursor"].as_str().map(Into::into);
+        if cursor.is_none() {
+            return Ok(items);
+        }
+    }
+}
+
 /// Whether the server answered with this status.
 pub(crate) fn is_status(failure: &Failure, status: StatusCode) -> bool {
     failure.downcast_ref::<Refused>().is_some_and(|refused| refused.status == status)

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use crate::client::{Client, ServerArgs, path_part};
+use crate::client::{Client, ServerArgs, all, path_part};
 use crate::failure::Failure;
+use crate::files::read;
 use crate::output::{self, cell, shown};
 
 #[derive(Debug, Args)]
@@ -213,23 +214,9 @@ fn said(answer: &Value, server: &ServerArgs, text: &str) -> Result<(), Failure> 
 }
 
 async fn list(server: &ServerArgs, code: Option<String>, status: Option<String>) -> Result<(), Failure> {
-    let client = Client::new(server)?;
-    let mut items = Vec::new();
-    let mut cursor: Option<String> = None;
-    loop {
-        let mut query = vec![("limit", "1000".to_owned())];
-        query.extend(code.clone().map(|code| ("code", code)));
-        query.extend(status.clone().map(|status| ("status", status)));
-        query.extend(cursor.map(|cursor| ("cursor", cursor)));
-        let mut page = client.get("/api/event-types", &query).await?;
-        if let Some(more) = page["items"].as_array_mut() {
-            items.append(more);
-        }
-        cursor = page["nextCursor"].as_str().map(Into::into);
-        if cursor.is_none() {
-            break;
-        }
-    }
+    let filters = [("code", code), ("status", status)];
+    let query: Vec<_> = filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let items = all(&Client::new(server)?, "/api/event-types", &query).await?;
     if server.json {
         return output::json(&items);
     }
@@ -346,14 +333,4 @@ fn by_name(file: &Path) -> Result<&'static str, Failure> {
         "xsd" => Ok("XSD"),
         _ => Err(format!("the name {} does not tell the schema's type: pass --schema-type", file.display()).into()),
     }
-}
-
-fn read(file: &Path) -> Result<Vec<u8>, Failure> {
-    use std::io::Read;
-    if file == Path::new("-") {
-        let mut read = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut read)?;
-        return Ok(read);
-    }
-    std::fs::read(file).map_err(|error| format!("{} cannot be read: {error}", file.display()).into())
 }

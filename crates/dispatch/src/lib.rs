@@ -6,12 +6,17 @@
 mod gateway;
 
 pub use gateway::{
-    Changed, EventType, EventTypeBody, Forced, Gateway, GatewayError, GatewayOptions, Match, NewVersion, Schema,
-    SchemaBody, SchemasQuery, SpecVersion, TypesQuery, Validated, Written,
+    Accepted, AllowedTarget, Changed, Client, ClientsQuery, ConfigEntry, DispatchMode, EventEntry, EventJob, EventType,
+    EventTypeBody, EventView, EventsPage, EventsQuery, Forced, Gateway, GatewayError, GatewayOptions, Match, NewFact,
+    NewVersion, RetryStrategy, Schema, SchemaBody, SchemasQuery, SpecVersion, Subscription, SubscriptionBody,
+    SubscriptionStatus, SubscriptionsQuery, Target, TypeBinding, TypesQuery, UnknownTypes, Validated, Written,
+    type_filter,
 };
 pub use tidegate_core::event_type::{
     CodePattern, EventTypeCode, InvalidCode, InvalidVersionNumber, TypeStatus, VersionNumber, VersionStatus,
 };
+pub use tidegate_core::filter::Filter;
+pub use tidegate_core::matching::TypePattern;
 pub use tidegate_schema::limits::DOCUMENT_BYTES;
 pub use tidegate_schema::{
     Change, Comparison, Definition, Document, Format, SchemaType, Validator, Verdict, Violation,

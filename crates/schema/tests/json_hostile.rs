@@ -109,6 +109,78 @@ fn schemas_that_never_end_are_refused() {
 }
 
 #[test]
+fn dynamic_references_that_loop_are_refused_or_end() {
+    let loops = [
+        "\"$dynamicAnchor\":\"a\",\"$dynamicRef\":\"#a\"",
+        "\"$dynamicAnchor\":\"a\",\"allOf\":[{\"not\":{\"$dynamicRef\":\"#a\"}}]",
+        "\"$dynamicAnchor\":\"a\",\"$ref\":\"#/$defs/b\",\"$defs\":{\"b\":{\"$dynamicRef\":\"#a\"}}",
+        // The loop goes through another resource.
+        "\"$id\":\"http://a/\",\"$dynamicAnchor\":\"a\",\"$ref\":\"b\",\"$defs\":{\"b\":{\"$id\":\"b\",\"$dynamicRef\":\"#a\",\
+         \"$defs\":{\"c\":{\"$dynamicAnchor\":\"a\"}}}}",
+    ];
+    for inner in loops {
+        assert!(refusal(&format!("{{{MODERN}{inner}}}")).contains("would not end"), "{inner}");
+    }
+    let recursive = "{\"$schema\":\"https://json-schema.org/draft/2019-09/schema\",\"$recursiveAnchor\":true,\"$recursiveRef\":\"#\"}";
+    assert!(refusal(recursive).contains("would not end"));
+    // Each of these references may lead to each of the anchors of that name.
+    for (count, expected) in [(100, "more than 5000 references"), (50, "use fewer `$id`s")] {
+        let mut definitions = String::new();
+        for at in 0..count {
+            let _ = write!(
+                definitions,
+                "\"d{at}\":{{\"$id\":\"d{at}\",\"$dynamicAnchor\":\"a\",\"properties\":{{\"p\":{{\"$dynamicRef\":\"#a\"}}}}}},"
+            );
+        }
+        let root = "\"$id\":\"http://a/\",\"$dynamicRef\":\"d0#a\"";
+        let error = refusal(&format!("{{{MODERN}{root},\"$defs\":{{{definitions}\"e\":true}}}}"));
+        assert!(error.contains(expected), "{error}");
+    }
+    let tree = format!(
+        "{{{MODERN}\"$dynamicAnchor\":\"a\",\"properties\":{{\"p\":{{\"$dynamicRef\":\"#a\"}}}},\"unevaluatedProperties\":false}}"
+    );
+    let document = format!("{}1{}", "{\"p\":".repeat(120), "}".repeat(120));
+    assert!(validate(&tree, &document).is_valid());
+}
+
+#[test]
+fn numbers_of_any_size_are_judged() {
+    let digits = "7".repeat(MIB - 20);
+    let numbers = [
+        "1e999999999999999999999".to_string(),
+        "-1e-999999999999999999999".into(),
+        "1e9223372036854775807".into(),
+        digits.clone(),
+        format!("0.{digits}"),
+        format!("{digits}e-{}", digits.len()),
+        format!("1e{digits}"),
+        format!("1e-{digits}"),
+        array_of("1e999999999999999999"),
+        array_of("123456789012345678901234567890e-99999999"),
+    ];
+    for keyword in [
+        "\"multipleOf\":1e-300",
+        "\"multipleOf\":1e300",
+        "\"multipleOf\":18446744073709551615",
+        "\"multipleOf\":0.000000000000007",
+        "\"minimum\":-1e300,\"maximum\":1e300",
+        "\"type\":\"integer\"",
+        "\"enum\":[1e300,0.1,18446744073709551615]",
+        "\"const\":1",
+    ] {
+        for number in &numbers {
+            validate(&format!("{{{keyword}}}"), number);
+            validate(&format!("{{\"items\":{{{keyword}}},\"uniqueItems\":true}}"), number);
+        }
+    }
+    for number in ["1e400", "1e-400", "1e99999999999", "0.1000000000000000000001", &digits[..400_000]] {
+        for keyword in ["multipleOf", "minimum", "const"] {
+            refusal(&format!("{{\"{keyword}\":{number}}}"));
+        }
+    }
+}
+
+#[test]
 fn exponential_schemas_are_refused() {
     for keyword in ["allOf", "anyOf", "oneOf"] {
         let link = |next: usize| {
@@ -189,7 +261,9 @@ fn many_violations_are_counted() {
     assert!(!validate(&long, &array_of("{}")).is_valid());
     let not = format!("{{\"items\":{{\"not\":{{\"$comment\":\"{}\"}}}}}}", "x".repeat(300_000));
     assert!(!validate(&not, &array_of("{}")).is_valid());
-    let name = format!("{{\"{}\":[{}]}}", "n".repeat(4_000), vec!["1"; 200_000].join(","));
+    let huge = format!("[{}]", vec!["\"no integer, and more of it\""; 10 * MIB / 28].join(","));
+    assert!(validate("{\"items\":{\"type\":\"integer\"}}", &huge).violations()[0].message.contains("at most 1048576"));
+    let name = format!("{{\"{}\":{}}}", "n".repeat(4_000), format!("[{}]", vec!["1"; 200_000].join(",")));
     assert!(!validate("{\"additionalProperties\":{\"items\":{\"type\":\"null\"}}}", &name).is_valid());
 }
 

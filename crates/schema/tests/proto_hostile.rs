@@ -105,7 +105,7 @@ fn large_texts_compile() {
     let values = (1..4_990).rev().map(|number| format!("V{number}={number};")).collect::<String>();
     let nested = format!("{}int32 x = 2;{}", "message A { A a = 1; ".repeat(31), "}".repeat(31));
     let options = "message O { O o = 1; int32 i = 2; } extend google.protobuf.MessageOptions { O opt = 50000; }";
-    let aggregate = format!("{}i: 1{}", "o {".repeat(60), "}".repeat(60));
+    let aggregate = format!("{}i: 1{}", "o {".repeat(100), "}".repeat(100));
     let three = "syntax=\"proto3\"; import \"google/protobuf/descriptor.proto\";";
     let cases: Vec<(&str, String)> = vec![
         ("4,950 fields", format!("{three} message A {{ {} }}", fields(4_950, ""))),
@@ -236,6 +236,14 @@ fn binary_documents_are_bounded() {
     for (name, bytes, is_valid) in &cases {
         let report = check(&*lenient, name, bytes, Format::Protobuf);
         assert_eq!(report.is_valid(), *is_valid, "{name}: {:?}", report.violations().first());
+    }
+    for (name, piece) in [("packed numbers of 10 MiB", &[7][..]), ("100,000 violations in 10 MiB", b"\x72\x01\xff")] {
+        let bytes = match piece {
+            [one] => block(7, &vec![*one; 10 << 20]),
+            _ => piece.repeat((10 << 20) / piece.len()),
+        };
+        let report = run(name, || lenient.validate(Document { bytes: &bytes, format: Format::Protobuf }));
+        assert!(report.violations()[0].message.contains("more than 1048576"), "{report:?}");
     }
     let unknown = check(&*strict, "unknown fields, strict", &fill(&[0xf8, 0x7f, 1]), Format::Protobuf);
     assert_eq!((unknown.violations().len(), unknown.total()), (MAX_VIOLATIONS, (DOCUMENT_BYTES / 3) as u64));

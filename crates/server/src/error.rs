@@ -174,6 +174,7 @@ impl From<GatewayError> for ApiError {
             GatewayError::NotFound(text) => Self::new(Code::NotFound, text),
             GatewayError::Invalid(text) => Self::invalid(text),
             GatewayError::Conflict(text) => Self::new(Code::Conflict, text),
+            GatewayError::KeyReused(text) => Self::new(Code::KeyReused, text),
             GatewayError::Changed(text) => Self::new(Code::PreconditionFailed, text),
             GatewayError::Unsupported(text) => Self::new(Code::UnsupportedMediaType, text),
             GatewayError::Unprocessable { message, violations } => {

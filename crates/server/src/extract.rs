@@ -61,6 +61,26 @@ impl FromRequest<Arc<Service>> for AnyBody {
     }
 }
 
+/// A body with events in any form, bounded by the limit for batches; it is not read yet.
+#[derive(Debug)]
+pub(crate) struct EventsBody(pub(crate) bytes::Bytes);
+
+impl FromRequest<Arc<Service>> for EventsBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self> {
+        let limits = &service.options.limits;
+        let limits = BodyLimits {
+            bytes: limits.batch_bytes,
+            depth: limits.json_depth,
+            time: limits.body_time,
+            together: service.bodies.most_of_batches(),
+        };
+        let (parts, body) = request.into_parts();
+        Ok(Self(body::read_any(&parts.headers, body, limits, &share(&parts, service)).await?))
+    }
+}
+
 /// What a change is made on: the entity tag in `If-Match`, if there is one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IfMatch(pub(crate) Match);

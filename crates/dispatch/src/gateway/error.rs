@@ -27,6 +27,9 @@ pub enum GatewayError {
     /// The present state does not allow it.
     #[error("{0}")]
     Conflict(String),
+    /// One of the keys of an event stands for another event.
+    #[error("{0}")]
+    KeyReused(String),
     /// It has changed since the caller read it.
     #[error("{0}")]
     Changed(String),
@@ -48,6 +51,22 @@ impl From<RefusedMove> for GatewayError {
 }
 
 impl GatewayError {
+    /// The error of an event that was to be stored, where `Conflict` means that a key stands for another one.
+    pub(super) fn from_ingest(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::Conflict => Self::KeyReused(error.to_string()),
+            _ => Self::Store(error),
+        }
+    }
+
+    /// The store's error that this one stands for, where no other is possible.
+    pub(super) fn into_store(self) -> Error {
+        match self {
+            Self::Store(error) => error,
+            other => Error::new(ErrorKind::Corrupt, other.to_string()),
+        }
+    }
+
     /// Whether another writer was faster, so that the same call may succeed on what is there now.
     pub(super) fn is_race(&self) -> bool {
         matches!(self, Self::Store(error) if error.kind() == ErrorKind::Conflict)

@@ -61,12 +61,12 @@ impl<K: Default> Default for Kept<K> {
 impl<K: Kind> Kept<K> {
     /// The resources as of a version, or of a later one.
     pub(super) async fn at(&self, queue: &EventQueue, version: CatalogueVersion) -> Result<Snapshot<K>> {
-        let known = self.lock().clone();
+        let known = self.known();
         if known.version == Some(version) {
             return Ok(known);
         }
         let _turn = self.loading.lock().await;
-        let known = self.lock().clone();
+        let known = self.known();
         if known.version == Some(version) {
             return Ok(known);
         }
@@ -76,12 +76,22 @@ impl<K: Kind> Kept<K> {
         Ok(next)
     }
 
+    /// What was loaded last, of whatever version.
+    pub(super) fn known(&self) -> Snapshot<K> {
+        self.lock().clone()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Snapshot<K>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<K: Kind> Snapshot<K> {
+    /// The version that it is of; `None` before anything was loaded.
+    pub(super) fn version(&self) -> Option<CatalogueVersion> {
+        self.version
+    }
+
     /// The resources after changes.
     pub(super) fn after(self, changes: ResourceChanges) -> Self {
         let version = Some(changes.version);

@@ -1,15 +1,19 @@
-//! The gateway: event types, their versions and schemas, and the validation of data against them. Everything is kept as
-//! resources, so that a change on one node is seen by the next call on every node.
+//! The gateway: event types, their versions and schemas; clients and subscriptions; and the ingest of events, which are
+//! validated by their types and matched with the subscriptions. All configuration is kept as resources, so that a change on one node is seen by the next call on every node.
 //!
 //! A type's resource holds its versions; each version's schema is a resource of its own, which only the type refers to.
 //! What belongs together is written together: a version and its schema, a schema and its edition in the type.
 
 mod apart;
+mod clients;
 mod compatibility;
 mod error;
 mod event_types;
+mod events;
+mod ingest;
 mod kept;
 mod schemas;
+mod subscriptions;
 mod types;
 mod validation;
 mod validators;
@@ -17,18 +21,28 @@ mod values;
 mod versions;
 
 use std::future::Future;
+use std::sync::Arc;
 
 use tidegate::{CatalogueVersion, EventQueue};
 use tidegate_schema::Change;
 
+pub use clients::{Client, ClientsQuery};
 pub use error::GatewayError;
 pub use event_types::TypesQuery;
+pub use events::{EventsPage, EventsQuery, type_filter};
+pub use ingest::{Accepted, EventEntry, EventJob, EventView, NewFact};
 pub use schemas::SchemasQuery;
+pub use subscriptions::{
+    AllowedTarget, ConfigEntry, DispatchMode, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus,
+    SubscriptionsQuery, Target, TypeBinding,
+};
 pub use validation::Validated;
 pub use values::{EventType, EventTypeBody, Forced, NewVersion, Schema, SchemaBody, SpecVersion};
 
 use apart::Apart;
+use clients::Clients;
 use error::Result;
+use ingest::{Batchers, Flusher};
 use kept::Kept;
 use types::Types;
 use validators::Validators;
@@ -36,9 +50,24 @@ use validators::Validators;
 /// How often a change is tried again on what another writer left.
 const TRIES: usize = 8;
 
-/// Bounds of a gateway.
-#[derive(Debug, Clone, Copy)]
+/// What becomes of events whose type is not registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownTypes {
+    /// They are stored, without validation.
+    #[default]
+    Accept,
+    /// They are refused.
+    Reject,
+}
+
+/// Bounds and rules of a gateway.
+#[derive(Debug, Clone)]
 pub struct GatewayOptions {
+    /// What becomes of events whose type is not registered.
+    pub unknown_types: UnknownTypes,
+    /// Where unencrypted webhooks may be sent.
+    pub allowed_targets: Vec<AllowedTarget>,
     /// About how many bytes compiled schemas may occupy.
     pub validator_bytes: usize,
     /// How many schemas are compiled, and large documents validated, at once.
@@ -47,15 +76,23 @@ pub struct GatewayOptions {
 
 impl Default for GatewayOptions {
     fn default() -> Self {
-        Self { validator_bytes: 64 << 20, workers: 2 }
+        Self {
+            unknown_types: UnknownTypes::default(),
+            allowed_targets: Vec::new(),
+            validator_bytes: 64 << 20,
+            workers: 2,
+        }
     }
 }
 
-/// Event types and schemas of a database, over one of its queues.
+/// Clients, event types, schemas and subscriptions of a database, over one of its queues.
 #[derive(Debug)]
 pub struct Gateway {
     queue: EventQueue,
-    types: Kept<Types>,
+    options: GatewayOptions,
+    types: Arc<Kept<Types>>,
+    clients: Kept<Clients>,
+    batchers: Batchers,
     validators: Validators,
     apart: Apart,
 }
@@ -111,11 +148,16 @@ impl Gateway {
     /// The gateway of a queue's database.
     #[must_use]
     pub fn new(queue: EventQueue, options: GatewayOptions) -> Self {
+        let types = Arc::default();
+        let flusher = Flusher::new(queue.clone(), Arc::clone(&types));
         Self {
+            batchers: Batchers::new(&queue, &Arc::new(flusher)),
             queue,
-            types: Kept::default(),
+            types,
+            clients: Kept::default(),
             validators: Validators::new(options.validator_bytes),
             apart: Apart::new(options.workers),
+            options,
         }
     }
 

@@ -16,6 +16,11 @@ pub(super) struct Types {
 }
 
 impl Types {
+    /// A type by its code.
+    pub(super) fn by_code(&self, code: &str) -> Option<&Arc<EventType>> {
+        self.by_code.get(code)
+    }
+
     /// A type by its id.
     pub(super) fn by_id(&self, id: Tsid) -> Option<&Arc<EventType>> {
         self.codes.get(&id).and_then(|code| self.by_code.get(code))

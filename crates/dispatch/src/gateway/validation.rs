@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate::{CatalogueVersion, Tsid};
 use tidegate_core::event_type::{VersionNumber, default_version};
-use tidegate_schema::{Document, Report, Validator};
+use tidegate_schema::{Document, Format, Report, Validator};
 
 use super::compatibility::bad_schema;
 use super::error::{GatewayError, Result};
@@ -49,13 +49,23 @@ impl Gateway {
                 format!("{media_type:?} cannot be validated by a {}: send {}", version.schema_type, version.mime_type);
             GatewayError::Unsupported(text)
         })?;
-        let validator = self.validator(&found, number).await?;
-        let report = if data.len() <= SMALL {
-            validator.validate(Document { bytes: &data, format })
-        } else {
-            self.apart.run(move || validator.validate(Document { bytes: &data, format })).await?
-        };
+        let report = self.report(&found, number, format, data).await?;
         Ok(Validated { version: number, report })
+    }
+
+    /// What is wrong with data by a version of a type.
+    pub(super) async fn report(
+        &self,
+        found: &EventType,
+        number: VersionNumber,
+        format: Format,
+        data: impl AsRef<[u8]> + Send + 'static,
+    ) -> Result<Report> {
+        let validator = self.validator(found, number).await?;
+        if data.as_ref().len() <= SMALL {
+            return Ok(validator.validate(Document { bytes: data.as_ref(), format }));
+        }
+        self.apart.run(move || validator.validate(Document { bytes: data.as_ref(), format })).await
     }
 
     /// The compiled schema of a version.

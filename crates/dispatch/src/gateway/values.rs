@@ -13,6 +13,8 @@ pub(super) const EVENT_TYPE: &str = "event_type";
 pub(super) const SCHEMA: &str = "schema";
 /// The longest name of a type or a schema, in bytes.
 pub(super) const MAX_NAME: usize = 200;
+/// The longest code of a client or a subscription, in bytes.
+const MAX_SHORT_CODE: usize = 100;
 /// The longest description, in bytes.
 pub(super) const MAX_DESCRIPTION: usize = 65_536;
 /// The longest reason, in bytes.
@@ -177,7 +179,7 @@ pub(super) struct StoredSchema {
     pub(super) edition: u32,
 }
 
-fn damaged(resource: &Resource) -> impl FnOnce(&'static str) -> GatewayError {
+pub(super) fn damaged(resource: &Resource) -> impl FnOnce(&'static str) -> GatewayError {
     let text = format!("the stored {} {} cannot be read", resource.kind, resource.id);
     move |what| Error::new(ErrorKind::Corrupt, format!("{text}: {what}")).into()
 }
@@ -292,11 +294,11 @@ impl EventTypeBody {
 }
 
 /// What is stored, as JSON.
-fn write(stored: &impl Serialize) -> Result<String> {
+pub(super) fn write(stored: &impl Serialize) -> Result<String> {
     serde_json::to_string(stored).map_err(|error| Error::invalid(format!("it cannot be stored: {error}")).into())
 }
 
-fn check_name(name: &str) -> Result<()> {
+pub(super) fn check_name(name: &str) -> Result<()> {
     check_text("name", name, 1, MAX_NAME)?;
     match name.chars().any(char::is_control) {
         true => Err(GatewayError::Invalid("name must not have control characters".into())),
@@ -304,16 +306,26 @@ fn check_name(name: &str) -> Result<()> {
     }
 }
 
-fn check_description(description: Option<&str>) -> Result<()> {
+pub(super) fn check_description(description: Option<&str>) -> Result<()> {
     description.map_or(Ok(()), |text| check_text("description", text, 0, MAX_DESCRIPTION))
 }
 
-fn check_text(field: &str, text: &str, least: usize, most: usize) -> Result<()> {
+pub(super) fn check_text(field: &str, text: &str, least: usize, most: usize) -> Result<()> {
     if text.trim().len() < least || text.len() > most || text.contains('\0') {
         let text = format!("{field} must have {least} to {most} bytes and no NUL character");
         return Err(GatewayError::Invalid(text));
     }
     Ok(())
+}
+
+/// Checks the code of a client or a subscription. It has no ':', so that what is joined with one can be told apart.
+pub(super) fn check_code(code: &str) -> Result<()> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    if (1..=MAX_SHORT_CODE).contains(&code.len()) && code.bytes().all(is_plain) {
+        return Ok(());
+    }
+    let text = format!("code must have 1 to {MAX_SHORT_CODE} letters, digits, '.', '_' and '-'");
+    Err(GatewayError::Invalid(text))
 }
 
 fn check_mime_type(mime_type: &str, schema_type: SchemaType) -> Result<()> {

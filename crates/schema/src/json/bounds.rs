@@ -212,14 +212,20 @@ pub(super) fn check(graph: &Graph<'_>, strict: bool) -> Result<Costs, Problem> {
         text: price(text),
         member: price(2 * totals.name_patterns as u64 + names),
         name: price(1 + totals.names_price + names.saturating_mul(text)),
-        error: price(20 + (totals.longest as u64 + longest) / 16),
+        error: price(26 + (totals.longest as u64 + longest) / 16),
         level: price(if graph.schemas.iter().any(|schema| !schema.references.is_empty()) {
             2 + longest / 16
         } else {
             0
         }),
+        listed: if graph.schemas.iter().any(|schema| lists_names(schema.value)) { 8 } else { 0 },
     };
     Ok(Costs { depth, prices })
+}
+
+/// Whether an error of a schema copies the names of all members that are not allowed.
+fn lists_names(schema: &Value) -> bool {
+    schema.get("additionalProperties") == Some(&Value::Bool(false)) || schema.get("unevaluatedProperties").is_some()
 }
 
 /// The schemas that are applied to the same value, and whether every one of them has to hold.

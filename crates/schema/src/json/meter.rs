@@ -6,10 +6,14 @@
 
 use std::cell::Cell;
 
-/// The steps that judging a document may take, and those of finding all that is wrong with it. A step takes about 5 ns,
-/// and no more than 20 in the worst case.
+/// The steps that judging a document may take. A step takes about 5 ns, and no more than 20 in the worst case.
 pub(super) const TO_JUDGE: i64 = 3_000_000;
+/// The steps of judging a document and finding all that is wrong with it.
 pub(super) const TO_EXPLAIN: i64 = 3_500_000;
+/// The steps of finding what is wrong that are left in any case.
+const AT_LEAST: i64 = 500_000;
+/// What a reading costs more while errors are looked for: each keyword that is asked makes a list of them.
+const EXPLAINING: i64 = 2;
 
 /// What readings cost with a schema, beyond one step for each value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,6 +26,8 @@ pub(super) struct Prices {
     /// For each error that is made, and for each array or object that its value is in.
     pub(super) error: u32,
     pub(super) level: u32,
+    /// For each member of an object and for 8 bytes of its name, while errors are looked for: they list names.
+    pub(super) listed: u32,
 }
 
 /// A budget that is being spent.
@@ -29,23 +35,29 @@ pub(super) struct Prices {
 pub(super) struct Meter {
     left: Cell<i64>,
     prices: Prices,
+    /// What a reading costs more now, and what listing a name costs now.
+    extra: Cell<i64>,
+    listed: Cell<u32>,
 }
 
 impl Default for Meter {
     /// A meter that never runs out.
     fn default() -> Self {
-        Self { left: Cell::new(i64::MAX / 2), prices: Prices::default() }
+        Self { left: Cell::new(i64::MAX / 2), prices: Prices::default(), extra: Cell::new(0), listed: Cell::new(0) }
     }
 }
 
 impl Meter {
     pub(super) fn new(prices: Prices) -> Self {
-        Self { left: Cell::new(TO_JUDGE), prices }
+        Self { left: Cell::new(TO_JUDGE), prices, extra: Cell::new(0), listed: Cell::new(0) }
     }
 
-    /// Starts anew, with the budget for finding all that is wrong.
+    /// Starts anew, with what is left of the budget for finding all that is wrong.
     pub(super) fn restart(&self) {
-        self.left.set(TO_EXPLAIN);
+        let spent = TO_JUDGE - self.left.get();
+        self.left.set((TO_EXPLAIN - spent).max(AT_LEAST));
+        self.extra.set(EXPLAINING);
+        self.listed.set(self.prices.listed);
     }
 
     /// Whether the budget is spent.
@@ -56,7 +68,7 @@ impl Meter {
     /// Pays for a reading; whether the budget suffices.
     #[inline]
     pub(super) fn pay(&self, steps: i64) -> bool {
-        let left = self.left.get() - steps;
+        let left = self.left.get() - steps - self.extra.get();
         self.left.set(left);
         left >= 0
     }
@@ -70,7 +82,12 @@ impl Meter {
     /// Pays for visiting a member.
     #[inline]
     pub(super) fn pay_member(&self, bytes: usize) -> bool {
-        self.pay(1 + i64::from(self.prices.member) + eighths(bytes, self.prices.name))
+        let listed = self.listed.get();
+        self.pay(
+            1 + i64::from(self.prices.member)
+                + i64::from(listed)
+                + eighths(bytes, self.prices.name.saturating_add(listed / 8)),
+        )
     }
 
     /// Pays for an error about a value.

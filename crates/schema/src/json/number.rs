@@ -92,6 +92,27 @@ impl<'t> Decimal<'t> {
         self.digits().chain(zeros).try_fold(0_u64, |value, digit| value.checked_mul(10)?.checked_add(u64::from(digit)))
     }
 
+    /// What its digits leave when they are divided by a number of at most 20 digits.
+    fn remainder(&self, divisor: u128) -> u128 {
+        // So many digits at once that 20 more of the remainder before them fit.
+        const AT_ONCE: u32 = 18;
+        let (mut remainder, mut chunk, mut count) = (0, 0_u64, 0);
+        for digit in self.digits() {
+            (chunk, count) = (chunk * 10 + u64::from(digit), count + 1);
+            if count == AT_ONCE {
+                remainder = (remainder * 10_u128.pow(AT_ONCE) + u128::from(chunk)) % divisor;
+                (chunk, count) = (0, 0);
+            }
+        }
+        (remainder * 10_u128.pow(count) + u128::from(chunk)) % divisor
+    }
+
+    /// About how many steps of a meter it takes to tell whether it is a multiple of another number, besides its digits.
+    pub(super) fn steps_of_multiple(&self, divisor: &Decimal<'_>) -> i64 {
+        let shift = self.exponent.saturating_sub(divisor.exponent).unsigned_abs().max(1);
+        4 * i64::from(shift.ilog2())
+    }
+
     /// Whether it is a multiple of a number that is not zero and has at most 20 digits.
     pub(super) fn is_multiple_of(&self, divisor: &Decimal<'_>) -> bool {
         if self.is_zero() {
@@ -103,15 +124,10 @@ impl<'t> Decimal<'t> {
         if shift < 0 || divisor == 0 {
             return false;
         }
-        let remainder = match u64::try_from(divisor) {
-            Ok(divisor) if divisor < u64::MAX / 10 - 1 => {
-                u128::from(self.digits().fold(0, |value, digit| (value * 10 + u64::from(digit)) % divisor))
-            }
-            _ => self.digits().fold(0, |value, digit| (value * 10 + u128::from(digit)) % divisor),
-        };
-        if remainder == 0 {
+        if divisor == 1 {
             return true;
         }
+        let remainder = self.remainder(divisor);
         // The remainder times ten to the power of the shift, with less than 128 bits in each step.
         let (mut power, mut left, mut scale) = (10 % divisor, shift.unsigned_abs(), 1 % divisor);
         while left > 0 {
@@ -320,6 +336,13 @@ mod tests {
             ("7", "100", false),
             ("1e-400", "1", false),
             ("0.75", "0.0000000125", true),
+            ("18446744073709551615e30", "18446744073709551615", true),
+            ("18446744073709551616e30", "18446744073709551615", false),
+            ("340282366920938463444927863358058659841", "18446744073709551615", false),
+            ("340282366920938463426481119284349108225", "18446744073709551615", true),
+            ("99999999999999999999999999999999999999999", "99999999999999999000", false),
+            ("1e999999999999", "7", false),
+            ("7e999999999999", "7", true),
         ];
         for (value, divisor, expected) in cases {
             assert_eq!(Decimal::read(value).is_multiple_of(&Decimal::read(divisor)), expected, "{value} / {divisor}");

@@ -9,6 +9,7 @@
 //! | a field is removed and its number reserved | compatible; breaking where the new version is strict |
 //! | a field is removed and its number not reserved, or was required | breaking |
 //! | a field has another number, name or name in JSON | breaking |
+//! | a name in JSON means another field | breaking |
 //! | a field has another type or label | breaking |
 //! | types that share an encoding (`int32`, `uint32`, `int64`, `uint64`, `bool` and enums; and so on) | cannot tell |
 //! | `bytes` become a `string` | breaking |
@@ -92,6 +93,16 @@ fn fields(message: &MessageDescriptor) -> BTreeMap<u32, Field> {
     fields.chain(extensions).map(|field| (field.number, field)).collect()
 }
 
+/// The fields by all names that documents in JSON may use, as `table` has them.
+fn json_names(fields: &BTreeMap<u32, Field>) -> HashMap<&str, &Field> {
+    let mut names = HashMap::new();
+    for field in fields.values() {
+        names.entry(field.name.as_str()).or_insert(field);
+        names.insert(field.json_name.as_str(), field);
+    }
+    names
+}
+
 struct Comparer {
     comparison: Comparison,
     /// Whether the new version is strict.
@@ -148,7 +159,23 @@ impl Comparer {
                 }
             }
         }
+        self.json_names(&path, &old_fields, &new_fields);
         self.oneofs(&path, &old_fields, &new_fields);
+    }
+
+    /// Finds names that stand for one field in older documents in JSON, and for another one now.
+    fn json_names(&mut self, path: &str, old: &BTreeMap<u32, Field>, new: &BTreeMap<u32, Field>) {
+        let meant = json_names(new);
+        let mut names = json_names(old).into_iter().collect::<Vec<_>>();
+        names.sort_unstable_by_key(|(name, field)| (field.number, *name));
+        for (name, was) in names {
+            let Some(is) = meant.get(name).filter(|is| is.number != was.number) else { continue };
+            // The same name with another number is told already.
+            if is.name != was.name {
+                let message = format!("the name {name} means the field {} in JSON now", is.name);
+                self.add(Verdict::Breaking, format!("{path}.{}", was.name), message);
+            }
+        }
     }
 
     fn renamed(&mut self, path: &str, old: &Field, new: &Field) {

@@ -215,8 +215,7 @@ mod tests {
 
     #[test]
     fn keys_have_a_number_and_a_wire_type() {
-        type Case<'a> = (&'a [u8], Result<(u32, Wire), Fault>);
-        let cases: [Case<'_>; 7] = [
+        let cases: [(&[u8], Result<(u32, Wire), Fault>); 7] = [
             (&[0x88, 0x80, 0x80, 0x80, 0x80, 0x00], Err(Fault::Key)),
             (&[0x08], Ok((1, Wire::Varint))),
             (&[0x1b], Ok((3, Wire::StartGroup))),

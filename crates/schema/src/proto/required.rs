@@ -167,14 +167,24 @@ impl<'p> Pass<'p> {
         }
         if field.map {
             let key = &self.table.message(field.target).fields[0];
-            let keys = parts.iter().map(|part| entry_key(key, self.inner(part))).collect::<Vec<_>>();
-            let last = keys.iter().zip(0..).collect::<HashMap<_, usize>>();
-            for (at, (part, key)) in parts.iter().zip(&keys).enumerate() {
-                if last.get(key) == Some(&at) {
-                    self.path.push(Step::Key(key.clone()));
-                    self.message(field.target, &[self.inner(part)], depth);
-                    self.path.pop();
+            let mut last = HashMap::new();
+            let mut before = (entry_key(key, self.inner(&parts[0])), 0);
+            for (at, part) in parts.iter().enumerate().skip(1) {
+                let name = entry_key(key, self.inner(part));
+                if name == before.0 {
+                    before.1 = at;
+                } else {
+                    let (name, at) = std::mem::replace(&mut before, (name, at));
+                    last.insert(name, at);
                 }
+            }
+            last.insert(before.0, before.1);
+            let mut last = last.into_iter().collect::<Vec<_>>();
+            last.sort_unstable_by_key(|(_, at)| *at);
+            for (key, at) in last {
+                self.path.push(Step::Key(key));
+                self.message(field.target, &[self.inner(&parts[at])], depth);
+                self.path.pop();
             }
         } else if field.repeated {
             for (index, part) in (0..).zip(parts) {

@@ -39,7 +39,15 @@ async fn every_example_of_the_description_can_be_sent_as_it_stands() {
     }
 }
 
-/// A path with the id of an event type or a schema that exists, in place of the one of the examples.
+/// What is made for paths that name one of them.
+const MADE: [(&str, &str); 4] = [
+    ("/api/events", r#"{"type": "a.b", "source": "/s"}"#),
+    ("/api/subscriptions", r#"{"code": "s", "name": "n", "eventTypes": [{"eventTypeCode": "a.b"}], "target": "queue:default"}"#),
+    ("/api/clients", r#"{"code": "c", "name": "n"}"#),
+    ("/api/keys", r#"{"name": "k", "scopes": ["read"]}"#),
+];
+
+/// A path with the id of an event type, a schema and the like that exists, in place of the one of the examples.
 async fn known(scene: &Scene, path: &str, operation: &str) -> String {
     let id = if path.starts_with("/api/event-types/{id}") {
         let body = json!({ "code": "a:b:c:d", "name": "n" });
@@ -57,6 +65,9 @@ async fn known(scene: &Scene, path: &str, operation: &str) -> String {
             "name": "n", "mimeType": "application/json", "schemaType": "JSON_SCHEMA", "content": {}
         });
         scene.post("/api/schemas", body).await.expect(201)["id"].as_str().unwrap().to_owned()
+    } else if let Some((path, body)) = MADE.iter().find(|(made, _)| path.starts_with(&format!("{made}/{{id}}"))) {
+        let made = scene.post(path, serde_json::from_str(body).unwrap()).await.expect(201);
+        made["id"].as_str().map_or_else(|| made["id"].to_string(), str::to_owned)
     } else {
         return path.to_owned();
     };

@@ -8,6 +8,7 @@ mod database_down;
 mod document;
 mod event_types;
 mod examples;
+mod gateway;
 mod hang_ups;
 mod idempotency;
 mod isolation;

@@ -7,17 +7,24 @@ use tidegate_core::{Timestamp, Tsid};
 use tokio_postgres::types::ToSql;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::failpoint::ingest_failpoint;
 use crate::postgres::engine::connection::Tx;
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::Inner;
-use crate::postgres::ingest::{Numbered, Planned};
+use crate::postgres::ingest::Numbered;
+use crate::postgres::ingest_plan::Planned;
 use crate::postgres::items::micros;
 use crate::postgres::statements::deduplication::Drawn;
 use crate::values::fact_keys::{self, KnownKey};
-use crate::values::{FactKey, Ingest, IngestOutcome, Ingested};
+use crate::values::{FactKey, FactKeyKind, Ingest, IngestOutcome, Ingested};
 
 /// A key as it is stored: client, kind and hash.
-type StoredKey = (i64, i16, String);
+pub(super) type StoredKey = (i64, i16, String);
+
+/// The keys of an item as they are stored.
+pub(super) fn stored_keys(item: &Ingest) -> Vec<StoredKey> {
+    item.keys.iter().map(|key| (item.client(), key.kind.code(), key.hash())).collect()
+}
 
 /// The keys that are known, from before or by the earlier items of a batch, and when their facts were stored.
 #[derive(Debug, Default)]
@@ -28,12 +35,12 @@ pub(super) struct Known {
 
 impl Known {
     /// The answer to a repeat: the first fact, or an error if that is another one. `None` for a new item.
-    pub(super) fn repeated(&self, item: &Ingest) -> Result<Option<Ingested>> {
-        if self.keys.is_empty() {
-            return Ok(None);
-        }
-        let known = |key: &FactKey| self.keys.get(&stored(item, key)).copied();
-        let first = fact_keys::repeated(&item.keys, known)?;
+    pub(super) fn repeated(&self, plan: &Planned<'_>) -> Result<Option<Ingested>> {
+        let known: Vec<(FactKeyKind, KnownKey)> = (plan.item.keys.iter().zip(&plan.keys))
+            .filter_map(|(key, stored)| Some((key.kind, *self.keys.get(stored)?)))
+            .collect();
+        let of = |key: &FactKey| known.iter().find(|(kind, _)| *kind == key.kind).map(|(_, known)| *known);
+        let first = fact_keys::repeated(&plan.item.keys, of)?;
         first.map(|event_id| self.first(event_id)).transpose()
     }
 
@@ -46,24 +53,19 @@ impl Known {
     }
 
     /// Adds the keys of an item that is to be written.
-    pub(super) fn add(&mut self, item: &Ingest, fact: &Drawn) {
-        for key in &item.keys {
+    pub(super) fn add(&mut self, plan: &Planned<'_>, fact: &Drawn) {
+        for (key, stored) in plan.item.keys.iter().zip(&plan.keys) {
             let known = KnownKey { event_id: fact.event_id, fingerprint: Some(key.fingerprint) };
-            self.keys.insert(stored(item, key), known);
+            self.keys.insert(stored.clone(), known);
             self.stored_at.insert(fact.event_id, fact.now);
         }
     }
 }
 
-fn stored(item: &Ingest, key: &FactKey) -> StoredKey {
-    (item.client(), key.kind.code(), key.hash())
-}
-
 impl Inner {
     /// Looks up the keys of items.
     pub(super) async fn known_facts(&self, tx: &Tx, plans: &[Planned<'_>]) -> Result<Known, Fault> {
-        let items = plans.iter().filter(|plan| plan.is_keyed).map(|plan| plan.item);
-        let keys: Vec<StoredKey> = items.flat_map(|item| item.keys.iter().map(|key| stored(item, key))).collect();
+        let keys: Vec<&StoredKey> = plans.iter().flat_map(|plan| &plan.keys).collect();
         if keys.is_empty() {
             return Ok(Known::default());
         }
@@ -74,7 +76,7 @@ impl Inner {
         let mut known = Known::default();
         for row in rows {
             let Some(key) = keys.get((row.item - 1) as usize) else { continue };
-            known.keys.insert(key.clone(), KnownKey { event_id: row.event_id, fingerprint: row.fingerprint });
+            known.keys.insert((*key).clone(), KnownKey { event_id: row.event_id, fingerprint: row.fingerprint });
             known.stored_at.extend(row.created_at.map(|at| (row.event_id, at.into())));
         }
         Ok(known)
@@ -82,11 +84,11 @@ impl Inner {
 
     /// Takes the keys of new facts. The transaction has to run again if another one took a key meanwhile.
     pub(super) async fn take_facts(&self, tx: &Tx, items: &[Numbered<'_>]) -> Result<(), Fault> {
-        let mut rows: Vec<(StoredKey, i64, i64, i64)> = Vec::new();
+        let mut rows: Vec<(&StoredKey, i64, i64, i64)> = Vec::new();
         for one in items {
             let Some(fact) = one.fact() else { continue };
-            let row = |key: &FactKey| (stored(one.item, key), fact.event_id, micros(key.window), key.fingerprint);
-            rows.extend(one.item.keys.iter().map(row));
+            let keys = one.item.keys.iter().zip(one.keys);
+            rows.extend(keys.map(|(key, stored)| (stored, fact.event_id, micros(key.window), key.fingerprint)));
         }
         if rows.is_empty() {
             return Ok(());
@@ -104,6 +106,7 @@ impl Inner {
             let why = "another ingest took the key of an event; try again";
             return Err(Fault::Again(Error::new(ErrorKind::Busy, why)));
         }
+        ingest_failpoint("keys");
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Facts by id with what was made for them, and searches for facts. Reads only.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tidegate_core::event_type::CodePattern;
@@ -48,7 +48,8 @@ type Searched = (i64, i64, i64);
 impl Opened {
     /// Facts by id, each with the first of its targets.
     async fn facts(&self, tx: &Tx, ids: &[Tsid], limit: usize) -> Result<HashMap<i64, StoredFact>, Fault> {
-        let numbers: Vec<i64> = ids.iter().map(|id| id.to_i64()).collect();
+        let numbers: BTreeSet<i64> = ids.iter().map(|id| id.to_i64()).collect();
+        let numbers: Vec<i64> = numbers.into_iter().collect();
         let sql = &self.family(Family::Entries).sql;
         let rows = tx.rows(&sql.finding.facts, &[&numbers]).await?;
         let mut searched: Vec<Searched> = Vec::with_capacity(rows.len());

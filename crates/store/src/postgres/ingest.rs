@@ -1,25 +1,25 @@
 //! Ingest: facts, and any number of entries that refer to each. Numbers are drawn and known keys looked up first, then keys,
 //! facts, terms and entries are written, promotions come last. Lock order as for publishing: depth limits, keys, groups.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{join, join4};
-use tidegate_core::{EntryId, NewEvent, QueueState, Tsid};
+use tidegate_core::{EntryId, Tsid};
 
 use crate::api;
 use crate::error::{Error, ErrorKind, Result};
+use crate::failpoint::ingest_failpoint;
 use crate::postgres::engine::bisect::halves;
-use crate::postgres::engine::catalogue::{Catalog, MissingLane, Queue};
 use crate::postgres::engine::connection::{Begin, Prelude, Tx};
 use crate::postgres::engine::errors::{Fault, all, both};
 use crate::postgres::engine::store::{Inner, MAX_CATALOG_READS, Opened, PostgresStore, accept_catalog};
-use crate::postgres::fact_keys::Known;
+use crate::postgres::fact_keys::{Known, StoredKey};
+use crate::postgres::ingest_plan::{Home, Placed, Planned, Room, homes, no_answer, plan, reload, room, take_room};
 use crate::postgres::ingest_rows::{write_facts, write_targets, write_terms};
 use crate::postgres::statements::deduplication::Drawn;
-use crate::values::ingest::{Part, changed_meanwhile, in_parts, no_own_lane};
-use crate::values::{Batch, CatalogueVersion, Family, Ingest, IngestAnswer, IngestOutcome, Ingested, Target};
+use crate::values::ingest::{Part, changed_meanwhile, in_parts};
+use crate::values::{Batch, CatalogueVersion, Ingest, IngestAnswer, IngestOutcome, Ingested};
 
 #[async_trait::async_trait]
 impl api::Ingestion for PostgresStore {
@@ -29,38 +29,14 @@ impl api::Ingestion for PostgresStore {
     }
 }
 
-/// Where the targets of one family go: the statements and caches of the family, and its catalogue as it was read.
-pub(super) struct Home<'a> {
-    pub(super) family: Family,
-    pub(super) inner: &'a Inner,
-    catalog: Arc<Catalog>,
-}
-
-/// An item, and a queue and a lane for each of its targets.
-pub(super) struct Planned<'a> {
-    pub(super) item: &'a Ingest,
-    /// Why it cannot be written, if it cannot. A repeat is answered all the same.
-    pub(super) targets: Result<Vec<Placed<'a>>>,
-    /// It has keys, and nothing is wrong with the item itself.
-    pub(super) is_keyed: bool,
-}
-
-pub(super) struct Placed<'a> {
-    pub(super) target: &'a Target,
-    pub(super) queue_id: i32,
-    pub(super) lane: i32,
-}
-
 /// An item to be written, under numbers that were drawn for it.
 pub(super) struct Numbered<'a> {
     pub(super) item: &'a Ingest,
+    pub(super) keys: &'a [StoredKey],
     targets: &'a [Placed<'a>],
     /// One for each target; a single one, which makes the fact's id, where there is none.
     drawn: &'a [Drawn],
 }
-
-/// The room that is left in queues with a depth limit, for each home.
-type Room = Vec<HashMap<i32, u64>>;
 
 impl Inner {
     async fn ingest(
@@ -142,24 +118,6 @@ impl Inner {
     }
 }
 
-/// The families of these items' targets.
-async fn homes<'a>(opened: &'a Opened, items: &[&Ingest]) -> Result<Vec<Home<'a>>> {
-    let is_named = |family: &Family| items.iter().any(|item| item.targets.iter().any(|to| to.family == *family));
-    let mut homes = Vec::new();
-    for family in Family::ALL.into_iter().filter(is_named) {
-        let inner = opened.family(family);
-        homes.push(Home { family, inner, catalog: inner.catalog().await? });
-    }
-    Ok(homes)
-}
-
-async fn reload(homes: &[Home<'_>]) -> Result<()> {
-    for home in homes {
-        home.inner.reload_catalog().await?;
-    }
-    Ok(())
-}
-
 /// Plans and writes items under the catalogues that were read.
 async fn ingest_once(
     inner: &Inner,
@@ -178,7 +136,7 @@ async fn ingest_once(
             }
         }
     }
-    if under.is_none() && plans.iter().all(|plan| plan.targets.is_err() && !plan.is_keyed) {
+    if under.is_none() && plans.iter().all(|plan| plan.targets.is_err() && plan.keys.is_empty()) {
         return Ok(plans
             .iter()
             .map(|plan| Err(plan.targets.as_ref().err().map_or_else(no_answer, Error::clone)))
@@ -211,82 +169,6 @@ async fn ingest_once(
     Ok(answers)
 }
 
-fn no_answer() -> Error {
-    Error::new(ErrorKind::Indeterminate, "the database gave no answer for this item")
-}
-
-/// Finds a queue and a lane for every target. Creates missing lanes in a transaction of its own and then answers
-/// `StaleCatalog`.
-async fn plan<'a>(inner: &Inner, homes: &[Home<'_>], items: &[&'a Ingest]) -> Result<Vec<Planned<'a>>, Fault> {
-    let mut missing: Vec<HashSet<MissingLane>> = homes.iter().map(|_| HashSet::new()).collect();
-    let limit = inner.shared.options.store.payload_limit;
-    let mut plans = Vec::with_capacity(items.len());
-    for item in items {
-        let checked = item.check(limit);
-        let is_keyed = checked.is_ok() && !item.keys.is_empty();
-        plans.push(Planned { item, targets: checked.and_then(|()| place(homes, item, &mut missing)), is_keyed });
-    }
-    let mut has_new = false;
-    for (home, missing) in homes.iter().zip(missing).filter(|(_, missing)| !missing.is_empty()) {
-        home.inner.add_lanes(missing.into_iter().collect()).await?;
-        has_new = true;
-    }
-    if has_new { Err(Fault::StaleCatalog) } else { Ok(plans) }
-}
-
-/// Places the targets of one item; adds the lanes that it lacks to those of its families.
-fn place<'a>(homes: &[Home<'_>], item: &'a Ingest, missing: &mut [HashSet<MissingLane>]) -> Result<Vec<Placed<'a>>> {
-    let mut targets = Vec::with_capacity(item.targets.len());
-    let mut lacking = Vec::new();
-    for target in &item.targets {
-        let Some(at) = homes.iter().position(|home| home.family == target.family) else {
-            return Err(no_answer());
-        };
-        let queue = homes[at].catalog.queue(&target.queue)?;
-        match lane(homes[at].inner, queue, target, &item.fact)? {
-            Ok(lane) => targets.push(Placed { target, queue_id: queue.id, lane }),
-            Err(lane) => lacking.push((at, lane)),
-        }
-    }
-    for (at, lane) in lacking {
-        missing[at].insert(lane);
-    }
-    Ok(targets)
-}
-
-/// The lane of a target in a queue that takes new entries, or the lane to make for it.
-fn lane(inner: &Inner, queue: &Queue, target: &Target, fact: &NewEvent) -> Result<Result<i32, MissingLane>> {
-    if queue.state == QueueState::Draining {
-        return Err(crate::values::queues::draining(&target.queue));
-    }
-    let event_type = target.type_of_lane(fact);
-    if target.needs_own_lane(fact) && !queue.is_own(event_type) {
-        return Err(no_own_lane(&target.queue, event_type));
-    }
-    let lane = queue.lane(event_type, target.priority);
-    match lane.is_err().then(|| queue.too_many_lanes(inner.shared.options.store.max_lanes)).flatten() {
-        Some(error) => Err(error),
-        None => Ok(lane),
-    }
-}
-
-impl<'a> Planned<'a> {
-    /// Its targets of one family.
-    fn of<'b>(&'b self, home: &'b Home<'_>) -> impl Iterator<Item = &'b Placed<'a>> {
-        self.targets.iter().flatten().filter(|placed| placed.target.family == home.family)
-    }
-
-    /// How many of them are in each queue that has a depth limit.
-    fn limited(&self, home: &Home<'_>) -> BTreeMap<i32, u64> {
-        let is_limited = |queue_id| home.catalog.queue_by_id(queue_id).is_some_and(|queue| queue.depth_limit.is_some());
-        let mut counts = BTreeMap::new();
-        for placed in self.of(home).filter(|placed| is_limited(placed.queue_id)) {
-            *counts.entry(placed.queue_id).or_default() += 1;
-        }
-        counts
-    }
-}
-
 /// Writes planned items in a transaction.
 async fn write(inner: &Inner, tx: &Tx, homes: &[Home<'_>], plans: &[Planned<'_>]) -> Result<Batch<Ingested>, Fault> {
     let mut room = room(tx, homes, plans).await?;
@@ -294,6 +176,7 @@ async fn write(inner: &Inner, tx: &Tx, homes: &[Home<'_>], plans: &[Planned<'_>]
     let (known, drawn) = join(inner.known_facts(tx, plans), inner.draw_ids(tx, numbers)).await;
     let (known, drawn) = both(known, drawn)?;
     let (answers, numbered) = decide(homes, plans, known, &drawn, &mut room)?;
+    ingest_failpoint("planned");
     if let Some(Drawn { now, .. }) = drawn.first().filter(|_| !numbered.is_empty()) {
         // Keys first: who waits for one has locked nothing else.
         let (keys, facts, terms, targets) = join4(
@@ -310,21 +193,8 @@ async fn write(inner: &Inner, tx: &Tx, homes: &[Home<'_>], plans: &[Planned<'_>]
         let groups = placed.filter_map(|(placed, _)| Some((placed.queue_id, placed.target.group.as_deref()?)));
         home.inner.promote(tx, groups).await?;
     }
+    ingest_failpoint("promoted");
     Ok(answers)
-}
-
-/// What queues with a depth limit take.
-async fn room(tx: &Tx, homes: &[Home<'_>], plans: &[Planned<'_>]) -> Result<Room, Fault> {
-    let mut room = Vec::with_capacity(homes.len());
-    for home in homes {
-        let mut wanted: BTreeMap<i32, u64> = BTreeMap::new();
-        for (queue_id, count) in plans.iter().flat_map(|plan| plan.limited(home)) {
-            *wanted.entry(queue_id).or_default() += count;
-        }
-        let is_limited = !wanted.is_empty();
-        room.push(if is_limited { home.inner.allowed(tx, &home.catalog, wanted).await? } else { HashMap::new() });
-    }
-    Ok(room)
 }
 
 /// Answers each item in order: a repeat with the first fact, one without room with an error, and any other with its
@@ -338,9 +208,7 @@ fn decide<'a>(
 ) -> Result<(Batch<Ingested>, Vec<Numbered<'a>>), Fault> {
     let (mut answers, mut numbered) = (Vec::with_capacity(plans.len()), Vec::with_capacity(plans.len()));
     for plan in plans {
-        if plan.is_keyed
-            && let Some(answer) = known.repeated(plan.item).transpose()
-        {
+        if let Some(answer) = known.repeated(plan).transpose() {
             answers.push(answer);
             continue;
         }
@@ -352,10 +220,10 @@ fn decide<'a>(
             Err(refused) => answers.push(Err(refused)),
             Ok(targets) => {
                 let (own, rest) = drawn.split_at(targets.len().max(1).min(drawn.len()));
-                let one = Numbered { item: plan.item, targets, drawn: own };
+                let one = Numbered { item: plan.item, keys: &plan.keys, targets, drawn: own };
                 drawn = rest;
                 if let Some(fact) = one.fact() {
-                    known.add(plan.item, fact);
+                    known.add(plan, fact);
                 }
                 answers.push(one.answer());
                 numbered.push(one);
@@ -363,24 +231,6 @@ fn decide<'a>(
         }
     }
     Ok((answers, numbered))
-}
-
-/// Takes the room that an item needs, in all families; `Full` if one of its queues has too little, and then none.
-fn take_room(homes: &[Home<'_>], plan: &Planned<'_>, room: &mut Room) -> Result<()> {
-    let counts: Vec<BTreeMap<i32, u64>> = homes.iter().map(|home| plan.limited(home)).collect();
-    for ((home, counts), room) in homes.iter().zip(&counts).zip(room.iter()) {
-        let left = |queue_id: &i32| room.get(queue_id).copied().unwrap_or(0);
-        let full = counts.iter().find(|(queue_id, count)| left(queue_id) < **count);
-        if let Some(queue) = full.and_then(|(queue_id, _)| home.catalog.queue_by_id(*queue_id)) {
-            return Err(Error::new(ErrorKind::Full, format!("queue {} is full", queue.name)));
-        }
-    }
-    for (counts, room) in counts.into_iter().zip(room) {
-        for (queue_id, count) in counts {
-            room.entry(queue_id).and_modify(|left| *left -= count);
-        }
-    }
-    Ok(())
 }
 
 impl<'a> Numbered<'a> {

@@ -3,10 +3,12 @@
 use tidegate_core::{Availability, Expiry, NewEvent, Timestamp, Tsid};
 use tokio_postgres::types::ToSql;
 
+use crate::failpoint::ingest_failpoint;
 use crate::postgres::engine::connection::Tx;
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::Inner;
-use crate::postgres::ingest::{Home, Numbered, Placed};
+use crate::postgres::ingest::Numbered;
+use crate::postgres::ingest_plan::{Home, Placed};
 use crate::postgres::items::{micros, place_of, retry, tags};
 use crate::values::Family;
 use crate::values::fact_keys::TERM;
@@ -52,7 +54,9 @@ pub(super) async fn write_facts(inner: &Inner, tx: &Tx, now: &Timestamp, items: 
         &targets,
         &terms,
     ];
-    tx.execute(&inner.sql.ingest.write_facts, &params).await.map(drop)
+    tx.execute(&inner.sql.ingest.write_facts, &params).await?;
+    ingest_failpoint("facts");
+    Ok(())
 }
 
 /// Writes the terms of facts.
@@ -71,7 +75,9 @@ pub(super) async fn write_terms(inner: &Inner, tx: &Tx, items: &[Numbered<'_>]) 
     let terms: Vec<&[u8]> = rows.iter().map(|(term, ..)| term.as_slice()).collect();
     let clients: Vec<i64> = rows.iter().map(|(_, client, _)| *client).collect();
     let events: Vec<i64> = rows.iter().map(|(.., event)| *event).collect();
-    tx.execute(&inner.sql.ingest.write_terms, &[&terms, &clients, &events]).await.map(drop)
+    tx.execute(&inner.sql.ingest.write_terms, &[&terms, &clients, &events]).await?;
+    ingest_failpoint("terms");
+    Ok(())
 }
 
 /// Writes the targets, family by family.
@@ -90,6 +96,7 @@ pub(super) async fn write_targets(
             tx.execute(&home.inner.sql.ingest.write_targets, &columns.params(now)).await?;
         }
     }
+    ingest_failpoint("targets");
     Ok(())
 }
 

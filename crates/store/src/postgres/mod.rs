@@ -21,6 +21,7 @@ mod handlers;
 mod heartbeat;
 mod holders;
 mod ingest;
+mod ingest_plan;
 mod ingest_rows;
 mod inspect;
 mod items;

@@ -8,6 +8,7 @@ use tidegate_core::{Availability, NewEvent, Place, QueueState, Tsid};
 
 use crate::api;
 use crate::error::{Error, ErrorKind, Result};
+use crate::failpoint::ingest_failpoint;
 use crate::sqlite::engine::catalogue::{current_version, no_queue};
 use crate::sqlite::engine::jobs::Urgency;
 use crate::sqlite::engine::store::SqliteStore;
@@ -139,10 +140,12 @@ impl Ingesting<'_, '_> {
 
     /// Writes the fact with its keys and terms, and its entries, then promotes in their groups.
     fn write(&mut self, item: &Ingest, planned: &[Planned]) -> Result<Ingested> {
+        ingest_failpoint("planned");
         let step = self.tx.shared.options.ids.step;
         let numbers: Vec<i64> = (0..planned.len() as i64).map(|at| self.next + at * step).collect();
         let event_id = self.write_fact(item, numbers.last().copied())?;
         fact_keys::take(self.tx, item, event_id)?;
+        ingest_failpoint("keys");
         self.next += numbers.len().max(1) as i64 * step;
         let mut groups = BTreeSet::new();
         for ((target, planned), number) in item.targets.iter().zip(planned).zip(&numbers) {
@@ -151,12 +154,14 @@ impl Ingesting<'_, '_> {
             self.tx.in_family(family, |tx| write_entry(tx, *number, event_id, (target, queue, planned.lane), tags))?;
             groups.extend(target.group.as_deref().map(|group| (family as usize, queue, group)));
         }
+        ingest_failpoint("targets");
         for (family, queue, group) in groups {
             self.tx.in_family(Family::ALL[family], |tx| {
                 let queue_id = tx.known.queues[queue].id;
                 promote_by_rank(tx, queue_id, group)
             })?;
         }
+        ingest_failpoint("promoted");
         let targets = numbers.into_iter().map(entry_id).collect::<Result<_>>()?;
         Ok(Ingested { event_id, created_at: moment(self.tx.now)?, targets, outcome: IngestOutcome::New })
     }
@@ -193,9 +198,11 @@ impl Ingesting<'_, '_> {
                 (!terms.is_empty()).then(|| terms.concat()),
             ],
         )?;
+        ingest_failpoint("facts");
         for term in terms {
             self.tx.execute(&self.tx.sql().ingest.put_term, (term, item.client(), event_id.to_i64()))?;
         }
+        ingest_failpoint("terms");
         Ok(event_id)
     }
 }

@@ -175,7 +175,8 @@ fn half_hash(texts: &[&str]) -> [u8; TERM] {
 /// A hash as text.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) fn hex(hash: &[u8; TERM]) -> String {
-    hash.iter().fold(String::with_capacity(2 * TERM), |text, byte| text + &format!("{byte:02x}"))
+    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or_default();
+    hash.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 #[cfg(test)]
@@ -190,6 +191,10 @@ mod tests {
         assert_ne!(crafted.hash(), key("x\" of source \"7", "/orders").hash());
         assert_ne!(key("a", "b").hash(), key("b", "a").hash());
         assert_eq!(key("a", "b").hash().len(), 32);
+        assert_eq!(
+            hex(&[0x0f, 0xa0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 255]),
+            "0fa00102030405060708090a0b0c0dff"
+        );
         let plain = FactKey::deduplication("k", 0, Duration::ZERO);
         assert!(plain.other_fact().to_string().starts_with("deduplicationId \"k\" was used"), "{}", plain.other_fact());
         assert!(key("s", "i").other_fact().to_string().starts_with("id \"i\" of source \"s\" was used"));

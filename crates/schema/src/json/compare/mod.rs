@@ -2,7 +2,7 @@
 //!
 //! The list, for schemas of the same draft. References within the documents are followed on both sides; what is compared
 //! is what they lead to. `breaking`, each with its JSON pointer:
-//! - a property is newly required; a property of a closed object is removed;
+//! - a property is newly required, or forbidden; a property of a closed object is removed;
 //! - a type is removed or narrowed (`number` to `integer`); a value is removed from `enum`, `const` changes, or one of
 //!   them is added;
 //! - an object or array that was open is closed or restricted (`additionalProperties`, `items`, `additionalItems`);
@@ -125,7 +125,7 @@ struct Walk<'w, 's> {
 
 impl<'w, 's> Walk<'w, 's> {
     fn new(old: &'w Side<'s>, new: &'w Side<'s>) -> Self {
-        let equality = Equality::new(&old.graph, &new.graph);
+        let equality = Equality::new(&old.graph, &new.graph, old.strict != new.strict);
         let open = vec![Pair { old: Some(0), new: Some(0), path: String::new() }];
         Self { old, new, open, seen: HashSet::new(), equality, found: Vec::new(), dropped: None }
     }
@@ -179,5 +179,7 @@ fn below(path: &str, keyword: &str) -> String {
     path
 }
 
+#[cfg(test)]
+mod property_tests;
 #[cfg(test)]
 mod tests;

@@ -108,6 +108,10 @@ impl Walk<'_, '_> {
                 let message = format!("the property {name} is added; documents did not have it");
                 self.tell(Verdict::Compatible, path, message);
             }
+            // Nothing is added, and documents may have had it.
+            Rest::Open if self.new.value(Some(new)) == &Value::Bool(false) => {
+                self.tell(Verdict::Breaking, path, format!("the property {name} is not allowed any more"));
+            }
             Rest::Open => {
                 let message = format!("the property {name} is added to an open object");
                 self.tell(Verdict::Compatible, path, message);

@@ -35,14 +35,16 @@ pub(super) const ANNOTATIONS: [&str; 16] = [
 pub(super) struct Equality<'g, 's> {
     old: &'g Graph<'s>,
     new: &'g Graph<'s>,
+    /// Whether formats are asserted on one side only.
+    formats_differ: bool,
     equal: HashSet<(usize, usize)>,
     different: HashSet<(usize, usize)>,
     looks: usize,
 }
 
 impl<'g, 's> Equality<'g, 's> {
-    pub(super) fn new(old: &'g Graph<'s>, new: &'g Graph<'s>) -> Self {
-        Self { old, new, equal: HashSet::new(), different: HashSet::new(), looks: 0 }
+    pub(super) fn new(old: &'g Graph<'s>, new: &'g Graph<'s>, formats_differ: bool) -> Self {
+        Self { old, new, formats_differ, equal: HashSet::new(), different: HashSet::new(), looks: 0 }
     }
 
     /// Whether it has looked so often that it does not look any more.
@@ -102,7 +104,7 @@ impl<'g, 's> Equality<'g, 's> {
     fn keyword(&self, name: &str, old: &Value, new: &Value) -> bool {
         match (self.old.dialect.role(name), old, new) {
             (Role::Other, _, _) if matches!(name, "$ref" | "$dynamicRef" | "$recursiveRef") => true,
-            (Role::Other, old, new) => old == new,
+            (Role::Other, old, new) => old == new && !(self.formats_differ && name == "format"),
             // Arrays of names are no schemas.
             (Role::SameMap, Value::Object(old), Value::Object(new)) => {
                 old.len() == new.len()

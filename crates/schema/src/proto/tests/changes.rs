@@ -62,6 +62,19 @@ fn fields() {
 }
 
 #[test]
+fn names_in_json_that_mean_another_field() {
+    let two = |fields: &str| format!("syntax = \"proto2\"; message A {{ {fields} }}");
+    let one = two("optional int32 a_b = 1;");
+    let taken = changes(&one, &two("optional int32 a_b = 1; optional string c = 2 [json_name = \"a_b\"];"));
+    let expected = (Breaking, "A.a_b".to_owned(), "the name a_b means the field c in JSON now".to_owned());
+    assert!(taken.contains(&expected) && taken.len() == 2, "{taken:?}");
+    let reused = changes(&one, &two("reserved 1; optional string c = 2 [json_name = \"aB\"];"));
+    let expected = (Breaking, "A.a_b".to_owned(), "the name aB means the field c in JSON now".to_owned());
+    assert!(reused.contains(&expected) && reused.len() == 3, "{reused:?}");
+    check(&[(&one, &two("optional int32 a_b = 2;"), Breaking, "A.a_b", "the number changes")]);
+}
+
+#[test]
 fn types_that_share_an_encoding() {
     let encodings: [(&str, &str, Verdict); 12] = [
         ("int32", "int64", CannotTell),

@@ -1,7 +1,7 @@
 //! The attributes of an element.
 
 use super::{Run, identity::AttributeField};
-use crate::xsd::model::{ComplexType, NameId, Process, Reading, TypeId, ValueConstraint};
+use crate::xsd::model::{ComplexType, NameId, Process, Reading, Test, TypeId, Use, ValueConstraint};
 use crate::xsd::value::Kind;
 use crate::xsd::xml::{Attribute, Reader, Tag, XSI};
 
@@ -155,15 +155,22 @@ impl<'m, 'd> Run<'m, 'd> {
 
     /// An attribute that is not there has its default or fixed value.
     fn default_field(&mut self, reader: &Reader<'d, 'm>, complex: &ComplexType, field: &AttributeField) {
-        let crate::xsd::model::Test::Name(name) = field.test else { return };
-        let Some(value) = find(complex, name).and_then(|used| used.value.as_ref()) else { return };
-        if self.is_absent(reader, name) {
-            self.identity.set_attribute(field, Some(&value.key), &mut self.findings);
+        let uses = match field.test {
+            Test::Name(name) => find(complex, name).map_or(&[][..], std::slice::from_ref),
+            _ if self.spend_uses(reader, complex) => &complex.uses,
+            _ => return,
+        };
+        for used in uses {
+            let Some(value) = &used.value else { continue };
+            if field.test.matches(Some(used.name), self.model.names.ns(used.name)) && self.is_absent(reader, used.name)
+            {
+                self.identity.set_attribute(field, Some(&value.key), &mut self.findings);
+            }
         }
     }
 }
 
-fn find(complex: &ComplexType, name: NameId) -> Option<&crate::xsd::model::Use> {
+fn find(complex: &ComplexType, name: NameId) -> Option<&Use> {
     let at = complex.uses.binary_search_by_key(&name, |used| used.name).ok()?;
     complex.uses.get(at)
 }

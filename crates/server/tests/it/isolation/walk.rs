@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use tidegate::{EventLogProjectionBuilder, Timestamp};
+use tidegate::{ChangeResource, EventLogProjectionBuilder, PutResource, Timestamp};
 use tidegate_dispatch::{EventTypeBody, Gateway, GatewayOptions, Match, NewVersion, SchemaBody, SchemaType};
 use tidegate_server::{Keyring, Scope};
 
@@ -15,7 +15,10 @@ use super::parties::Party;
 use crate::scene::{Answer, PATIENCE, Scene, send};
 
 /// Operations that refuse every client.
-const FOR_NO_CLIENT: [&str; 16] = [
+const FOR_NO_CLIENT: [&str; 19] = [
+    "create_client",
+    "change_client",
+    "delete_client",
     "metrics",
     "list_projections",
     "show_projection",
@@ -34,7 +37,9 @@ const FOR_NO_CLIENT: [&str; 16] = [
     "delete_schema",
 ];
 /// Fields that differ between two databases, or with the time that passes.
-const NUMBERS: [&str; 9] = [
+const NUMBERS: [&str; 11] = [
+    "key",
+    "signingSecret",
     "id",
     "event_id",
     "event_tsid",
@@ -46,8 +51,8 @@ const NUMBERS: [&str; 9] = [
     "nextCursor",
 ];
 /// Headers that differ likewise.
-const HEADERS: [&str; 3] = ["date", "content-length", "etag"];
-const TIMES: [&str; 2] = ["stale", "age_seconds"];
+const HEADERS: [&str; 4] = ["date", "content-length", "etag", "location"];
+const TIMES: [&str; 3] = ["stale", "age_seconds", "lastUsedAt"];
 
 /// Whether the other parties' data is written before or after the client's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,8 +212,11 @@ impl World {
     }
 }
 
-/// Makes an event type with a version, and a schema on its own, for all to read.
+/// Registers the client; makes an event type with a version, and a schema on its own, for all to read.
 async fn describe(scene: &Scene, party: &mut Party) {
+    let (kind, code, body) = ("client".into(), "own".into(), r#"{"name": "own"}"#.into());
+    let client = PutResource::Create { id: party.client, kind, client: None, code, body };
+    scene.queue.resources().change(vec![ChangeResource::Put(client)]).await.unwrap();
     let gateway = Gateway::new(scene.queue.clone(), GatewayOptions::default());
     let about = EventTypeBody { name: "a type".into(), description: None };
     let made = gateway.create_type(&"a:b:c:d".parse().unwrap(), &about).await.unwrap();

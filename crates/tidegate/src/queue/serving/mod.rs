@@ -4,6 +4,7 @@
 
 mod api_keys;
 mod catalogue;
+mod dispatching;
 mod entries;
 mod facts;
 mod hints;
