@@ -9,8 +9,6 @@ pub mod api;
 pub mod conformance;
 pub mod error;
 mod failpoint;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-mod finding;
 mod list_gate;
 mod listing;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]

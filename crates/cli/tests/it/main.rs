@@ -3,7 +3,6 @@
 mod stub;
 mod stubbed;
 mod trouble;
-mod types;
 mod worker;
 
 use std::io::{BufRead, BufReader, Read};

@@ -2,7 +2,6 @@
 
 pub(crate) mod attempts;
 pub(crate) mod entries;
-pub(crate) mod facts;
 pub(crate) mod families;
 pub(crate) mod handlers;
 pub(crate) mod ingest;
@@ -16,7 +15,6 @@ pub(crate) mod schedules;
 
 pub use attempts::Attempts;
 pub use entries::Entries;
-pub use facts::Facts;
 pub use families::Families;
 pub use handlers::HandlerStates;
 pub use ingest::Ingestion;
@@ -32,7 +30,6 @@ pub use schedules::Schedules;
 pub trait Store:
     Queue
     + Ingestion
-    + Facts
     + Entries
     + Queues
     + Maintenance
@@ -49,7 +46,6 @@ pub trait Store:
 impl<S> Store for S where
     S: Queue
         + Ingestion
-        + Facts
         + Entries
         + Queues
         + Maintenance

@@ -13,8 +13,6 @@ mod deduplication;
 mod end;
 mod engine;
 mod expiry;
-mod fact_keys;
-mod facts;
 mod flags;
 mod found;
 mod groups;

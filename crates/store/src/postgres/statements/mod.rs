@@ -19,7 +19,6 @@ pub(in crate::postgres) mod deduplication;
 pub(in crate::postgres) mod end;
 pub(in crate::postgres) mod entries;
 pub(in crate::postgres) mod facts;
-pub(in crate::postgres) mod finding;
 pub(in crate::postgres) mod groups;
 pub(in crate::postgres) mod handlers;
 pub(in crate::postgres) mod heartbeat;
@@ -56,7 +55,6 @@ crate::sql::subjects! {
         deduplication: deduplication::Deduplication,
         end: end::End,
         entries: entries::Entries,
-        finding: finding::Finding,
         groups: groups::Groups,
         handlers: handlers::Handlers,
         heartbeat: heartbeat::Heartbeat,
