@@ -28,13 +28,15 @@ install_packages() {
     "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
 }
 
-# Installs what of these is missing: any of cc, postgres, pgbouncer, faketime, venv.
+# Installs what of these is missing: any of cc, cxx, postgres, pgbouncer, faketime, venv.
 ensure() {
     local need missing=()
     for need in "$@"; do
         case $need in
             # SQLite is compiled from its source, and Rust links with cc.
             cc) command -v cc >/dev/null || missing+=(gcc libc6-dev) ;;
+            # libFuzzer is compiled from its source.
+            cxx) command -v c++ >/dev/null || missing+=(g++ libc6-dev) ;;
             postgres) has_postgres || missing+=(postgresql) ;;
             pgbouncer) PATH="$PATH:/usr/sbin" command -v pgbouncer >/dev/null || missing+=(pgbouncer) ;;
             # Moves clocks; a library that is preloaded.

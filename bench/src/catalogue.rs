@@ -61,8 +61,12 @@ const fn at_most(name: &'static str, unit: &'static str, must: f64, aim: f64, wh
     Discipline { name, unit, better: Better::Lower, judge: Judge::Value, must, aim, what }
 }
 
+const fn beside(name: &'static str, must: f64, aim: f64, what: &'static str) -> Discipline {
+    Discipline { name, unit: "µs", better: Better::Lower, judge: Judge::Ratio, must, aim, what }
+}
+
 /// All disciplines. A full run measures them family by family, so its order differs slightly.
-pub(crate) const DISCIPLINES: [Discipline; 59] = [
+pub(crate) const DISCIPLINES: [Discipline; 65] = [
     faster("postgres_drain", 1.0, 2.0, "claim + finalise in batches of 1,000 vs the textbook SQL loop"),
     faster("postgres_publish_many", 0.6, 0.85, "publish_many of 1,000 vs raw batched insert of the same rows"),
     faster("postgres_single_publish", 2.5, 4.0, "64 tasks calling publish vs raw single rows on 32 connections"),
@@ -140,6 +144,17 @@ pub(crate) const DISCIPLINES: [Discipline; 59] = [
     at_most("sqlite_long_poll_p99", "ms", 20.0, 10.0, "from a publish to the answer to one of 2,000 subscribers"),
     at_most("postgres_long_poll_p99", "ms", 20.0, 10.0, "from a publish to the answer to one of 2,000 subscribers"),
     at_most("postgres_long_poll_other_node_p99", "ms", 100.0, 50.0, "the same, published at another node"),
+    beside("schema_json", 2.0, 1.0, "JSON Schema: judging an event of 20 fields and 1 KiB vs reading it into a value"),
+    beside(
+        "schema_proto",
+        1.5,
+        1.1,
+        "PROTO: judging a message of 20 fields and 1 KiB vs decoding it by its descriptor",
+    ),
+    beside("schema_xsd", 20.0, 5.0, "XSD: judging a document of 20 elements and 1 KiB vs reading its markup"),
+    beside("schema_cached", 1.2, 1.05, "judging by a type among 10,000 whose schemas are compiled vs a single one"),
+    at_most("postgres_types_p99", "ms", 10.0, 3.0, "lists and look-ups among 10,000 event types, the worst one's p99"),
+    at_most("sqlite_types_p99", "ms", 10.0, 3.0, "lists and look-ups among 10,000 event types, the worst one's p99"),
 ];
 
 /// The discipline with this name, or `None`.

@@ -73,6 +73,10 @@ pub(crate) struct Scale {
     pub(crate) lists: usize,
     /// Events in the database where some clients list while others publish.
     pub(crate) list_load: usize,
+    /// Validations per run.
+    pub(crate) validations: usize,
+    /// Event types, of which one is used or all are listed.
+    pub(crate) types: usize,
 }
 
 impl Scale {
@@ -102,6 +106,8 @@ impl Scale {
         listed: 1_000_000,
         lists: 500,
         list_load: 300_000,
+        validations: 50_000,
+        types: 10_000,
     };
 
     /// For an impression within a few minutes.
@@ -130,6 +136,8 @@ impl Scale {
         listed: 20_000,
         lists: 100,
         list_load: 20_000,
+        validations: 5_000,
+        types: 300,
     };
 }
 

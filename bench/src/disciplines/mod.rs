@@ -9,10 +9,12 @@ mod manager;
 pub(crate) mod memory;
 mod postgres;
 mod projection;
+mod schema;
 mod server;
 mod server_memory;
 mod sqlite;
 mod tags;
+mod types;
 mod wake;
 mod wal;
 
@@ -92,6 +94,8 @@ pub(crate) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     outcomes.extend(list_load::run(bench).await?);
     outcomes.extend(server_memory::run(bench).await?);
     outcomes.extend(long_polls::run(bench).await?);
+    outcomes.extend(schema::run(bench).await?);
+    outcomes.extend(types::run(bench).await?);
     outcomes.retain(|outcome| bench.wanted.has(outcome.name));
     Ok(outcomes)
 }

@@ -80,6 +80,18 @@ impl Client {
         self.send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
     }
 
+    /// Sends a POST request with bytes of a media type, or of none.
+    pub(crate) async fn post_bytes(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+        content_type: Option<&str>,
+        bytes: Vec<u8>,
+    ) -> Result<Value, Failure> {
+        let request = self.request(Method::POST, path).query(query).body(bytes);
+        self.send(content_type.iter().fold(request, |request, name| request.header("content-type", *name))).await
+    }
+
     /// Sends a DELETE request.
     pub(crate) async fn delete(&self, path: &str) -> Result<Value, Failure> {
         self.send(self.request(Method::DELETE, path)).await
@@ -122,10 +134,35 @@ fn refused(status: StatusCode, text: &str) -> Refused {
     let body: Value = serde_json::from_str(text).unwrap_or_default();
     let field = |name: &str| body[name].as_str().map(str::to_owned);
     let mut error = shown(&field("error").unwrap_or_else(|| text.chars().take(200).collect()));
+    for violation in body["violations"].as_array().into_iter().flatten() {
+        let at = |name: &str| violation[name].as_u64().map(|number| format!(" {name} {number}")).unwrap_or_default();
+        let (path, message) = (&violation["path"], &violation["message"]);
+        let (path, message) = (path.as_str().unwrap_or_default(), message.as_str().unwrap_or_default());
+        error.push_str(&format!("\n  {}{}{}: {}", shown(path), at("line"), at("column"), shown(message)));
+    }
     if status == StatusCode::UNAUTHORIZED {
         error.push_str("; pass a key with --key or in TIDEGATE_KEY, `tidegate keys create` makes one");
     }
     Refused { status, error, code: field("code").unwrap_or_default() }
+}
+
+/// All items of a list that comes in pages.
+pub(crate) async fn all(client: &Client, path: &str, filters: &[(&str, String)]) -> Result<Vec<Value>, Failure> {
+    let mut items = Vec::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        let mut query = filters.to_vec();
+        query.push(("limit", "1000".to_owned()));
+        query.extend(cursor.map(|cursor| ("cursor", cursor)));
+        let mut page = client.get(path, &query).await?;
+        if let Some(more) = page["items"].as_array_mut() {
+            items.append(more);
+        }
+        cursor = page["nextCursor"].as_str().map(Into::into);
+        if cursor.is_none() {
+            return Ok(items);
+        }
+    }
 }
 
 /// Whether the server answered with this status.

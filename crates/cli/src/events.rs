@@ -1,11 +1,14 @@
 //! `tidegate events`: lists, shows, resets and redrives events.
 
+use std::path::{Path, PathBuf};
+
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use crate::client::{Client, ServerArgs};
 use crate::failure::Failure;
-use crate::output::{self, cell};
+use crate::files::read;
+use crate::output::{self, cell, shown};
 
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
@@ -55,6 +58,14 @@ enum EventsCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
+    /// Publish CloudEvents to the gateway: an event, or an array of them, in the JSON format.
+    Publish {
+        /// The event or events; - for standard input.
+        #[arg(long, value_name = "FILE")]
+        cloudevent: PathBuf,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
     /// Redrive dead letters: one by its id, or all that match.
     Redrive {
         /// Id of the event, also of one kept in its place; without it, all dead letters that match are redriven.
@@ -94,6 +105,7 @@ pub(crate) async fn run(args: EventsArgs) -> Result<(), Failure> {
             let event = Client::new(&server)?.post(&path, &json!({})).await?;
             if server.json { output::json(&event) } else { show_event(&event) }
         }
+        EventsCommand::Publish { cloudevent, server } => publish(&cloudevent, &server).await,
         EventsCommand::Redrive { id: Some(id), server, .. } => {
             let event = Client::new(&server)?.post(&format!("/events/{id}/redrive"), &json!({})).await?;
             if server.json { output::json(&event) } else { show_event(&event) }
@@ -108,6 +120,36 @@ pub(crate) async fn run(args: EventsArgs) -> Result<(), Failure> {
             Ok(())
         }
     }
+}
+
+/// Publishes one event, or many, of which each that is refused is told.
+async fn publish(file: &Path, server: &ServerArgs) -> Result<(), Failure> {
+    let bytes = read(file)?;
+    let is_batch = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    let client = Client::new(server)?;
+    let (path, content_type) = match is_batch {
+        true => ("/api/events/batch", "application/cloudevents-batch+json"),
+        false => ("/api/events", "application/cloudevents+json"),
+    };
+    let answer = client.post_bytes(path, &[], Some(content_type), bytes).await?;
+    let results = match answer["results"].as_array() {
+        Some(results) => results.clone(),
+        None => vec![answer.clone()],
+    };
+    if server.json {
+        output::json(&answer)?;
+    }
+    let mut refused = 0;
+    for (at, result) in results.iter().enumerate() {
+        if let Some(error) = result["error"].as_str() {
+            refused += 1;
+            eprintln!("event {at}: {}", shown(error));
+        } else if !server.json {
+            let known = if result["deduplicated"] == true { " (was there before)" } else { "" };
+            output::line(&format!("{}{known}", cell(result, "id")));
+        }
+    }
+    if refused > 0 { Err(format!("{refused} of {} events were refused", results.len()).into()) } else { Ok(()) }
 }
 
 fn show_page(page: &Value) -> Result<(), Failure> {

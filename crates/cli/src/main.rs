@@ -1,10 +1,12 @@
 //! The binary `tidegate`. This file only wires: each subcommand has its own file.
 
 mod client;
+mod clients;
 mod config;
 mod doctor;
 mod events;
 mod failure;
+mod files;
 mod keys;
 mod output;
 mod projections;
@@ -14,8 +16,10 @@ mod secrets;
 mod serve;
 mod setting_table;
 mod settings;
+mod subscriptions;
 mod tail;
 mod telemetry;
+mod types;
 mod work;
 
 use std::process::ExitCode;
@@ -51,10 +55,16 @@ enum Command {
     Publish(publish::PublishArgs),
     /// Run a command for each event.
     Work(work::WorkArgs),
-    /// List, show, reset and redrive events.
+    /// List, show, reset and redrive events; publish CloudEvents.
     Events(events::EventsArgs),
     /// List, configure, pause, resume and drain queues.
     Queues(queues::QueuesArgs),
+    /// List, show, create and archive event types; add, compare and validate against their versions.
+    Types(types::TypesArgs),
+    /// List, create, change, pause, resume, try and delete subscriptions.
+    Subscriptions(subscriptions::SubscriptionsArgs),
+    /// List, create and delete clients.
+    Clients(clients::ClientsArgs),
     /// List and remove projections.
     Projections(projections::ProjectionsArgs),
     /// Show events as they are published.
@@ -90,6 +100,12 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Work(args) => return work::run(args).await,
         Command::Events(args) => events::run(args).await?,
         Command::Queues(args) => queues::run(args).await?,
+        Command::Types(args) => {
+            let is_valid = types::run(args).await?;
+            return Ok(if is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Subscriptions(args) => subscriptions::run(args).await?,
+        Command::Clients(args) => clients::run(args).await?,
         Command::Projections(args) => projections::run(args).await?,
         Command::Tail(args) => tail::run(args).await?,
     }

@@ -7,12 +7,15 @@
 
 pub mod attempt;
 pub mod claim;
+pub mod cloud_event;
 pub mod cron;
 pub mod entry;
 pub mod event;
 pub mod event_type;
+pub mod filter;
 pub mod handlers;
 pub mod id;
+pub mod matching;
 pub mod model;
 pub mod name;
 pub mod place;

@@ -4,7 +4,8 @@
 //! - A caller of a client sees and changes the queues of its client, the entries in them, and the workers that claim
 //!   from them. What belongs to others does not exist for it (404); naming another client is refused (403).
 //! - An unscoped caller sees everything, and names the client beside the queue.
-//! - Projections and metrics cover all clients, so only unscoped callers see them. Keys are managed with the CLI only.
+//! - Projections and metrics cover all clients, so only unscoped callers see them. A caller of a client manages
+//!   its keys.
 //! - What a caller may do with what it sees, its scopes say.
 //!
 //! Which worker holds an entry is not decided here: the store compares the worker's name and lease token with those of
@@ -114,11 +115,20 @@ impl Caller {
     /// # Errors
     /// 400 when `named` is no client id, 403 when it is another client than the caller's.
     pub(crate) fn visible(&self, named: Option<&str>) -> Result<Visible> {
-        let bad = |_| ApiError::invalid("client must be the id of a client: 13 characters");
+        self.visible_as("client", named)
+    }
+
+    /// As [`visible`](Self::visible), for a field of another name.
+    ///
+    /// # Errors
+    /// As [`visible`](Self::visible).
+    pub(crate) fn visible_as(&self, field: &str, named: Option<&str>) -> Result<Visible> {
+        let bad = |_| ApiError::invalid(format!("{field} must be the id of a client: 13 characters"));
         let named = named.map(str::parse::<Tsid>).transpose().map_err(bad)?;
         match (self.client, named) {
             (Some(own), Some(other)) if own != other => {
-                Err(ApiError::new(Code::Forbidden, "client is not the client of these credentials: leave it out"))
+                let text = format!("{field} is not the client of these credentials: leave it out");
+                Err(ApiError::new(Code::Forbidden, text))
             }
             (own, named) => Ok(Visible(own.or(named))),
         }

@@ -28,20 +28,26 @@ pub(crate) struct BodyLimits {
 
 /// Reads a whole body and checks that it is UTF-8 and within `limits`. It is not parsed yet.
 pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: BodyLimits, share: &Share) -> Result<Bytes> {
-    check_encoding(headers)?;
     check_type(headers)?;
-    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let late = |_| {
-        let seconds = limits.time.as_secs_f64();
-        ApiError::new(Code::RequestTimeout, format!("the body did not arrive within {seconds} s"))
-    };
-    let bytes = tokio::time::timeout(limits.time, collect(body, limits, share, announced)).await.map_err(late)??;
+    let bytes = read_any(headers, body, limits, share).await?;
     if let Err(error) = std::str::from_utf8(&bytes) {
         let at = error.valid_up_to();
         return Err(ApiError::new(Code::InvalidJson, format!("the body is not UTF-8 from byte {at} on")));
     }
     check_depth(&bytes, limits.depth)?;
     Ok(bytes)
+}
+
+/// Reads a whole body within `limits`, whatever it is.
+pub(crate) async fn read_any(headers: &HeaderMap, body: Body, limits: BodyLimits, share: &Share) -> Result<Bytes> {
+    check_encoding(headers)?;
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    tokio::time::timeout(limits.time, collect(body, limits, share, announced)).await.map_err(|_| late(limits))?
+}
+
+fn late(limits: BodyLimits) -> ApiError {
+    let seconds = limits.time.as_secs_f64();
+    ApiError::new(Code::RequestTimeout, format!("the body did not arrive within {seconds} s"))
 }
 
 /// Parses a JSON object into a value.

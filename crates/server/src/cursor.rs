@@ -16,6 +16,11 @@ enum List {
     Events = 1,
     Audit = 2,
     Workers = 3,
+    EventTypes = 4,
+    Schemas = 5,
+    Clients = 6,
+    Subscriptions = 7,
+    Facts = 8,
 }
 
 /// The cursor after an event in a list.
@@ -55,8 +60,64 @@ pub(crate) fn read_worker(text: &str, client: Option<Tsid>) -> Result<WorkerKey>
     Ok((of, String::from_utf8(worker.to_vec()).map_err(|_| invalid())?))
 }
 
+/// The cursor after an event type.
+pub(crate) fn of_event_type(code: &str) -> String {
+    write(List::EventTypes, None, code.as_bytes())
+}
+
+/// The code of the event type that a cursor points to.
+pub(crate) fn read_event_type(text: &str) -> Result<String> {
+    String::from_utf8(read(List::EventTypes, None, text)?).map_err(|_| invalid())
+}
+
+/// The cursor after a schema.
+pub(crate) fn of_schema(position: &str) -> String {
+    write(List::Schemas, None, position.as_bytes())
+}
+
+/// The position of the schema that a cursor points to.
+pub(crate) fn read_schema(text: &str) -> Result<String> {
+    String::from_utf8(read(List::Schemas, None, text)?).map_err(|_| invalid())
+}
+
+/// The cursor after a client.
+pub(crate) fn of_client(client: Option<Tsid>, code: &str) -> String {
+    write(List::Clients, client, code.as_bytes())
+}
+
+/// The code of the client that a cursor points to.
+pub(crate) fn read_client(text: &str, client: Option<Tsid>) -> Result<String> {
+    String::from_utf8(read(List::Clients, client, text)?).map_err(|_| invalid())
+}
+
+/// The cursor after a subscription of the client `of`, in a list that `client` sees.
+pub(crate) fn of_subscription(client: Option<Tsid>, of: Option<Tsid>, code: &str) -> String {
+    let mut position = of.map_or(0, Tsid::to_i64).to_be_bytes().to_vec();
+    position.extend(code.as_bytes());
+    write(List::Subscriptions, client, &position)
+}
+
+/// The client and the code of the subscription that a cursor points to.
+pub(crate) fn read_subscription(text: &str, client: Option<Tsid>) -> Result<(Option<Tsid>, String)> {
+    let position = read(List::Subscriptions, client, text)?;
+    let (of, code) = position.split_first_chunk().ok_or_else(invalid)?;
+    let of = Some(i64::from_be_bytes(*of)).filter(|of| *of != 0).map(Tsid::from_i64);
+    Ok((of, String::from_utf8(code.to_vec()).map_err(|_| invalid())?))
+}
+
+/// The cursor after a fact.
+pub(crate) fn of_fact(client: Option<Tsid>, id: Tsid) -> String {
+    write(List::Facts, client, &id.to_i64().to_be_bytes())
+}
+
+/// The fact that a cursor points to.
+pub(crate) fn read_fact(text: &str, client: Option<Tsid>) -> Result<Tsid> {
+    let position = read(List::Facts, client, text)?;
+    position.try_into().map(|bytes| Tsid::from_i64(i64::from_be_bytes(bytes))).map_err(|_| invalid())
+}
+
 fn invalid() -> ApiError {
-    ApiError::invalid("cursor is invalid: use next_cursor of the previous page of the same list")
+    ApiError::invalid("cursor is invalid: use the cursor for the next page from the previous page of the same list")
 }
 
 /// Binds a position to its list and client. It is not a secret: it keeps cursors from being mixed up. What a list shows

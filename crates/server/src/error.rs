@@ -12,7 +12,10 @@ use serde::{Deserialize, Serialize};
 use tidegate::ErrorKind;
 use tidegate_core::event::InvalidEvent;
 use tidegate_core::{InvalidId, InvalidName};
+use tidegate_dispatch::GatewayError;
 use utoipa::ToSchema;
+
+use crate::wire::violations::ViolationBody;
 
 /// The result of handlers and of what they call.
 pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
@@ -52,6 +55,10 @@ pub enum Code {
     UnsupportedMediaType,
     /// The idempotency or deduplication key was used for another request.
     KeyReused,
+    /// The resource has another entity tag than `If-Match` names.
+    PreconditionFailed,
+    /// The data is wrong; `violations` say what and where.
+    Unprocessable,
     /// The queue has reached its depth limit, or is draining.
     QueueFull,
     /// The server or the database is overloaded; try again.
@@ -80,7 +87,8 @@ impl Code {
             Self::Conflict | Self::LeaseLost | Self::AlreadyEnded => StatusCode::CONFLICT,
             Self::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::KeyReused | Self::Unprocessable => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             Self::QueueFull => StatusCode::TOO_MANY_REQUESTS,
             Self::Busy | Self::Unavailable | Self::Indeterminate => StatusCode::SERVICE_UNAVAILABLE,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
@@ -106,6 +114,9 @@ pub struct ErrorBody {
     /// Retries allowed; only with the code `max_retries_exceeded`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_retries: Option<u32>,
+    /// What is wrong, piece by piece; only with the code `unprocessable`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub violations: Vec<ViolationBody>,
 }
 
 /// An error that is answered to the caller.
@@ -116,7 +127,8 @@ pub(crate) struct ApiError {
 
 impl ApiError {
     pub(crate) fn new(code: Code, error: impl Into<String>) -> Self {
-        let body = ErrorBody { error: error.into(), code, retry_count: None, max_retries: None };
+        let (retry_count, max_retries, violations) = (None, None, Vec::new());
+        let body = ErrorBody { error: error.into(), code, retry_count, max_retries, violations };
         Self { body: Box::new(body) }
     }
 
@@ -134,6 +146,7 @@ impl ApiError {
             code: Code::MaxRetriesExceeded,
             retry_count: Some(retry_count),
             max_retries: Some(max_retries),
+            violations: Vec::new(),
         };
         Self { body: Box::new(body) }
     }
@@ -152,6 +165,25 @@ impl ApiError {
 
     pub(crate) fn status(&self) -> StatusCode {
         self.body.code.status()
+    }
+}
+
+impl From<GatewayError> for ApiError {
+    fn from(error: GatewayError) -> Self {
+        match error {
+            GatewayError::NotFound(text) => Self::new(Code::NotFound, text),
+            GatewayError::Invalid(text) => Self::invalid(text),
+            GatewayError::Conflict(text) => Self::new(Code::Conflict, text),
+            GatewayError::KeyReused(text) => Self::new(Code::KeyReused, text),
+            GatewayError::Changed(text) => Self::new(Code::PreconditionFailed, text),
+            GatewayError::Unsupported(text) => Self::new(Code::UnsupportedMediaType, text),
+            GatewayError::Unprocessable { message, violations } => {
+                let mut error = Self::new(Code::Unprocessable, message);
+                error.body.violations = violations.iter().map(ViolationBody::of).collect();
+                error
+            }
+            GatewayError::Store(error) => error.into(),
+        }
     }
 }
 

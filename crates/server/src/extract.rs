@@ -6,6 +6,8 @@ use std::sync::Arc;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use http::request::Parts;
 use serde::de::DeserializeOwned;
+use tidegate::Tsid;
+use tidegate_dispatch::Match;
 
 use crate::access::NamedEntry;
 use crate::body::{self, BodyLimits};
@@ -33,6 +35,91 @@ enum Size {
     Batch,
 }
 
+/// A body of any type, bounded by the limit for documents that are validated, with its content type.
+#[derive(Debug)]
+pub(crate) struct AnyBody {
+    pub(crate) content_type: Option<String>,
+    pub(crate) bytes: bytes::Bytes,
+}
+
+impl FromRequest<Arc<Service>> for AnyBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self> {
+        let content_type = request.headers().get(http::header::CONTENT_TYPE);
+        let content_type = content_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let limits = &service.options.limits;
+        let limits = BodyLimits {
+            bytes: tidegate_dispatch::DOCUMENT_BYTES,
+            depth: limits.json_depth,
+            time: limits.body_time,
+            together: service.bodies.most(),
+        };
+        let (parts, body) = request.into_parts();
+        let bytes = body::read_any(&parts.headers, body, limits, &share(&parts, service)).await?;
+        Ok(Self { content_type, bytes })
+    }
+}
+
+/// A body with events in any form, bounded by the limit for batches; it is not read yet.
+#[derive(Debug)]
+pub(crate) struct EventsBody(pub(crate) bytes::Bytes);
+
+impl FromRequest<Arc<Service>> for EventsBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self> {
+        let limits = &service.options.limits;
+        let limits = BodyLimits {
+            bytes: limits.batch_bytes,
+            depth: limits.json_depth,
+            time: limits.body_time,
+            together: service.bodies.most_of_batches(),
+        };
+        let (parts, body) = request.into_parts();
+        Ok(Self(body::read_any(&parts.headers, body, limits, &share(&parts, service)).await?))
+    }
+}
+
+/// What a change is made on: the entity tag in `If-Match`, if there is one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IfMatch(pub(crate) Match);
+
+impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        let mut values = parts.headers.get_all(http::header::IF_MATCH).iter();
+        let (Some(value), None) = (values.next(), values.next()) else {
+            return match parts.headers.contains_key(http::header::IF_MATCH) {
+                true => Err(ApiError::invalid("If-Match must name one entity tag")),
+                false => Ok(Self(Match::Any)),
+            };
+        };
+        if value.as_bytes() == b"*" {
+            return Ok(Self(Match::Any));
+        }
+        let tag = value.to_str().ok().and_then(|text| text.strip_prefix('"')?.strip_suffix('"'));
+        // A tag that no resource can have fits none.
+        let revision = tag.and_then(|tag| tag.parse().ok()).unwrap_or(i64::MIN);
+        match tag {
+            Some(_) => Ok(Self(Match::Is(revision))),
+            None => Err(ApiError::invalid("If-Match must be an entity tag in quotation marks as ETag had it, or *")),
+        }
+    }
+}
+
+/// The id of an event type or a schema in a path, and whatever follows it.
+pub(crate) fn tsid(what: &str, text: &str) -> Result<Tsid> {
+    let shown: String = text.chars().take(40).collect();
+    text.parse().map_err(|_| ApiError::new(Code::NotFound, format!("there is no {what} {shown}")))
+}
+
+fn share(parts: &Parts, service: &Service) -> Arc<Share> {
+    let share = parts.extensions.get::<Arc<Share>>().cloned();
+    share.unwrap_or_else(|| Arc::new(Share::new(&service.bodies)))
+}
+
 async fn read(request: Request, service: &Service, size: Size) -> Result<bytes::Bytes> {
     let limits = &service.options.limits;
     let (bytes, together) = match size {
@@ -41,9 +128,7 @@ async fn read(request: Request, service: &Service, size: Size) -> Result<bytes::
     };
     let limits = BodyLimits { bytes, depth: limits.json_depth, time: limits.body_time, together };
     let (parts, body) = request.into_parts();
-    let share = parts.extensions.get::<Arc<Share>>().cloned();
-    let share = share.unwrap_or_else(|| Arc::new(Share::new(&service.bodies)));
-    body::read(&parts.headers, body, limits, &share).await
+    body::read(&parts.headers, body, limits, &share(&parts, service)).await
 }
 
 impl<T: DeserializeOwned> FromRequest<Arc<Service>> for JsonBody<T> {

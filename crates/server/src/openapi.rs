@@ -7,8 +7,8 @@ use utoipa::openapi::{Content, OpenApi as Document, RefOr, Response, Schema};
 use utoipa::{Modify, OpenApi};
 
 use crate::error::{Code, ErrorBody};
-use crate::routes::{events, health, list, manual, projections, publish, queues};
-use crate::routes::{report_batch, reports, subscribe, workers};
+use crate::routes::{clients, event_types, events, facts, health, keys, list, manual, projections, publish, queues};
+use crate::routes::{report_batch, reports, schemas, subscribe, subscriptions, versions, workers};
 use crate::unknown_fields::Parameters;
 
 /// Routes for probes and scrapers, which may add query parameters of their own: unknown ones are not refused there.
@@ -30,6 +30,15 @@ const FOR_MACHINES: [&str; 4] = ["/livez", "/readyz", "/metrics", "/openapi.json
         manual::reset, manual::cancel, manual::redrive, manual::redrive_many,
         queues::list, queues::show, queues::put, queues::pause, queues::resume, queues::drain, queues::metrics,
         workers::list,
+        event_types::list, event_types::create, event_types::show, event_types::change, event_types::archive,
+        event_types::validate,
+        versions::add, versions::change, versions::remove, versions::finalise, versions::deprecate,
+        schemas::list, schemas::create, schemas::show, schemas::change, schemas::remove,
+        facts::list, facts::create, facts::create_many, facts::show,
+        subscriptions::list, subscriptions::create, subscriptions::show, subscriptions::change, subscriptions::remove,
+        subscriptions::pause, subscriptions::resume, subscriptions::preview,
+        clients::list, clients::create, clients::show, clients::change, clients::remove,
+        keys::list, keys::create, keys::revoke,
         projections::list, projections::show, projections::remove, projections::document,
         health::livez, health::readyz, health::metrics,
     ),

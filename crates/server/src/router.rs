@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post, put};
 
 use crate::docs;
 use crate::error::{ApiError, Code};
 use crate::middleware::{Around, around};
-use crate::routes::{events, health, list, manual, projections, publish, queues};
-use crate::routes::{report_batch, reports, subscribe, workers};
+use crate::routes::{clients, event_types, events, facts, health, keys, list, manual, projections, publish, queues};
+use crate::routes::{report_batch, reports, schemas, subscribe, subscriptions, versions, workers};
 use crate::service::Service;
 
 /// All routes of the server, with the middleware around them.
@@ -19,6 +19,7 @@ pub(crate) fn router(service: &Arc<Service>) -> Router {
     Router::new()
         .merge(work())
         .merge(management())
+        .merge(gateway())
         .merge(operations())
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
@@ -60,6 +61,35 @@ fn management() -> Router<Arc<Service>> {
         .route("/projections/{name}", get(projections::show).delete(projections::remove))
         .route("/projections/{name}/", get(projections::document_of_no_key))
         .route("/projections/{name}/{key}", get(projections::document))
+}
+
+fn gateway() -> Router<Arc<Service>> {
+    Router::new()
+        .route("/api/event-types", get(event_types::list).post(event_types::create))
+        .route("/api/event-types/{id}", get(event_types::show).put(event_types::change))
+        .route("/api/event-types/{id}/archive", post(event_types::archive))
+        .route("/api/event-types/{id}/validate", post(event_types::validate))
+        .route("/api/event-types/{id}/versions", post(versions::add))
+        .route("/api/event-types/{id}/versions/{version}", put(versions::change).delete(versions::remove))
+        .route("/api/event-types/{id}/versions/{version}/finalise", post(versions::finalise))
+        .route("/api/event-types/{id}/versions/{version}/deprecate", post(versions::deprecate))
+        .route("/api/events", get(facts::list).post(facts::create))
+        .route("/api/events/batch", post(facts::create_many))
+        .route("/api/events/{id}", get(facts::show))
+        .route("/api/subscriptions", get(subscriptions::list).post(subscriptions::create))
+        .route(
+            "/api/subscriptions/{id}",
+            get(subscriptions::show).put(subscriptions::change).delete(subscriptions::remove),
+        )
+        .route("/api/subscriptions/{id}/pause", post(subscriptions::pause))
+        .route("/api/subscriptions/{id}/resume", post(subscriptions::resume))
+        .route("/api/subscriptions/{id}/preview", post(subscriptions::preview))
+        .route("/api/clients", get(clients::list).post(clients::create))
+        .route("/api/clients/{id}", get(clients::show).put(clients::change).delete(clients::remove))
+        .route("/api/keys", get(keys::list).post(keys::create))
+        .route("/api/keys/{id}", delete(keys::revoke))
+        .route("/api/schemas", get(schemas::list).post(schemas::create))
+        .route("/api/schemas/{id}", get(schemas::show).put(schemas::change).delete(schemas::remove))
 }
 
 fn operations() -> Router<Arc<Service>> {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use tidegate::EventQueue;
+use tidegate_dispatch::{Gateway, GatewayOptions};
 use tokio::sync::watch;
 
 use crate::auth::Authenticator;
@@ -17,6 +18,7 @@ use crate::waiters::Waiters;
 pub(crate) struct Service {
     pub(crate) queue: EventQueue,
     pub(crate) queues: KnownQueues,
+    pub(crate) gateway: Gateway,
     pub(crate) options: Options,
     pub(crate) auth: Authenticator,
     pub(crate) waiters: Waiters,
@@ -33,7 +35,8 @@ impl Service {
     ) -> Self {
         let bodies = Arc::new(Bodies::new(options.limits.bodies_bytes));
         let queues = KnownQueues::new(queue.clone());
-        Self { queue, queues, options, auth, waiters: Waiters::default(), bodies, stopping }
+        let gateway = Gateway::new(queue.clone(), GatewayOptions::default());
+        Self { queue, queues, gateway, options, auth, waiters: Waiters::default(), bodies, stopping }
     }
 
     /// Waits until the server begins to stop.

@@ -20,11 +20,19 @@ impl Parameters {
         let Some((_, known)) = operation else { return Ok(()) };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let name = decode(pair.split_once('=').map_or(pair, |(name, _)| name))?;
-            if !known.contains(&name) {
+            if !known.iter().any(|known| stands_for(known, &name)) {
                 return Err(refusal("parameter", &name, known));
             }
         }
         Ok(())
+    }
+}
+
+/// Whether a parameter of the document is this one. In `context.{key}`, any text may stand for what is in braces.
+fn stands_for(known: &str, name: &str) -> bool {
+    match known.split_once('{') {
+        Some((prefix, _)) => name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty()),
+        None => known == name,
     }
 }
 

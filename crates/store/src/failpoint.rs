@@ -31,3 +31,11 @@ pub fn failpoint(name: &str) {
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn failpoint(_name: &str) {}
+
+/// Marks a point between the statements of an ingest: the failpoint `ingest.` and the step. The store's own tests reach these.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[inline(always)]
+pub(crate) fn ingest_failpoint(_step: &str) {
+    #[cfg(feature = "failpoints")]
+    failpoint(&format!("ingest.{_step}"));
+}

@@ -9,6 +9,8 @@ pub mod api;
 pub mod conformance;
 pub mod error;
 mod failpoint;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod finding;
 mod list_gate;
 mod listing;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]

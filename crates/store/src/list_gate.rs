@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::values::ListQuery;
+use crate::values::{FactsQuery, ListQuery, TypeFilter};
 
 /// How many lists may wait for each one that may run, and how long.
 const WAITING: usize = 16;
@@ -61,6 +61,33 @@ impl Kind {
     /// The workers of a client, or all workers.
     pub(crate) fn workers(client: Option<Tsid>) -> Self {
         Self { client, shape: u32::MAX - 1, light: false }
+    }
+
+    /// A search for facts.
+    pub(crate) fn of_facts(query: &FactsQuery) -> Self {
+        let is_pattern = matches!(query.event_type, Some(TypeFilter::Pattern(_)));
+        let filters = [
+            query.event_type.is_some(),
+            query.source.is_some(),
+            query.subject.is_some(),
+            query.external_id.is_some(),
+            query.correlation_id.is_some(),
+            !query.terms.is_empty(),
+        ];
+        let rest = [
+            is_pattern,
+            query.terms.len() > 1,
+            query.client.is_none(),
+            query.from.is_some(),
+            query.to.is_some(),
+            query.before.is_some(),
+            query.limit > SHORT,
+        ];
+        let bits = filters.iter().chain(&rest).fold(0, |bits, part| bits << 1 | u32::from(*part));
+        let is_timed = query.from.is_some() || query.to.is_some();
+        let is_plain = !(is_pattern || is_timed || query.terms.len() > 1 || query.limit > SHORT);
+        let light = is_plain && filters.into_iter().filter(|is_set| *is_set).count() <= 1;
+        Self { client: query.client.flatten(), shape: 1 << 30 | bits, light }
     }
 
     pub(crate) fn of(query: &ListQuery) -> Self {

@@ -90,7 +90,7 @@ pub use queue::opening::Builder;
 pub use queue::scheduler::Scheduler;
 pub use queue::schedules::{Schedule, Schedules};
 pub use queue::serving::{
-    ApiKeys, AuditPart, DocumentsPage, Explained, ProjectionPage, PullClaim, QueueStatus, Resources, WakeHints,
+    ApiKeys, AuditPart, DocumentsPage, Explained, Facts, ProjectionPage, PullClaim, QueueStatus, Resources, WakeHints,
 };
 pub use queue::transactions::caller::CallerTx;
 pub use queue::transactions::db_tx::DbTx;
@@ -99,19 +99,21 @@ pub use queue::transactions::sql_value::SqlValue;
 #[cfg(feature = "sqlite")]
 pub use queue::transactions::writer::Tx;
 pub use tidegate_core::{
-    Action, AttemptOutcome, Availability, DedupMode, Deduplication, Depth, End, EntryId, Generation, Handled, IdSpace,
-    Idempotency, LeaseToken, NewEvent, PayloadLimit, QueueConfig, QueueName, QueueSettings, QueueState, RetryPolicy,
-    Status, Timestamp, TraceContext, Tsid, Why,
+    Action, AttemptOutcome, Availability, DedupMode, Deduplication, Depth, End, EntryId, Expiry, Generation, Handled,
+    IdSpace, Idempotency, LeaseToken, NewEvent, PayloadLimit, QueueConfig, QueueName, QueueSettings, QueueState,
+    RetryPolicy, Status, Timestamp, TraceContext, Tsid, Why,
 };
 pub use tidegate_core::{Cron, MissedTicks};
 #[cfg(feature = "postgres")]
 pub use tidegate_store::postgres;
 pub use tidegate_store::{
     AuditRow, Backend, CatalogueVersion, ChangeResource, Claimed, Clock, DeleteResource, EntryPhase, EntrySummary,
-    EntryView, Fact, Finalize, Finalized, Heartbeat, HeartbeatLease, Held, Holder, KeyView, ListQuery, ManualClock,
-    NewKey, Page, PublishOutcome, Published, PutResource, QueueChange, Report, ReportResult, Reported, Requeue,
-    RequeueAt, Resource, ResourceChanges, ResourcesQuery, Retained, Retention, SCHEMA_VERSION, SettingsChange, Store,
-    StoreOptions, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
+    EntryView, Fact, FactKey, FactKeyKind, FactTarget, FactTerm, FactsPage, FactsQuery, Family, Finalize, Finalized,
+    Heartbeat, HeartbeatLease, Held, Holder, Ingest, IngestAnswer, IngestOutcome, Ingested, KeyView, ListQuery,
+    MAX_FACTS, MAX_RESOURCES, MAX_TARGETS, MAX_TARGETS_FOUND, MAX_TERMS, ManualClock, NewKey, Page, PublishOutcome,
+    Published, PutResource, QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt, Resource, ResourceChanges,
+    ResourcesQuery, Retained, Retention, SCHEMA_VERSION, SettingsChange, Store, StoreOptions, StoredFact, Target,
+    TypeFilter, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
 };
 pub use tidegate_store::{ScheduleSpec, ScheduleView};
 

@@ -3,6 +3,7 @@
 mod stub;
 mod stubbed;
 mod trouble;
+mod types;
 mod worker;
 
 use std::io::{BufRead, BufReader, Read};

@@ -1,8 +1,12 @@
 //! The handlers, one file per resource. They extract, ask `access` for what the request is about, call the library
 //! once, and map its answer; they decide nothing.
 
+pub(crate) mod clients;
+pub(crate) mod event_types;
 pub(crate) mod events;
+pub(crate) mod facts;
 pub(crate) mod health;
+pub(crate) mod keys;
 pub(crate) mod list;
 pub(crate) mod manual;
 pub(crate) mod projections;
@@ -10,5 +14,8 @@ pub(crate) mod publish;
 pub(crate) mod queues;
 pub(crate) mod report_batch;
 pub(crate) mod reports;
+pub(crate) mod schemas;
 pub(crate) mod subscribe;
+pub(crate) mod subscriptions;
+pub(crate) mod versions;
 pub(crate) mod workers;

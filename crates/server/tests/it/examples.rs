@@ -21,7 +21,7 @@ async fn every_example_of_the_description_can_be_sent_as_it_stands() {
             let scene = Scene::sqlite().await;
             assert_eq!(scene.publish("email").await, 1, "the examples name event 1");
             scene.take("email", "worker-02:8742").await;
-            let (path, query) = filled(path, operation);
+            let (path, query) = filled(&known(&scene, path, id).await, operation);
             let request = scene.request(method.to_uppercase().parse::<Method>().unwrap(), &path).query(&query);
             let body = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].as_str();
             let request = match body.map(|name| &document.pointer(&name[1..]).unwrap()["example"]) {
@@ -37,6 +37,41 @@ async fn every_example_of_the_description_can_be_sent_as_it_stands() {
             scene.close().await;
         }
     }
+}
+
+/// What is made for paths that name one of them.
+const MADE: [(&str, &str); 4] = [
+    ("/api/events", r#"{"type": "a.b", "source": "/s"}"#),
+    ("/api/subscriptions", r#"{"code": "s", "name": "n", "eventTypes": [{"eventTypeCode": "a.b"}], "target": "queue:default"}"#),
+    ("/api/clients", r#"{"code": "c", "name": "n"}"#),
+    ("/api/keys", r#"{"name": "k", "scopes": ["read"]}"#),
+];
+
+/// A path with the id of an event type, a schema and the like that exists, in place of the one of the examples.
+async fn known(scene: &Scene, path: &str, operation: &str) -> String {
+    let id = if path.starts_with("/api/event-types/{id}") {
+        let body = json!({ "code": "a:b:c:d", "name": "n" });
+        let made = scene.post("/api/event-types", body).await.expect(201);
+        let id = made["id"].as_str().unwrap().to_owned();
+        if operation != "add_version" {
+            let version = json!({
+                "version": "1.0", "mimeType": "application/json", "schemaType": "JSON_SCHEMA", "schema": {}
+            });
+            scene.post(&format!("/api/event-types/{id}/versions"), version).await.expect(201);
+        }
+        id
+    } else if path.starts_with("/api/schemas/{id}") {
+        let body = json!({
+            "name": "n", "mimeType": "application/json", "schemaType": "JSON_SCHEMA", "content": {}
+        });
+        scene.post("/api/schemas", body).await.expect(201)["id"].as_str().unwrap().to_owned()
+    } else if let Some((path, body)) = MADE.iter().find(|(made, _)| path.starts_with(&format!("{made}/{{id}}"))) {
+        let made = scene.post(path, serde_json::from_str(body).unwrap()).await.expect(201);
+        made["id"].as_str().map_or_else(|| made["id"].to_string(), str::to_owned)
+    } else {
+        return path.to_owned();
+    };
+    path.replace("{id}", &id)
 }
 
 /// The path and the query, with the example of each parameter filled in as the API pages do.

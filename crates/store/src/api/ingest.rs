@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use crate::error::Result;
-use crate::values::{Batch, Ingest, Ingested};
+use crate::values::{CatalogueVersion, Ingest, IngestAnswer};
 
 /// The verb that stores facts with any number of targets.
 #[async_trait]
@@ -12,7 +12,15 @@ pub trait Ingestion: std::fmt::Debug + Send + Sync + 'static {
     /// (an unknown, draining or full queue, too many lanes) refuses its item and no other. Each item's numbers are drawn
     /// together and rise in the order of its targets.
     ///
+    /// An item whose key is known, from before or by an earlier item, writes nothing and is answered with the first fact,
+    /// whatever its targets are. `Conflict` when that fact had another fingerprint, or the item's keys belong to different
+    /// facts.
+    ///
+    /// With `under`, nothing is written unless the catalogue has exactly that version: what was decided under it is still
+    /// right. Making lanes that a target lacks is a change of the catalogue too.
+    ///
     /// A batch is one transaction, unless it has more than 10,000 facts and targets: then it is split between items, and
-    /// an error after the first part is the answer to each item that was not written.
-    async fn ingest(&self, items: Vec<Ingest>) -> Result<Batch<Ingested>>;
+    /// an error after the first part, `Busy` for another version of the catalogue, is the answer to each item that was
+    /// not written.
+    async fn ingest(&self, items: Vec<Ingest>, under: Option<CatalogueVersion>) -> Result<IngestAnswer>;
 }

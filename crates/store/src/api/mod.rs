@@ -2,6 +2,7 @@
 
 pub(crate) mod attempts;
 pub(crate) mod entries;
+pub(crate) mod facts;
 pub(crate) mod families;
 pub(crate) mod handlers;
 pub(crate) mod ingest;
@@ -15,6 +16,7 @@ pub(crate) mod schedules;
 
 pub use attempts::Attempts;
 pub use entries::Entries;
+pub use facts::Facts;
 pub use families::Families;
 pub use handlers::HandlerStates;
 pub use ingest::Ingestion;
@@ -30,6 +32,7 @@ pub use schedules::Schedules;
 pub trait Store:
     Queue
     + Ingestion
+    + Facts
     + Entries
     + Queues
     + Maintenance
@@ -46,6 +49,7 @@ pub trait Store:
 impl<S> Store for S where
     S: Queue
         + Ingestion
+        + Facts
         + Entries
         + Queues
         + Maintenance

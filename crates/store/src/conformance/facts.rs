@@ -3,56 +3,63 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use tidegate_core::{Availability, End, EntryId, Expiry, IdSpace, NewEvent, PayloadLimit, QueueName, QueueState, Tsid};
+use tidegate_core::{Availability, End, EntryId, Expiry, IdSpace, NewEvent, PayloadLimit, QueueName, Tsid};
 
 use super::scene::*;
-use crate::ErrorKind::{Full, Invalid, NotFound};
-use crate::error::Result;
+use crate::ErrorKind::Full;
 use crate::values::*;
 
 /// A fact of this type, with a payload that says which one it is.
-fn fact(event_type: &str, payload: &str, targets: Vec<Target>) -> Ingest {
-    Ingest { fact: NewEvent::new(event_type, payload.to_owned()), targets }
+pub(super) fn fact(event_type: &str, payload: &str, targets: Vec<Target>) -> Ingest {
+    Ingest::new(NewEvent::new(event_type, payload.to_owned()), targets)
 }
 
-fn to(name: &QueueName) -> Target {
+pub(super) fn to(name: &QueueName) -> Target {
     Target::new(name.clone())
 }
 
-fn to_group(name: &QueueName, group: &str) -> Target {
+pub(super) fn to_group(name: &QueueName, group: &str) -> Target {
     Target { group: Some(group.into()), ..to(name) }
 }
 
-fn to_default(count: usize) -> Vec<Target> {
+pub(super) fn to_default(count: usize) -> Vec<Target> {
     vec![to(&default_queue()); count]
 }
 
-async fn ingest(store: &AnyStore, items: Vec<Ingest>) -> Vec<Ingested> {
-    let answers = store.ingest(items).await.expect("the batch is ingested");
+/// Ingests under whatever version the catalogue has.
+pub(super) async fn try_ingest(store: &AnyStore, items: Vec<Ingest>) -> Batch<Ingested> {
+    match store.ingest(items, None).await.expect("the batch is ingested") {
+        IngestAnswer::Done(answers) => answers,
+        IngestAnswer::Stale(version) => panic!("no version was asked for: {version:?}"),
+    }
+}
+
+pub(super) async fn ingest(store: &AnyStore, items: Vec<Ingest>) -> Vec<Ingested> {
+    let answers = try_ingest(store, items).await;
     answers.into_iter().map(|answer| answer.expect("the fact is stored")).collect()
 }
 
-async fn ingest_one(store: &AnyStore, item: Ingest) -> Ingested {
+pub(super) async fn ingest_one(store: &AnyStore, item: Ingest) -> Ingested {
     ingest(store, vec![item]).await.remove(0)
 }
 
-async fn made(store: &AnyStore, name: &str) -> QueueName {
+pub(super) async fn made(store: &AnyStore, name: &str) -> QueueName {
     let name = queue(name);
     store.put_queue(&name, QueueChange::default()).await.expect("the queue is created");
     name
 }
 
-async fn claim_from(store: &AnyStore, name: &QueueName, max: usize) -> Vec<Claimed> {
+pub(super) async fn claim_from(store: &AnyStore, name: &QueueName, max: usize) -> Vec<Claimed> {
     store.claim(Claim { queue: name.clone(), ..want(max) }).await.expect("the claim is answered")
 }
 
 /// Facts and entries.
-async fn counted(store: &AnyStore) -> (u64, u64) {
+pub(super) async fn counted(store: &AnyStore) -> (u64, u64) {
     let census = store.census().await.expect("everything is counted");
     (census.events, census.entries())
 }
 
-fn payload(fact: &Fact) -> &str {
+pub(super) fn payload(fact: &Fact) -> &str {
     std::str::from_utf8(&fact.payload).expect("text")
 }
 
@@ -101,7 +108,7 @@ pub(super) async fn every_field_of_a_fact_comes_back(scene: Scene) {
     (wanted.correlation_id, wanted.causation_id) = (Some("correlation".into()), Some("causation".into()));
     (wanted.attributes, wanted.time) = (Some("{}".into()), Some(scene.now()));
     wanted.retry = Some(tidegate_core::RetryPolicy::List { delays_ms: vec![7000] });
-    let ingested = ingest_one(&store, Ingest { fact: wanted.clone(), targets: to_default(2) }).await;
+    let ingested = ingest_one(&store, Ingest::new(wanted.clone(), to_default(2))).await;
     let claimed = store.claim(Claim { tags: Some(vec!["b".into()]), ..want(9) }).await.unwrap();
     assert_eq!(ids(&claimed), ingested.targets, "both are found by the tag");
     for Claimed { fact, event_id, .. } in &claimed {
@@ -188,7 +195,7 @@ pub(super) async fn a_shared_payload_counts_with_each_entry(scene: Scene) {
     let payload_limit = PayloadLimit(16 << 20);
     let store = scene.open_with(StoreOptions { payload_limit, ..scene.options() }).await;
     let sizes = [3 << 20, 10 << 20, 1 << 20];
-    let batch = sizes.map(|size| Ingest { fact: NewEvent::new("t", vec![b'x'; size]), targets: to_default(3) });
+    let batch = sizes.map(|size| Ingest::new(NewEvent::new("t", vec![b'x'; size]), to_default(3)));
     let made = ingest(&store, batch.to_vec()).await;
     let (mut all, mut counts) = (Vec::new(), Vec::new());
     while all.len() < 9 {
@@ -217,29 +224,15 @@ pub(super) async fn a_target_can_name_its_lane(scene: Scene) {
     for batch in (0..260).map(|number| event(&format!("own {number}"))).collect::<Vec<_>>().chunks(130) {
         publish(&store, batch.to_vec()).await;
     }
-    let answers = store
-        .ingest(vec![
-            fact("t", "{}", vec![named("new")]),
-            fact("new", "{}", vec![named("new")]),
-            fact("t", "{}", vec![named("x")]),
-        ])
-        .await
-        .unwrap();
+    let batch = vec![
+        fact("t", "{}", vec![named("new")]),
+        fact("new", "{}", vec![named("new")]),
+        fact("t", "{}", vec![named("x")]),
+    ];
+    let answers = try_ingest(&store, batch).await;
     assert_eq!(kinds(&answers), [Some(Full), None, None]);
     let claimed = store.claim(want_types(9, &["new"])).await.unwrap();
     assert_eq!(ids(&claimed), answers[1].as_ref().unwrap().targets);
-}
-
-pub(super) async fn a_refused_fact_takes_room_in_no_family(scene: Scene) {
-    let store = scene.open().await;
-    let (name, jobs) = (queue("narrow"), store.family(Family::Jobs));
-    let one = QueueChange { depth_limit: Some(Some(1)), ..QueueChange::default() };
-    store.put_queue(&name, one.clone()).await.unwrap();
-    jobs.put_queue(&name, one).await.unwrap();
-    publish_one(&jobs, event("t").queue(name.clone())).await;
-    let job = || Target { family: Family::Jobs, ..to(&name) };
-    let batch = vec![fact("t", "{}", vec![to(&name), job()]), fact("t", "{}", vec![to(&name)])];
-    assert_eq!(kinds(&store.ingest(batch).await.unwrap()), [Some(Full), None]);
 }
 
 pub(super) async fn a_fact_has_entries_and_jobs(scene: Scene) {
@@ -277,103 +270,6 @@ pub(super) async fn a_fact_has_entries_and_jobs(scene: Scene) {
     })
     .await;
     assert_eq!(jobs.entries(vec![first, second, last]).await.unwrap(), [None, None, None]);
-}
-
-pub(super) async fn a_bad_target_refuses_its_item_alone(scene: Scene) {
-    let store = scene.open_with(StoreOptions { max_lanes: 2, ..scene.options() }).await;
-    let (full, drained) = (made(&store, "full").await, made(&store, "drained").await);
-    store.put_queue(&full, QueueChange { depth_limit: Some(Some(3)), ..QueueChange::default() }).await.unwrap();
-    let state = Some(QueueState::Draining);
-    store.put_queue(&drained, QueueChange { state, ..QueueChange::default() }).await.unwrap();
-    let with = |bad: Target| fact("t", "{}", vec![to(&default_queue()), to(&full), bad]);
-    let good = to(&default_queue());
-    let batch = vec![
-        with(to(&queue("nobody"))),
-        with(to(&drained)),
-        with(to_group(&full, "")),
-        with(Target { priority: 101, ..good.clone() }),
-        with(Target { max_attempts: 0, ..good.clone() }),
-        with(Target { exhausted_as: End::Completed, ..good.clone() }),
-        with(Target { keeps_place: true, ..good.clone() }),
-        with(Target { family: Family::Jobs, ..to(&full) }),
-        with(to(&QueueName::of(Some(Tsid::from_i64(5)), "theirs").unwrap())),
-        fact("", "{}", vec![]),
-        fact("t", "{}", vec![to(&full); 4]),
-        fact("t", "{}", vec![to(&full); 2]),
-        fact("t", "{}", vec![to(&default_queue()), to(&full), to(&full)]),
-        fact("t", "{}", vec![to(&default_queue()), to(&full)]),
-        fact("t", "{}", vec![to(&full)]),
-        fact("t", "{}", vec![good.clone()]),
-    ];
-    let answers = store.ingest(batch).await.unwrap();
-    let invalid = Some(Invalid);
-    assert_eq!(
-        kinds(&answers),
-        [
-            vec![
-                Some(NotFound),
-                Some(Full),
-                invalid,
-                invalid,
-                invalid,
-                invalid,
-                invalid,
-                Some(NotFound),
-                invalid,
-                invalid
-            ],
-            vec![Some(Full), None, Some(Full), None, Some(Full), None],
-        ]
-        .concat()
-    );
-    assert!(answers[10].as_ref().unwrap_err().to_string().contains("full is full"));
-    assert_eq!(counted(&store).await, (3, 5), "a refused item leaves nothing");
-    // The queue has one lane more to give.
-    let lanes = vec![Target { priority: 1, ..good.clone() }, Target { priority: 2, ..good.clone() }];
-    let first = store.ingest(vec![fact("t", "{}", lanes.clone()), fact("t", "{}", lanes[..1].to_vec())]).await.unwrap();
-    let again = store.ingest(vec![fact("t", "{}", lanes.clone()), fact("t", "{}", lanes[..1].to_vec())]).await.unwrap();
-    assert!(kinds(&first).contains(&Some(Full)) && kinds(&again).contains(&Some(Full)), "{first:?} {again:?}");
-    let done = first.iter().chain(&again).flatten().map(|fact| fact.targets.len()).sum::<usize>() as u64;
-    assert_eq!(counted(&store).await.1, 5 + done);
-}
-
-pub(super) async fn a_large_batch_is_written_in_parts(scene: Scene) {
-    let store = scene.open().await;
-    let other = made(&store, "other").await;
-    let batch: Vec<Ingest> = (0..102)
-        .map(|number| {
-            let targets =
-                if number == 50 { vec![to(&queue("nobody"))] } else { [to_default(50), vec![to(&other); 50]].concat() };
-            fact("t", &number.to_string(), targets)
-        })
-        .collect();
-    let answers = store.ingest(batch).await.unwrap();
-    assert_eq!(answers.len(), 102);
-    let mut last = 0;
-    for (number, answer) in answers.iter().enumerate() {
-        match answer {
-            Err(error) => assert_eq!((number, error.kind()), (50, NotFound)),
-            Ok(fact) => {
-                assert_eq!(fact.targets.len(), 100);
-                assert!(fact.targets[0].get() > last && fact.targets.is_sorted());
-                last = fact.targets[99].get();
-            }
-        }
-    }
-    assert_eq!(counted(&store).await, (101, 10_100));
-    let by_id: HashMap<EntryId, usize> = (answers.iter().enumerate())
-        .flat_map(|(number, answer)| {
-            answer.iter().flat_map(move |fact| fact.targets.iter().map(move |id| (*id, number)))
-        })
-        .collect();
-    let claimed = claim_from(&store, &other, 1000).await;
-    assert_eq!(claimed.len(), 1000);
-    for held in claimed {
-        assert_eq!(payload(&held.fact), by_id[&held.id].to_string());
-    }
-    let too_many = fact("t", "{}", to_default(MAX_TARGETS + 1));
-    assert_eq!(kind(only(store.ingest(vec![too_many]).await)), Invalid);
-    assert_eq!(ingest_one(&store, fact("t", "{}", to_default(MAX_TARGETS))).await.targets.len(), MAX_TARGETS);
 }
 
 /// Several processes ingest and publish at once, and work.
@@ -428,212 +324,4 @@ pub(super) async fn an_ingest_wakes(scene: Scene) {
             _ => missing.clear(),
         }
     }
-}
-
-/// Runs retention until its round is over; returns what was removed in total.
-async fn run_retention(store: &AnyStore, retention: Retention) -> Retained {
-    let (mut all, mut step) = (Retained::default(), retention);
-    loop {
-        let done = store.retain(step).await.expect("old rows are removed");
-        (all.entries, all.facts) = (all.entries + done.entries, all.facts + done.facts);
-        if done.next.is_none() {
-            (step.log, step.dead_letters) = (None, None);
-        }
-        if done.next_facts.is_none() {
-            step.facts = None;
-        }
-        (step.from, step.facts_from) = (done.next, done.next_facts);
-        if done.next.is_none() && done.next_facts.is_none() {
-            return all;
-        }
-    }
-}
-
-const LOG: Retention = Retention {
-    audit: None,
-    log: Some(std::time::Duration::from_secs(50)),
-    dead_letters: Some(std::time::Duration::from_secs(50)),
-    facts: None,
-    batch: 2,
-    from: None,
-    facts_from: None,
-};
-const FACTS: Retention =
-    Retention { log: None, dead_letters: None, facts: Some(std::time::Duration::from_secs(50)), ..LOG };
-
-/// Runs retention of the log until it has removed so many entries. Rows stay until they are counted.
-async fn until_removed(store: &AnyStore, entries: u64) {
-    let gone = std::sync::atomic::AtomicU64::new(0);
-    eventually("ended entries are removed", || async {
-        store.maintain().await.unwrap();
-        let removed = run_retention(store, LOG).await;
-        assert_eq!(removed.facts, 0);
-        let before = gone.fetch_add(removed.entries, std::sync::atomic::Ordering::SeqCst);
-        before + removed.entries >= entries
-    })
-    .await;
-    assert_eq!(gone.into_inner(), entries);
-}
-
-async fn end_all(store: &AnyStore, ids: &[EntryId], how: End) {
-    for id in ids {
-        finalize(store, end_by_id(*id, how)).await.unwrap();
-    }
-}
-
-pub(super) async fn a_fact_stays_while_anything_refers_to_it(scene: Scene) {
-    let store = scene.open().await;
-    let batch = vec![
-        fact("t", "none", vec![]),
-        fact("t", "one", to_default(1)),
-        fact("t", "many", to_default(3)),
-        fact("t", "none", vec![]),
-        fact("t", "other", to_default(2)),
-    ];
-    let facts = ingest(&store, batch).await;
-    assert_eq!(run_retention(&store, FACTS).await.facts, 0, "they are too young");
-    scene.advance(100);
-    assert_eq!(run_retention(&store, FACTS).await.facts, 2, "those without targets");
-    assert_eq!(counted(&store).await, (3, 6), "entries refer to the others");
-    let many = facts[2].targets.clone();
-    end_all(&store, &many[..2], End::Completed).await;
-    end_all(&store, &facts[1].targets, End::Completed).await;
-    assert_eq!(run_retention(&store, FACTS).await.facts, 0);
-    scene.advance(100);
-    until_removed(&store, 3).await;
-    assert_eq!(counted(&store).await, (2, 3), "the fact of one entry went with it, the others stay");
-    assert_eq!(run_retention(&store, FACTS).await.facts, 0, "the last entry is live");
-    assert_eq!(payload(&view(&store, many[2]).await.fact), "many");
-    // As a dead letter, redriven, and ended again it still needs its fact.
-    end_all(&store, &many[2..], End::Failed).await;
-    assert_eq!(run_retention(&store, FACTS).await.facts, 0, "it is in the log");
-    redrive(&store, many[2]).await.unwrap();
-    assert_eq!(run_retention(&store, FACTS).await.facts, 0, "it is live again");
-    assert_eq!(payload(&claim_one(&store).await.fact), "many");
-    end_all(&store, &many[2..], End::Completed).await;
-    scene.advance(100);
-    until_removed(&store, 1).await;
-    assert_eq!(run_retention(&store, FACTS).await.facts, 1, "nothing refers to it any more");
-    assert_eq!(counted(&store).await, (1, 2));
-    assert_eq!(ids(&claim(&store, 9).await), facts[4].targets, "others are intact");
-}
-
-/// Facts and log in one call, in batches that hold fewer than there are.
-pub(super) async fn facts_are_removed_in_batches_beside_the_log(scene: Scene) {
-    let store = scene.open().await;
-    let published = publish(&store, events(5)).await;
-    let batch = (0..7).map(|number| fact("t", "{}", to_default([0, 2, 0, 3, 0, 0, 2][number]))).collect();
-    let facts = ingest(&store, batch).await;
-    let entries: Vec<EntryId> = facts.iter().flat_map(|fact| fact.targets.clone()).collect();
-    end_all(&store, &[published, entries].concat(), End::Completed).await;
-    scene.advance(100);
-    let young = ingest_one(&store, fact("t", "{}", vec![])).await;
-    let both = Retention { facts: FACTS.facts, ..LOG };
-    let gone = std::sync::Mutex::new((0, 0));
-    eventually("everything old is removed", || async {
-        store.maintain().await.unwrap();
-        let removed = run_retention(&store, both).await;
-        let mut gone = gone.lock().unwrap();
-        *gone = (gone.0 + removed.entries, gone.1 + removed.facts);
-        *gone == (12, 7)
-    })
-    .await;
-    assert_eq!(counted(&store).await, (1, 0), "the young one stays: {young:?}");
-    let left = "SELECT count(*) FROM tidegate.events WHERE first_number IS NOT NULL";
-    assert_eq!(scene.fixture.number(left).await, 1);
-}
-
-/// A projection reads the log row of each entry with the shared fact, and what it has not read stays.
-pub(super) async fn a_projection_reads_each_entry_with_its_fact(scene: Scene) {
-    let store = scene.open().await;
-    let projections = store.as_ref();
-    let projection = ProjectionId { name: "totals".into(), version: 1 };
-    projections.register(&projection).await.expect("the projection is registered");
-    let made = ingest_one(&store, fact("t", "shared", to_default(3))).await;
-    let alone = publish_one(&store, NewEvent::new("t", "alone")).await;
-    let expected: Vec<EntryId> = [made.targets.clone(), vec![alone]].concat();
-    end_all(&store, &expected, End::Completed).await;
-    let query = ReadLog { after: Position::START, types: None, ends: End::ALL.to_vec(), limit: 100 };
-    eventually("the rows can be read", || async {
-        projections.read_log(query.clone()).await.unwrap().rows.len() == expected.len()
-    })
-    .await;
-    let page = projections.read_log(query).await.unwrap();
-    let mut read: Vec<(EntryId, &str)> = page.rows.iter().map(|row| (row.id, payload(&row.fact))).collect();
-    read.sort_unstable();
-    let wanted: Vec<(EntryId, &str)> =
-        expected.iter().map(|id| (*id, if *id == alone { "alone" } else { "shared" })).collect();
-    assert_eq!(read, wanted);
-    scene.advance(100);
-    for _ in 0..3 {
-        store.maintain().await.unwrap();
-        let removed = run_retention(&store, Retention { facts: FACTS.facts, ..LOG }).await;
-        assert_eq!((removed.entries, removed.facts), (0, 0), "the projection has not read them");
-    }
-    let reader = projections.take_reader(&projection, "r", LEASE).await.unwrap().expect("the reader lease is free");
-    let (from, to) = (Position::START, page.end);
-    let step = Step { id: projection, token: reader.token, from, to, events: 4, lease: LEASE };
-    projections.apply(step, Vec::new()).await.expect("the position moves");
-    until_removed(&store, 4).await;
-    assert_eq!(run_retention(&store, FACTS).await.facts, 1);
-    assert_eq!(counted(&store).await, (0, 0));
-}
-
-/// An entry of a shared fact gets other contents under a key: the others keep theirs.
-pub(super) async fn one_of_many_gets_other_contents(scene: Scene) {
-    let store = scene.open_on_database_time().await;
-    let keyed = |key: &str, payload: &str| NewEvent::new("t", payload.to_owned()).replace_waiting(key);
-    let shared = fact("t", "shared", to_default(3));
-    let made = ingest_one(&store, Ingest { fact: shared.fact.tags(["old"]), ..shared }).await;
-    // Keys of ingested entries are not written by any verb yet.
-    for (key, id) in ["a", "b"].into_iter().zip(&made.targets) {
-        let first = publish_one(&store, keyed(key, "first")).await;
-        let (id, event) = (id.get(), made.event_id.to_i64());
-        let point = format!(
-            "UPDATE tidegate.deduplication SET entry_id = {id}, event_id = {event} WHERE entry_id = {}",
-            first.get()
-        );
-        scene.fixture.sql(&point).await;
-        cancel(&store, first).await.unwrap();
-    }
-    let replaced = try_publish(&store, keyed("a", "by the library").tags(["new"])).await.unwrap();
-    assert_eq!((replaced.id, replaced.outcome), (made.targets[0], PublishOutcome::Replaced));
-    let mut caller = scene.begin().await;
-    caller.publish_sql(&keyed("b", "by plain SQL").tags(["new"])).await.unwrap();
-    caller.commit().await;
-    let by_tag = |tag: &str| Claim { tags: Some(vec![tag.into()]), ..want(9) };
-    let old = store.claim(by_tag("old")).await.unwrap();
-    assert_eq!(ids(&old), made.targets[2..], "only one has the old contents");
-    assert_eq!((old[0].event_id, payload(&old[0].fact)), (made.event_id, "shared"));
-    let new = store.claim(by_tag("new")).await.unwrap();
-    assert_eq!(ids(&new), made.targets[..2]);
-    let contents: Vec<&str> = new.iter().map(|held| payload(&held.fact)).collect();
-    assert_eq!(contents, ["by the library", "by plain SQL"]);
-    assert!(new[0].event_id != made.event_id && new[1].event_id != new[0].event_id);
-    assert_eq!(counted(&store).await, (5, 5), "two keyed, two new contents, one shared");
-    end_all(&store, &made.targets, End::Completed).await;
-    // Its age counts from the ingest, so everything is old enough at once.
-    let now = Retention { facts: Some(std::time::Duration::ZERO), ..FACTS };
-    assert_eq!(run_retention(&store, now).await.facts, 0, "a log row still refers to the shared fact");
-}
-
-pub(super) async fn a_lost_fact_ends_all_of_its_entries(scene: Scene) {
-    let store = scene.open().await;
-    let made = ingest_one(&store, fact("t", "{}", to_default(3))).await;
-    let sound = ingest_one(&store, fact("t", "sound", to_default(2))).await;
-    scene.fixture.lose_fact(made.event_id).await;
-    assert_eq!(ids(&claim(&store, 9).await), sound.targets);
-    assert_eq!(dead_letters(&store).await, made.targets);
-    for id in made.targets {
-        assert!(view(&store, id).await.error.is_some_and(|error| error.contains("missing")));
-    }
-}
-
-pub(super) async fn nothing_to_ingest_is_an_empty_answer(scene: Scene) {
-    let store = scene.open().await;
-    let none: Result<Batch<Ingested>> = store.ingest(Vec::new()).await;
-    assert!(none.unwrap().is_empty());
-    let refused = store.ingest(vec![fact("t", "{}", vec![to(&queue("nobody"))]); 2]).await.unwrap();
-    assert_eq!(kinds(&refused), [Some(NotFound); 2]);
-    assert_eq!(counted(&store).await, (0, 0));
 }

@@ -17,6 +17,12 @@ mod dead_letters;
 mod deduplication;
 mod delays;
 mod eligibility;
+mod fact_batches;
+mod fact_keys;
+mod fact_retention;
+mod fact_search;
+mod fact_targets;
+mod fact_versions;
 mod facts;
 mod families;
 mod fencing;
@@ -330,17 +336,53 @@ macro_rules! conformance_cases {
                 a_shared_payload_counts_with_each_entry,
                 a_target_can_name_its_lane,
                 a_fact_has_entries_and_jobs,
-                a_refused_fact_takes_room_in_no_family,
-                a_bad_target_refuses_its_item_alone,
-                a_large_batch_is_written_in_parts,
                 ingests_and_publishes_run_side_by_side,
                 an_ingest_wakes,
+            }
+            fact_batches {
+                a_bad_target_refuses_its_item_alone,
+                a_large_batch_is_written_in_parts,
+                a_refused_fact_takes_room_in_no_family,
+                nothing_to_ingest_is_an_empty_answer,
+            }
+            fact_retention {
                 a_fact_stays_while_anything_refers_to_it,
                 facts_are_removed_in_batches_beside_the_log,
                 a_projection_reads_each_entry_with_its_fact,
                 one_of_many_gets_other_contents,
                 a_lost_fact_ends_all_of_its_entries,
-                nothing_to_ingest_is_an_empty_answer,
+            }
+            fact_keys {
+                a_repeat_is_answered_with_the_first,
+                either_key_of_a_fact_is_enough,
+                a_key_is_known_until_it_expires,
+                keys_are_a_clients_own,
+                keys_of_publishes_are_others,
+                a_batch_repeats_itself,
+                a_repeat_needs_no_queue,
+                a_repeat_outlives_its_first,
+                bad_keys_are_refused,
+                of_many_at_once_one_is_new,
+            }
+            fact_search {
+                every_filter_finds_what_a_scan_finds,
+                facts_are_found_in_full,
+                a_page_examines_no_more_than_it_may,
+                a_page_is_bounded_in_bytes,
+                more_streams_than_are_merged_are_searched_all_the_same,
+                terms_go_with_their_facts,
+            }
+            fact_targets {
+                a_fact_shows_its_targets_in_every_state,
+                published_facts_show_their_entry,
+                a_fact_that_stands_alone_outlives_its_entry,
+                a_fact_that_stands_alone_outlives_a_replacement,
+            }
+            fact_versions {
+                nothing_is_written_under_another_version,
+                lanes_that_are_missing_do_not_keep_an_ingest_from_ending,
+                a_flood_of_changes_does_not_stop_ingest,
+                a_large_batch_is_written_under_one_version,
             }
             dead_letters {
                 listed_by_queue_type_and_page,

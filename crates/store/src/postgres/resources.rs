@@ -68,7 +68,7 @@ struct Done<T> {
 }
 
 impl Inner {
-    async fn catalogue_version(&self) -> Result<CatalogueVersion> {
+    pub(super) async fn catalogue_version(&self) -> Result<CatalogueVersion> {
         let read = self.read(|tx| async move { tx.row(&self.sql.resources.version, &[]).await }).await?;
         let (version, read) =
             read.ok_or_else(|| Error::new(ErrorKind::Schema, "the schema was removed while in use"))?;

@@ -1,15 +1,18 @@
 //! Retention of facts that were stored with no or several targets: each goes when it is old and nothing refers to it.
 //! Only ingest makes rows that refer to such a fact, in the fact's own transaction, so a fact that is found free stays free.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_core::EntryId;
 use tokio_postgres::types::ToSql;
 
 use crate::error::Result;
+use crate::postgres::engine::connection::Tx;
 use crate::postgres::engine::store::Inner;
 use crate::postgres::items::micros;
 use crate::postgres::retain::SEARCH_FOR;
+use crate::sql::Only;
 use crate::values::Retained;
 
 /// What a search found: facts to remove, and where the next batch begins.
@@ -31,7 +34,11 @@ impl Inner {
         let found = self.find_free(micros(age), from.map_or(0, EntryId::get), batch).await?;
         retained.next_facts = found.next.map(EntryId::new).transpose()?;
         if !found.ids.is_empty() {
-            retained.facts = self.execute(&self.sql.ingest.remove_free, &[&found.ids]).await?;
+            let ids = &found.ids;
+            // Not repeated if its answer is lost: what is still there is found again.
+            let remove = |tx: Arc<Tx>| async move { tx.row(&self.sql.ingest.remove_free, &[ids]).await };
+            let removed = self.write(remove, |_, _| async { Ok(true) }).await?;
+            retained.facts = removed.map_or(0, |Only(removed)| removed.unsigned_abs());
         }
         Ok(())
     }

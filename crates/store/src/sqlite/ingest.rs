@@ -8,21 +8,35 @@ use tidegate_core::{Availability, NewEvent, Place, QueueState, Tsid};
 
 use crate::api;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sqlite::engine::catalogue::no_queue;
+use crate::failpoint::ingest_failpoint;
+use crate::sqlite::engine::catalogue::{current_version, no_queue};
 use crate::sqlite::engine::jobs::Urgency;
 use crate::sqlite::engine::store::SqliteStore;
 use crate::sqlite::engine::tx::{Tx, entry_id, later, micros, moment};
+use crate::sqlite::fact_keys;
 use crate::sqlite::flags::{KEEPS_PLACE, TAGGED};
 use crate::sqlite::groups::promote_by_rank;
 use crate::sqlite::publish::retry_text;
 use crate::sqlite::tags::{self, State};
-use crate::values::ingest::{in_parts, no_own_lane};
-use crate::values::{Batch, Family, Ingest, Ingested, Target};
+use crate::values::ingest::{Part, in_parts, no_own_lane};
+use crate::values::{Batch, CatalogueVersion, Family, Ingest, IngestAnswer, IngestOutcome, Ingested, Target};
 
 #[async_trait::async_trait]
 impl api::Ingestion for SqliteStore {
-    async fn ingest(&self, items: Vec<Ingest>) -> Result<Batch<Ingested>> {
-        in_parts(items, |part| self.write(Urgency::Publish, move |tx| ingest(tx, &part))).await
+    async fn ingest(&self, items: Vec<Ingest>, under: Option<CatalogueVersion>) -> Result<IngestAnswer> {
+        let write = |part: Vec<Ingest>, under| self.write(Urgency::Publish, move |tx| ingest_under(tx, &part, under));
+        in_parts(items, under, write).await
+    }
+}
+
+/// Ingests a batch, if the catalogue has this version. The next part of it is written under the version that this one
+/// leaves: it may have made lanes.
+fn ingest_under(tx: &mut Tx<'_>, items: &[Ingest], under: Option<CatalogueVersion>) -> Result<Part> {
+    let version = |tx: &Tx<'_>| current_version(tx.conn, tx.shared).map(CatalogueVersion::from);
+    let Some(under) = under else { return Ok(Part::Done(ingest(tx, items)?, None)) };
+    match version(tx)? {
+        present if present == under => Ok(Part::Done(ingest(tx, items)?, Some(version(tx)?))),
+        present => Ok(Part::Stale(present)),
     }
 }
 
@@ -32,10 +46,7 @@ fn ingest(tx: &mut Tx<'_>, items: &[Ingest]) -> Result<Batch<Ingested>> {
     let mut batch = Ingesting { tx, next: first, depths: HashMap::new() };
     let mut answers = Vec::with_capacity(items.len());
     for item in items {
-        answers.push(match batch.plan(item)? {
-            Ok(planned) => Ok(batch.write(item, &planned)?),
-            Err(refused) => Err(refused),
-        });
+        answers.push(batch.ingest(item)?);
     }
     let next = batch.next;
     if next != first {
@@ -63,11 +74,22 @@ struct Ingesting<'t, 'c> {
 }
 
 impl Ingesting<'_, '_> {
-    /// Finds a queue and a lane for every target. Writes nothing but lanes, so that a refused item leaves no row.
-    fn plan(&mut self, item: &Ingest) -> Result<Result<Vec<Planned>>> {
+    /// Answers a repeat, or writes the item. The outer error fails the batch.
+    fn ingest(&mut self, item: &Ingest) -> Result<Result<Ingested>> {
         if let Err(error) = item.check(self.tx.shared.options.payload_limit) {
             return Ok(Err(error));
         }
+        if let Some(answer) = fact_keys::repeated(self.tx, item)? {
+            return Ok(answer);
+        }
+        match self.plan(item)? {
+            Ok(planned) => Ok(Ok(self.write(item, &planned)?)),
+            Err(refused) => Ok(Err(refused)),
+        }
+    }
+
+    /// Finds a queue and a lane for every target. Writes nothing but lanes, so that a refused item leaves no row.
+    fn plan(&mut self, item: &Ingest) -> Result<Result<Vec<Planned>>> {
         let mut queues = Vec::with_capacity(item.targets.len());
         for target in &item.targets {
             match self.tx.in_family(target.family, |tx| queue(tx, target))? {
@@ -116,11 +138,14 @@ impl Ingesting<'_, '_> {
         Ok(None)
     }
 
-    /// Writes the fact and its entries, then promotes in their groups.
+    /// Writes the fact with its keys and terms, and its entries, then promotes in their groups.
     fn write(&mut self, item: &Ingest, planned: &[Planned]) -> Result<Ingested> {
+        ingest_failpoint("planned");
         let step = self.tx.shared.options.ids.step;
         let numbers: Vec<i64> = (0..planned.len() as i64).map(|at| self.next + at * step).collect();
         let event_id = self.write_fact(item, numbers.last().copied())?;
+        fact_keys::take(self.tx, item, event_id)?;
+        ingest_failpoint("keys");
         self.next += numbers.len().max(1) as i64 * step;
         let mut groups = BTreeSet::new();
         for ((target, planned), number) in item.targets.iter().zip(planned).zip(&numbers) {
@@ -129,21 +154,24 @@ impl Ingesting<'_, '_> {
             self.tx.in_family(family, |tx| write_entry(tx, *number, event_id, (target, queue, planned.lane), tags))?;
             groups.extend(target.group.as_deref().map(|group| (family as usize, queue, group)));
         }
+        ingest_failpoint("targets");
         for (family, queue, group) in groups {
             self.tx.in_family(Family::ALL[family], |tx| {
                 let queue_id = tx.known.queues[queue].id;
                 promote_by_rank(tx, queue_id, group)
             })?;
         }
+        ingest_failpoint("promoted");
         let targets = numbers.into_iter().map(entry_id).collect::<Result<_>>()?;
-        Ok(Ingested { event_id, created_at: moment(self.tx.now)?, targets })
+        Ok(Ingested { event_id, created_at: moment(self.tx.now)?, targets, outcome: IngestOutcome::New })
     }
 
-    /// Writes the fact under an id made from the next number. `last` is the number of its last entry.
+    /// Writes the fact and its terms, under an id made from the next number. `last` is the number of its last entry.
     fn write_fact(&self, item: &Ingest, last: Option<i64>) -> Result<Tsid> {
         let (fact, first, step) = (&item.fact, self.next, self.tx.shared.options.ids.step);
         let event_id = Tsid::from_parts(self.tx.now / 1000, first);
         let range = (!item.is_single()).then_some((first, last.unwrap_or(first - step)));
+        let terms = item.term_hashes();
         self.tx.execute(
             &self.tx.sql().ingest.put_fact,
             params![
@@ -166,8 +194,15 @@ impl Ingesting<'_, '_> {
                 retry_text(fact)?,
                 range.map(|(first, _)| first),
                 range.map(|(_, last)| last),
+                range.map(|_| item.targets.len() as i64),
+                (!terms.is_empty()).then(|| terms.concat()),
             ],
         )?;
+        ingest_failpoint("facts");
+        for term in terms {
+            self.tx.execute(&self.tx.sql().ingest.put_term, (term, item.client(), event_id.to_i64()))?;
+        }
+        ingest_failpoint("terms");
         Ok(event_id)
     }
 }

@@ -27,7 +27,7 @@ struct Found {
 fn find(tx: &Tx<'_>, id: EntryId) -> Result<Option<Found>> {
     let sql = &tx.sql().entries;
     if let Some(row) = tx.row(&sql.live, [id.get()])? {
-        let ((entry, live), _) = &row;
+        let ((entry, (live, _)), _) = &row;
         let (queue_id, place, due) = (entry.queue_id, Place::from_code(live.place), live.due_at);
         return Ok(Some(Found { view: live_view(id, row)?, queue_id, place, due }));
     }

@@ -13,6 +13,8 @@ mod deduplication;
 mod end;
 mod engine;
 mod expiry;
+mod fact_keys;
+mod facts;
 mod flags;
 mod found;
 mod groups;

@@ -10,6 +10,7 @@ use crate::sqlite::engine::store::SqliteStore;
 use crate::sqlite::engine::tx::{Tx, entry_id};
 use crate::sqlite::retain::{SEARCH_TIME, before};
 use crate::values::Retained;
+use crate::values::fact_keys::TERM;
 
 /// What a search found: facts to remove, and where the next batch begins.
 #[derive(Debug, Default)]
@@ -55,11 +56,16 @@ fn find(tx: &Tx<'_>, age: Duration, mut from: i64, batch: i64) -> Result<Found> 
     }
 }
 
-/// Removes those of these facts that nothing refers to, and returns how many.
+/// Removes those of these facts that nothing refers to, with their terms, and returns how many.
 fn remove(tx: &Tx<'_>, ids: &[i64]) -> Result<u64> {
     let mut removed = 0;
     for id in ids {
-        removed += tx.execute(&tx.sql().ingest.remove_free, [id])? as u64;
+        for gone in tx.rows(&tx.sql().ingest.remove_free, [id])? {
+            for term in gone.terms.unwrap_or_default().chunks_exact(TERM) {
+                tx.execute(&tx.sql().ingest.remove_term, (term, gone.client_id.unwrap_or(0), id))?;
+            }
+            removed += 1;
+        }
     }
     Ok(removed)
 }

@@ -6,10 +6,14 @@ use tidegate_core::event::DEFAULT_MAX_ATTEMPTS;
 use tidegate_core::{Availability, End, EntryId, Expiry, NewEvent, PayloadLimit, QueueName, Timestamp, Tsid};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::values::{Batch, Family};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use crate::values::fact_keys::TERM;
+use crate::values::{Batch, CatalogueVersion, FactKey, FactTerm, Family};
 
 /// The most targets of one fact.
 pub const MAX_TARGETS: usize = 10_000;
+/// The most terms of one fact.
+pub const MAX_TERMS: usize = 64;
 /// The most facts and targets that one transaction writes, unless a single fact has more.
 const MAX_ROWS: usize = 10_000;
 
@@ -21,6 +25,13 @@ pub struct Ingest {
     pub fact: NewEvent,
     /// Where it goes, at most [`MAX_TARGETS`]. A fact without targets is stored all the same.
     pub targets: Vec<Target>,
+    /// At most one of each kind. While one of them is known, the fact is not stored again: see [`IngestOutcome`].
+    pub keys: Vec<FactKey>,
+    /// By what else it is found, at most [`MAX_TERMS`]. A fact with terms stands alone.
+    pub terms: Vec<FactTerm>,
+    /// Whether it has the retention of facts even with exactly one entry, and is found by a search. Otherwise such a fact
+    /// goes with its entry.
+    pub stands_alone: bool,
 }
 
 /// An entry or a job to be made for a fact.
@@ -51,15 +62,35 @@ pub struct Target {
     pub exhausted_as: End,
 }
 
-/// The answer to an ingest.
+/// The answer to an ingest of a fact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ingested {
-    /// The fact's id.
+    /// The fact's id; of a duplicate, that of the first.
     pub event_id: Tsid,
     /// When it was stored, in database time.
     pub created_at: Timestamp,
-    /// The numbers of its entries and jobs, in the order of the targets.
+    /// The numbers of its entries and jobs, in the order of the targets; none for a duplicate.
     pub targets: Vec<EntryId>,
+    /// Whether it is new.
+    pub outcome: IngestOutcome,
+}
+
+/// Whether an ingest stored a fact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IngestOutcome {
+    /// The fact is new.
+    New,
+    /// Nothing was written: the answer names the first fact under the same key.
+    Duplicate,
+}
+
+/// The answer to an ingest of a batch.
+#[derive(Debug, Clone)]
+pub enum IngestAnswer {
+    /// It took place; an answer for each item.
+    Done(Batch<Ingested>),
+    /// Nothing was written: the catalogue has this version, not the one that was asked for.
+    Stale(CatalogueVersion),
 }
 
 impl Target {
@@ -110,7 +141,13 @@ impl Target {
 }
 
 impl Ingest {
-    /// Checks every field of the fact and of its targets.
+    /// A fact and its targets, without keys and terms.
+    #[must_use]
+    pub fn new(fact: NewEvent, targets: Vec<Target>) -> Self {
+        Self { fact, targets, keys: Vec::new(), terms: Vec::new(), stands_alone: false }
+    }
+
+    /// Checks every field of the fact, of its targets, and of its keys and terms.
     ///
     /// # Errors
     /// `Invalid`, with the first field that is wrong and what would be accepted.
@@ -120,16 +157,42 @@ impl Ingest {
             let count = self.targets.len();
             return Err(Error::invalid(format!("the fact has {count} targets: it may have {MAX_TARGETS}")));
         }
-        self.targets.iter().try_for_each(|target| target.check(&self.fact))
+        self.targets.iter().try_for_each(|target| target.check(&self.fact))?;
+        if self.terms.len() > MAX_TERMS {
+            let count = self.terms.len();
+            return Err(Error::invalid(format!("the fact has {count} terms: it may have {MAX_TERMS}")));
+        }
+        let is_repeated = |(at, key): (usize, &FactKey)| self.keys[..at].iter().any(|other| other.kind == key.kind);
+        if self.keys.iter().enumerate().any(is_repeated) {
+            return Err(Error::invalid("the fact has two keys of one kind: it may have one of each"));
+        }
+        self.keys.iter().try_for_each(FactKey::check)
     }
 
     /// Whether the fact has exactly one entry, as a published one has: it is then removed with that entry, and records
     /// no range of numbers.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn is_single(&self) -> bool {
-        matches!(&self.targets[..], [target] if target.family == Family::Entries)
+        let is_alone = self.stands_alone || !self.terms.is_empty();
+        !is_alone && matches!(&self.targets[..], [target] if target.family == Family::Entries)
     }
 
+    /// The client that scopes its keys and terms; 0 where it belongs to none.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn client(&self) -> i64 {
+        self.fact.client.map_or(0, Tsid::to_i64)
+    }
+
+    /// The hashes of its terms, each once, in order.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn term_hashes(&self) -> Vec<[u8; TERM]> {
+        let mut hashes: Vec<[u8; TERM]> = self.terms.iter().map(FactTerm::hash).collect();
+        hashes.sort_unstable();
+        hashes.dedup();
+        hashes
+    }
+
+    /// What it costs a transaction, in rows.
     fn rows(&self) -> usize {
         1 + self.targets.len()
     }
@@ -148,26 +211,50 @@ fn bare(fact: &NewEvent) -> NewEvent {
     bare
 }
 
+/// What a transaction that ingests did.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) enum Part {
+    /// It took place. The next one of the same batch is written under this version.
+    Done(Batch<Ingested>, Option<CatalogueVersion>),
+    /// Nothing was written: the catalogue has this version.
+    Stale(CatalogueVersion),
+}
+
 /// Writes a batch in transactions of bounded size. An error before anything was written is the answer to the whole
 /// batch; a later one is the answer to each item that is not written.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(crate) async fn in_parts<F>(items: Vec<Ingest>, write: impl Fn(Vec<Ingest>) -> F) -> Result<Batch<Ingested>>
+pub(crate) async fn in_parts<F>(
+    items: Vec<Ingest>,
+    mut under: Option<CatalogueVersion>,
+    write: impl Fn(Vec<Ingest>, Option<CatalogueVersion>) -> F,
+) -> Result<IngestAnswer>
 where
-    F: Future<Output = Result<Batch<Ingested>>>,
+    F: Future<Output = Result<Part>>,
 {
     let count = items.len();
     let mut answers = Vec::with_capacity(count);
     for part in parts(items) {
-        match write(part).await {
-            Ok(written) => answers.extend(written),
-            Err(error) if answers.is_empty() => return Err(error),
-            Err(error) => {
-                answers.resize_with(count, || Err(error.clone()));
-                break;
+        let error = match write(part, under).await {
+            Ok(Part::Done(written, next)) => {
+                answers.extend(written);
+                under = next;
+                continue;
             }
-        }
+            Ok(Part::Stale(version)) if answers.is_empty() => return Ok(IngestAnswer::Stale(version)),
+            Err(error) if answers.is_empty() => return Err(error),
+            Ok(Part::Stale(_)) => changed_meanwhile(),
+            Err(error) => error,
+        };
+        answers.resize_with(count, || Err(error.clone()));
+        break;
     }
-    Ok(answers)
+    Ok(IngestAnswer::Done(answers))
+}
+
+/// The error for items that were not written because the catalogue has another version than they were decided under.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) fn changed_meanwhile() -> Error {
+    Error::new(ErrorKind::Busy, "the configuration changed while the batch was being written; try again")
 }
 
 /// Splits a batch into parts of at most [`MAX_ROWS`] rows, or of one item.
@@ -204,7 +291,7 @@ mod tests {
     use super::*;
 
     fn item(targets: usize) -> Ingest {
-        Ingest { fact: NewEvent::new("t", "{}"), targets: vec![Target::new(QueueName::default()); targets] }
+        Ingest::new(NewEvent::new("t", "{}"), vec![Target::new(QueueName::default()); targets])
     }
 
     #[test]

@@ -89,17 +89,23 @@ impl EntrySummary {
     }
 }
 
+impl EntryPhase {
+    /// The phase as a status.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Waiting { .. } | Self::Parked | Self::Aside { .. } | Self::Kept { .. } => Status::Pending,
+            Self::Leased { .. } => Status::Processing,
+            Self::Ended { end, .. } => (*end).into(),
+        }
+    }
+}
+
 impl EntryView {
     /// Where it is in its life, as a status.
     #[must_use]
     pub fn status(&self) -> Status {
-        match self.phase {
-            EntryPhase::Waiting { .. } | EntryPhase::Parked | EntryPhase::Aside { .. } | EntryPhase::Kept { .. } => {
-                Status::Pending
-            }
-            EntryPhase::Leased { .. } => Status::Processing,
-            EntryPhase::Ended { end, .. } => end.into(),
-        }
+        self.phase.status()
     }
 
     /// Retries used so far.

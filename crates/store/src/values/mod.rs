@@ -2,6 +2,8 @@
 
 pub(crate) mod attempts;
 pub(crate) mod entries;
+pub(crate) mod fact_keys;
+pub(crate) mod facts;
 pub(crate) mod family;
 pub(crate) mod handlers;
 pub(crate) mod ingest;
@@ -17,6 +19,8 @@ pub(crate) mod workers;
 
 pub use attempts::*;
 pub use entries::*;
+pub use fact_keys::*;
+pub use facts::*;
 pub use family::*;
 pub use handlers::*;
 pub use ingest::*;

@@ -9,7 +9,7 @@ use tidegate_core::{End, NewEvent, QueueName};
 use tidegate_store::api::*;
 use tidegate_store::postgres::{PostgresOptions, PostgresStore};
 use tidegate_store::{
-    Claim, Claimed, EntryPhase, ErrorKind, Ingest, ManualAction, PutResource, Requeue, RequeueAt, Target,
+    Claim, Claimed, EntryPhase, ErrorKind, Ingest, IngestAnswer, ManualAction, PutResource, Requeue, RequeueAt, Target,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -262,11 +262,14 @@ async fn resources_whose_answer_was_lost_are_ours_and_written_once() {
 async fn an_ingest_whose_answer_was_lost_is_written_once() {
     let scene = Scene::new().await;
     let to = Target::new(QueueName::default());
-    let item = |targets| Ingest { fact: NewEvent::new("t", "{}"), targets };
+    let item = |targets| Ingest::new(NewEvent::new("t", "{}"), targets);
     // Its lane exists, so that the next COMMIT is that of the ingest.
     scene.leased(1).await;
     scene.lose_the_next_answer();
-    let answers = scene.store.ingest(vec![item(vec![]), item(vec![to.clone(), to])]).await.unwrap();
+    let batch = vec![item(vec![]), item(vec![to.clone(), to])];
+    let IngestAnswer::Done(answers) = scene.store.ingest(batch, None).await.unwrap() else {
+        panic!("no version was named")
+    };
     let numbers: Vec<_> = answers.into_iter().flat_map(|answer| answer.unwrap().targets).collect();
     let claimed = scene.store.claim(claim(9)).await.unwrap();
     assert_eq!(claimed.iter().map(|held| held.id).collect::<Vec<_>>(), numbers);

@@ -2,6 +2,7 @@
 //! `postgres::subject::case`; and those that hold for jobs too on the second family, as `sqlite_jobs::…` and
 //! `postgres_jobs::…`. New cases go into `tidegate_store::conformance`, never here.
 
+mod crashes;
 mod lost_answers;
 #[path = "postgres.rs"]
 mod on_postgres;

@@ -11,7 +11,11 @@ macro_rules! other_subjects {
             audit_page(id: EntryId, after: i64, limit: usize) -> Vec<AuditRow>;
         }
         $how! { $type, tidegate_store::Ingestion, { }
-            ingest(items: Vec<Ingest>) -> Batch<Ingested>;
+            ingest(items: Vec<Ingest>, under: Option<CatalogueVersion>) -> IngestAnswer;
+        }
+        $how! { $type, tidegate_store::Facts, { }
+            facts(ids: Vec<tidegate_core::Tsid>, targets: usize) -> Vec<Option<StoredFact>>;
+            find_facts(query: FactsQuery) -> FactsPage;
         }
         $how! { $type, tidegate_store::Projections, { }
             register(id: &ProjectionId) -> ProjectionView;

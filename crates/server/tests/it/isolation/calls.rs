@@ -33,8 +33,13 @@ pub(super) struct Operation {
 }
 
 /// Parameters that a call needs although the document has them as optional, since any one of several is enough.
-const NEEDED: [(&str, &str); 4] =
-    [("subscribe", "queue"), ("claim_events", "queue"), ("complete_events", "worker_id"), ("fail_events", "worker_id")];
+const NEEDED: [(&str, &str); 5] = [
+    ("subscribe", "queue"),
+    ("claim_events", "queue"),
+    ("complete_events", "worker_id"),
+    ("fail_events", "worker_id"),
+    ("create_subscription", "code"),
+];
 
 impl Operation {
     /// All operations of the document.

@@ -18,6 +18,13 @@ pub(super) struct Party {
     pub(super) marker: String,
     pub(super) ids: Vec<i64>,
     pub(super) leases: Vec<i64>,
+    /// An event type and a schema that the party knows: they are the same for all.
+    pub(super) event_type: String,
+    pub(super) schema: String,
+    /// What the party has in the gateway: an event, a subscription, and a key that nobody uses.
+    pub(super) fact: String,
+    pub(super) subscription: String,
+    pub(super) key: i64,
 }
 
 /// How a parameter is filled.
@@ -32,6 +39,50 @@ pub(super) enum Filler {
 pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
     let neutral = |value: Value| Some(Filler::Neutral(value.as_array().cloned().unwrap_or_default()));
     match name {
+        "id" if path.starts_with("/api/event-types") => Some(Filler::Of(|party| vec![json!(party.event_type)])),
+        "id" if path.starts_with("/api/schemas") => Some(Filler::Of(|party| vec![json!(party.schema)])),
+        "id" if path.starts_with("/api/events") => Some(Filler::Of(|party| vec![json!(party.fact)])),
+        "id" if path.starts_with("/api/subscriptions") => Some(Filler::Of(|party| vec![json!(party.subscription)])),
+        "id" if path.starts_with("/api/keys") => Some(Filler::Of(|party| vec![json!(party.key)])),
+        "id" if path.starts_with("/api/clients") => Some(Filler::Of(Party::clients)),
+        "clientId" => Some(Filler::Of(Party::clients)),
+        "code" if path.starts_with("/api/subscriptions") => Some(Filler::Of(|party| vec![json!(party.word("code"))])),
+        "code" if path.starts_with("/api/clients") => neutral(json!(["a-client"])),
+        "source" => Some(Filler::Of(|party| vec![json!(party.word("source"))])),
+        "subject" => Some(Filler::Of(|party| vec![json!(party.word("subject"))])),
+        "externalId" => Some(Filler::Of(|party| vec![json!(party.word("external"))])),
+        "correlationId" | "causationId" => Some(Filler::Of(|party| vec![json!(party.word("correlation"))])),
+        "deduplicationId" => Some(Filler::Of(|party| vec![json!(party.word("deduplication"))])),
+        "messageGroup" => Some(Filler::Of(|party| vec![json!(SHARED), json!(party.word("group"))])),
+        "context.{key}" => Some(Filler::Of(|party| vec![json!(party.word("context"))])),
+        "contextData" => Some(Filler::Of(|party| vec![json!([{ "key": "{key}", "value": party.word("context") }])])),
+        "eventTypes" => Some(Filler::Of(|party| vec![json!([{ "eventTypeCode": party.word("bound") }])])),
+        "target" => Some(Filler::Of(|party| {
+            vec![json!(format!("queue:{SHARED}")), json!(format!("queue:{}", party.word("queue")))]
+        })),
+        "data" => neutral(json!([{ "a": 1 }])),
+        "time" => neutral(json!(["2020-01-01T00:00:00Z"])),
+        "expiresAt" => neutral(json!(["2100-01-01T00:00:00Z"])),
+        "specVersion" | "schemaVersion" => neutral(json!(["1.0"])),
+        "mode" => neutral(json!(["NEXT_ON_ERROR"])),
+        "dispatchPoolId" | "serviceAccountId" => neutral(json!(["0000000000007"])),
+        "timeoutSeconds" | "maxRetries" | "maxAgeSeconds" | "delaySeconds" | "sequence" => neutral(json!([7])),
+        "retryStrategy" => neutral(json!([{ "type": "fixed", "delaySeconds": 7 }])),
+        "dataOnly" => neutral(json!([true])),
+        "customConfig" => neutral(json!([[{ "key": "k", "value": "v" }]])),
+        "filter" => neutral(json!([[{ "exists": "subject" }]])),
+        "scopes" => neutral(json!([["read"]])),
+        "eventTypeId" => Some(Filler::Of(|party| vec![json!(party.event_type)])),
+        "name" if path.starts_with("/api/") => neutral(json!(["a name"])),
+        "code" => neutral(json!(["a:b:c:d"])),
+        "version" => neutral(json!(["1.0"])),
+        "mimeType" => neutral(json!(["application/json"])),
+        "schemaType" => neutral(json!(["JSON_SCHEMA"])),
+        "schema" | "content" => neutral(json!([{ "type": "object" }])),
+        "message" => neutral(json!(["a.Message"])),
+        "strict" => neutral(json!([true])),
+        "force" => neutral(json!([{ "reason": "a reason" }])),
+        "If-Match" => neutral(json!(["*"])),
         "id" => Some(Filler::Of(|party| party.ids.iter().map(|id| json!(id)).collect())),
         "cursor" | "logs_cursor" => {
             Some(Filler::Of(|party| party.ids.iter().map(|id| json!(id.to_string())).collect()))
@@ -69,7 +120,15 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
 impl Party {
     pub(super) fn new(client: Option<i64>) -> Self {
         let marker = format!("{:016x}", rand::random::<u64>());
-        Self { client: client.map(Tsid::from_i64), marker, ids: Vec::new(), leases: Vec::new() }
+        let nothing = Tsid::from_i64(1).to_string();
+        let (event_type, schema, fact, subscription) = (nothing.clone(), nothing.clone(), nothing.clone(), nothing);
+        let (client, ids, leases, key) = (client.map(Tsid::from_i64), Vec::new(), Vec::new(), NOWHERE);
+        Self { client, marker, ids, leases, event_type, schema, fact, subscription, key }
+    }
+
+    /// Its client, if it has one, as requests name it.
+    fn clients(&self) -> Vec<Value> {
+        self.client.iter().map(|client| json!(client.to_string())).collect()
     }
 
     /// A text of this party that others cannot guess.
@@ -79,7 +138,9 @@ impl Party {
 
     /// The same party in a database without its entries. It keeps its lease tokens, which count from 1 for each entry.
     pub(super) fn absent(&self) -> Self {
-        Self { ids: (NOWHERE..).take(self.ids.len()).collect(), ..self.clone() }
+        let nothing = || Tsid::from_i64(1).to_string();
+        let ids = (NOWHERE..).take(self.ids.len()).collect();
+        Self { ids, fact: nothing(), subscription: nothing(), key: NOWHERE, ..self.clone() }
     }
 
     /// Publishes, claims and reports, so that there is an entry of every kind. `round` makes its names new.
@@ -124,6 +185,10 @@ impl Party {
             let id = filling.published(kind, body).await;
             self.ids.push(id);
         }
+        self.subscription = filling.subscription().await;
+        self.fact = filling.fact().await;
+        let key = json!({ "name": self.word("spare"), "scopes": ["read"] });
+        self.key = filling.call(Method::POST, "/api/keys", key, 201).await["id"].as_i64().unwrap();
     }
 }
 
@@ -158,6 +223,36 @@ impl Filling<'_> {
         let answer = send(request).await;
         assert!(answer.status.is_success(), "{}", answer.text);
         answer.json()["id"].as_i64().unwrap()
+    }
+
+    /// The subscription of the party, made if it was deleted. No type that a request names is bound to it.
+    async fn subscription(&self) -> String {
+        let marker = self.marker;
+        let body = json!({
+            "code": format!("{marker}-own"), "name": "a name", "description": format!("{marker}-description"),
+            "eventTypes": [{ "eventTypeCode": format!("{marker}-bound") }], "target": format!("queue:{SHARED}"),
+        });
+        let made = send(self.scene.request_with(self.key, Method::POST, "/api/subscriptions").json(&body)).await;
+        if made.status.as_u16() == 201 {
+            return made.json()["id"].as_str().unwrap().to_owned();
+        }
+        let page = self.call(Method::GET, "/api/subscriptions?limit=1000", Value::Null, 200).await;
+        let own = page["items"].as_array().unwrap().iter().find(|one| one["code"] == body["code"]).cloned();
+        own.unwrap_or_else(|| panic!("{}", made.text))["id"].as_str().unwrap().to_owned()
+    }
+
+    /// An event in the gateway, with an entry.
+    async fn fact(&self) -> String {
+        let (marker, round) = (self.marker, self.round);
+        let body = json!({
+            "type": format!("{marker}-bound"), "source": format!("{marker}-source"), "subject": format!("{marker}-subject"),
+            "correlationId": format!("{marker}-correlation"), "messageGroup": format!("{marker}-group"),
+            "contextData": [{ "key": "{key}", "value": format!("{marker}-context") }],
+            "deduplicationId": format!("{marker}-fact-{round}"), "data": { "secret": format!("{marker}-payload") },
+        });
+        let stored = send(self.scene.request_with(self.key, Method::POST, "/api/events").json(&body)).await;
+        assert!(stored.status.is_success(), "{}", stored.text);
+        stored.json()["id"].as_str().unwrap().to_owned()
     }
 
     /// Publishes an event and claims it. Returns the entry and its lease token.

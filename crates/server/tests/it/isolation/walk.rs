@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use tidegate::{EventLogProjectionBuilder, Timestamp};
+use tidegate::{ChangeResource, EventLogProjectionBuilder, PutResource, Timestamp};
+use tidegate_dispatch::{EventTypeBody, Gateway, GatewayOptions, Match, NewVersion, SchemaBody, SchemaType};
 use tidegate_server::{Keyring, Scope};
 
 use super::calls::{Call, Operation};
@@ -14,11 +15,44 @@ use super::parties::Party;
 use crate::scene::{Answer, PATIENCE, Scene, send};
 
 /// Operations that refuse every client.
-const FOR_NO_CLIENT: [&str; 5] =
-    ["metrics", "list_projections", "show_projection", "remove_projection", "projection_document"];
+const FOR_NO_CLIENT: [&str; 19] = [
+    "create_client",
+    "change_client",
+    "delete_client",
+    "metrics",
+    "list_projections",
+    "show_projection",
+    "remove_projection",
+    "projection_document",
+    "create_event_type",
+    "change_event_type",
+    "archive_event_type",
+    "add_version",
+    "change_version",
+    "delete_version",
+    "finalise_version",
+    "deprecate_version",
+    "create_schema",
+    "change_schema",
+    "delete_schema",
+];
 /// Fields that differ between two databases, or with the time that passes.
-const NUMBERS: [&str; 6] = ["id", "event_id", "event_tsid", "holds", "next_cursor", "logs_next_cursor"];
-const TIMES: [&str; 2] = ["stale", "age_seconds"];
+const NUMBERS: [&str; 11] = [
+    "key",
+    "signingSecret",
+    "id",
+    "event_id",
+    "event_tsid",
+    "holds",
+    "next_cursor",
+    "logs_next_cursor",
+    "schemaId",
+    "eventTypeId",
+    "nextCursor",
+];
+/// Headers that differ likewise.
+const HEADERS: [&str; 4] = ["date", "content-length", "etag", "location"];
+const TIMES: [&str; 3] = ["stale", "age_seconds", "lastUsedAt"];
 
 /// Whether the other parties' data is written before or after the client's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +158,7 @@ impl World {
         if order == Order::OthersFirst {
             own.fill(&scene, &admin, 0).await;
         }
+        describe(&scene, &mut own).await;
         let theirs = Dump::of(&scene).await.numbers_of(&others);
         assert!(others.iter().flat_map(|other| &other.ids).all(|id| theirs.contains(id)));
         Self { scene, own, others, admin, theirs, sent: BTreeSet::new() }
@@ -133,6 +168,7 @@ impl World {
         let keys = Keyring::new(scene.queue.clone());
         let admin = keys.create("own", &[Scope::Admin], own.client).await.unwrap().secret;
         own.fill(&scene, &admin, 0).await;
+        describe(&scene, &mut own).await;
         let others = others.iter().map(Party::absent).collect();
         Self { scene, own, others, admin, theirs: BTreeSet::new(), sent: BTreeSet::new() }
     }
@@ -176,6 +212,36 @@ impl World {
     }
 }
 
+/// Registers the client; makes an event type with a version, and a schema on its own, for all to read.
+async fn describe(scene: &Scene, party: &mut Party) {
+    let (kind, code, body) = ("client".into(), "own".into(), r#"{"name": "own"}"#.into());
+    let client = PutResource::Create { id: party.client, kind, client: None, code, body };
+    scene.queue.resources().change(vec![ChangeResource::Put(client)]).await.unwrap();
+    let gateway = Gateway::new(scene.queue.clone(), GatewayOptions::default());
+    let about = EventTypeBody { name: "a type".into(), description: None };
+    let made = gateway.create_type(&"a:b:c:d".parse().unwrap(), &about).await.unwrap();
+    let version = NewVersion {
+        mime_type: "application/json".into(),
+        schema_type: SchemaType::JsonSchema,
+        schema: "{}".into(),
+        message: None,
+        strict: false,
+        force: None,
+    };
+    let (number, now) = ("1.0".parse().unwrap(), Timestamp::now());
+    gateway.add_version(made.id, Match::Any, number, &version, now).await.unwrap();
+    gateway.finalise_version(made.id, Match::Any, number).await.unwrap();
+    let schema = SchemaBody {
+        name: "a schema".into(),
+        description: None,
+        mime_type: "application/json".into(),
+        schema_type: SchemaType::JsonSchema,
+        content: "{}".into(),
+    };
+    let schema = gateway.create_schema(&schema, None, now).await.unwrap();
+    (party.event_type, party.schema) = (made.id.to_string(), schema.id.to_string());
+}
+
 /// Makes a projection with one document for a party.
 pub(super) async fn project(scene: &Scene, party: &Party) {
     let key = party.word("key");
@@ -215,7 +281,7 @@ struct Seen {
 
 impl Seen {
     fn of(answer: &Answer) -> Self {
-        let headers = answer.headers.iter().filter(|(name, _)| !matches!(name.as_str(), "date" | "content-length"));
+        let headers = answer.headers.iter().filter(|(name, _)| !HEADERS.contains(&name.as_str()));
         let headers = headers.map(|(name, value)| (name.to_string(), format!("{value:?}"))).collect();
         let body = serde_json::from_str(&answer.text).unwrap_or_else(|_| Value::from(answer.text.as_str()));
         Self { status: answer.status.as_u16(), headers, body: plain("", body) }

@@ -20,16 +20,22 @@ pub(in crate::postgres) fn in_halves<'a, I: Clone + Send + Sync + 'a, T: Send + 
             return work(items).await;
         }
         match work(items.clone()).await {
-            Err(error) if error.kind() == ErrorKind::Invalid => {
-                let (first, rest) = items.split_at(items.len() / 2);
-                let mut answers = half(first.to_vec(), work).await;
-                answers.extend(half(rest.to_vec(), work).await);
-                Ok(answers)
-            }
+            Err(error) if error.kind() == ErrorKind::Invalid => Ok(halves(items, work).await),
             answers => answers,
         }
     }
     .boxed()
+}
+
+/// Runs work on the halves of a batch of which the whole was refused.
+pub(in crate::postgres) async fn halves<'a, I: Clone + Send + Sync + 'a, T: Send + 'a>(
+    items: Vec<I>,
+    work: &'a OnBatch<'a, I, T>,
+) -> Batch<T> {
+    let (first, rest) = items.split_at(items.len() / 2);
+    let mut answers = half(first.to_vec(), work).await;
+    answers.extend(half(rest.to_vec(), work).await);
+    answers
 }
 
 /// The answers of one half; an error of the whole half becomes the answer of each item.

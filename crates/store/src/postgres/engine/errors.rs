@@ -145,6 +145,17 @@ pub(in crate::postgres) fn both<A, B>(one: Result<A, Fault>, other: Result<B, Fa
     }
 }
 
+/// The same for any number of statements without answers.
+pub(in crate::postgres) fn all<const N: usize>(outcomes: [Result<(), Fault>; N]) -> Result<(), Fault> {
+    let mut fault: Option<Fault> = None;
+    for other in outcomes.into_iter().filter_map(Result::err) {
+        if fault.as_ref().is_none_or(Fault::is_aftermath) {
+            fault = Some(other);
+        }
+    }
+    fault.map_or(Ok(()), Err)
+}
+
 /// What the database itself reported.
 fn database_error(error: &Error) -> Option<&tokio_postgres::error::DbError> {
     // `Error` keeps its source behind an `Arc`, which has to be unwrapped first.

@@ -40,6 +40,23 @@ const fn index(table: &'static str, name: &'static str, on: &'static str) -> Ind
     Index { table, name, on, fill: None }
 }
 
+/// An index of facts with a range by a text that they may have.
+macro_rules! found_by {
+    ($name:literal, $column:literal) => {
+        index(
+            "events",
+            concat!("events_", $name),
+            concat!(
+                "(",
+                $column,
+                " COLLATE \"C\", (coalesce(client_id, 0)), id) WHERE first_number IS NOT NULL AND ",
+                $column,
+                " IS NOT NULL"
+            ),
+        )
+    };
+}
+
 const INDEXES: &[Index] = &[
     // What is next in a group; first, since promotions wait for it.
     index("event_queue", "event_queue_parked", "(queue_id, group_key, rank, id) WHERE place IN (2, 3)"),
@@ -48,6 +65,17 @@ const INDEXES: &[Index] = &[
     index("event_queue", "event_queue_expiry", "(expires_at) WHERE expires_at IS NOT NULL"),
     // Facts that did not get exactly one entry, for retention.
     index("events", FACTS_INDEX, "(first_number) WHERE first_number IS NOT NULL"),
+    // What these are found by. The client comes before what a client could have very many of.
+    index("events", "events_client", "((coalesce(client_id, 0)), id) WHERE first_number IS NOT NULL"),
+    index(
+        "events",
+        "events_type",
+        "((coalesce(client_id, 0)), event_type COLLATE \"C\", id) WHERE first_number IS NOT NULL",
+    ),
+    found_by!("source", "source"),
+    found_by!("subject", "subject"),
+    found_by!("external", "external_id"),
+    found_by!("correlation", "correlation_id"),
     Index {
         fill: Some(FILL_EVENT_TAGS),
         ..index("event_tags", "event_tags_client", "(client_id, tag, entry_id) WHERE client_id IS NOT NULL")

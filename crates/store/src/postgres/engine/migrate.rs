@@ -36,6 +36,8 @@ const STEPS: &[(i32, i32, &str)] = &[
     (16, 16, include_str!("../migrations/0016_facts.sql")),
     // For SQLite only: an index's condition.
     (17, 16, ""),
+    // The terms of a fact that an older program's retention removes stay: no search finds anything by them.
+    (18, 16, include_str!("../migrations/0018_found_facts.sql")),
 ];
 
 /// The step since which the row with the catalogue's version is in the table `store`, before in `meta`.

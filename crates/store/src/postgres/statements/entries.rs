@@ -70,26 +70,58 @@ impl TryFrom<(EntryRow, FactRow)> for EntryView {
 
 impl EntryRow {
     fn phase(&mut self, id: EntryId) -> Result<EntryPhase> {
+        let stage = Stage {
+            place: self.place,
+            is_grouped: self.group_key.is_some(),
+            due_at: self.due_at,
+            lease_until: self.lease_until,
+            processing_started_at: self.processing_started_at,
+            kept_as: self.kept_as.and_then(End::from_code),
+            finished_at: self.finished_at,
+            status: self.status,
+            superseded: self.superseded,
+            worker: self.worker.take(),
+        };
+        stage.phase(id)
+    }
+}
+
+/// What of an entry says where it is in its life.
+pub(in crate::postgres) struct Stage {
+    /// `None` for an ended entry.
+    pub(in crate::postgres) place: Option<i16>,
+    pub(in crate::postgres) is_grouped: bool,
+    pub(in crate::postgres) due_at: Option<Moment>,
+    pub(in crate::postgres) lease_until: Option<Moment>,
+    pub(in crate::postgres) processing_started_at: Option<Moment>,
+    pub(in crate::postgres) kept_as: Option<End>,
+    pub(in crate::postgres) finished_at: Option<Moment>,
+    pub(in crate::postgres) status: Option<i16>,
+    pub(in crate::postgres) superseded: i16,
+    pub(in crate::postgres) worker: Option<String>,
+}
+
+impl Stage {
+    pub(in crate::postgres) fn phase(self, id: EntryId) -> Result<EntryPhase> {
         let Some(place) = self.place else {
             let (Some(end), Some(at)) = (self.status.and_then(End::from_code), self.finished_at) else {
                 return Err(Error::new(ErrorKind::Corrupt, format!("entry {id} has an unknown end")));
             };
             let superseded = self.superseded != 0;
-            return Ok(EntryPhase::Ended { end, at: at.into(), worker: self.worker.take(), superseded });
+            return Ok(EntryPhase::Ended { end, at: at.into(), worker: self.worker, superseded });
         };
         if let Some(until) = self.lease_until {
-            let worker = self.worker.take().unwrap_or_default();
             let since = self.processing_started_at.unwrap_or(until).into();
-            return Ok(EntryPhase::Leased { worker, since, until: until.into() });
+            return Ok(EntryPhase::Leased { worker: self.worker.unwrap_or_default(), since, until: until.into() });
         }
-        if let Some(end) = self.kept_as.and_then(End::from_code) {
+        if let Some(end) = self.kept_as {
             return Ok(EntryPhase::Kept { end });
         }
         let due = self.due_at.map(Into::into);
         Ok(match (Place::from_code(place), due) {
             (Some(Place::Fresh), _) => EntryPhase::Waiting { due: None },
             (Some(Place::Parked), _) => EntryPhase::Parked,
-            (Some(Place::Arrived), _) if self.group_key.is_some() => EntryPhase::Parked,
+            (Some(Place::Arrived), _) if self.is_grouped => EntryPhase::Parked,
             (Some(Place::Aside), Some(due)) => EntryPhase::Aside { due },
             _ => EntryPhase::Waiting { due },
         })

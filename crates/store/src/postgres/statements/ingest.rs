@@ -2,7 +2,8 @@
 
 use crate::postgres::engine::row::row;
 use crate::postgres::statements::publish::DUE;
-use crate::sql::{Columns as _, statements};
+use crate::sql::{Columns as _, Only, statements};
+use crate::values::fact_keys::TERM;
 
 /// The tables whose rows refer to facts by a number within the fact's range; for a log also its whole key, so that no other
 /// index is used (see the module of all statements).
@@ -40,6 +41,25 @@ fn ranged_columns() -> String {
     RangedFact::list().replace("{is_free}", &is_free())
 }
 
+const REMOVE_FREE: &str = "
+    WITH gone AS (
+        DELETE FROM {ns}.events e
+        WHERE e.id = ANY ($1::bigint[]) AND e.first_number + 0 IS NOT NULL AND {is_free}
+        RETURNING e.id, coalesce(e.client_id, 0) AS client_id, e.terms
+    ), found AS MATERIALIZED (
+        SELECT t.place
+        FROM gone g
+        CROSS JOIN LATERAL generate_series(1, coalesce(length(g.terms), 0), {term}) AS n(first)
+        CROSS JOIN LATERAL (
+            SELECT t.ctid AS place FROM {ns}.fact_terms t
+            WHERE t.term = substring(g.terms FROM n.first FOR {term}) AND t.client_id = g.client_id AND g.id = t.event_id
+            OFFSET 0
+        ) AS t
+    ), terms AS (
+        DELETE FROM {ns}.fact_terms t USING found f WHERE t.ctid = f.place
+    )
+    SELECT count(*) FROM gone";
+
 statements! {
     /// Statements about facts with any number of targets.
     pub(in crate::postgres) struct Ingest {
@@ -47,16 +67,21 @@ statements! {
         write_facts = "
             INSERT INTO {ns}.events (id, created_at, client_id, event_type, payload, content_type, source, subject, time,
                 external_id, correlation_id, causation_id, attributes, title, description, tags, retry, first_number,
-                last_number)
+                last_number, targets, terms)
             SELECT i.id, $1::timestamptz, i.client_id, i.event_type, i.payload, i.content_type, i.source, i.subject,
                    i.time, i.external_id, i.correlation_id, i.causation_id, i.attributes, i.title, i.description, i.tags,
-                   i.retry, i.first_number, i.last_number
+                   i.retry, i.first_number, i.last_number, i.targets, i.terms
             FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
                 $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
-                $16::text[], $17::text[], $18::bigint[], $19::bigint[])
+                $16::text[], $17::text[], $18::bigint[], $19::bigint[], $20::integer[], $21::bytea[])
                 AS i(id, client_id, event_type, payload, content_type, source, subject, time, external_id,
                      correlation_id, causation_id, attributes, title, description, tags, retry, first_number,
-                     last_number)";
+                     last_number, targets, terms)";
+        /// Writes terms of facts (inserts only).
+        write_terms = "
+            INSERT INTO {ns}.fact_terms (term, client_id, event_id)
+            SELECT i.term, i.client_id, i.event_id
+            FROM unnest($1::bytea[], $2::bigint[], $3::bigint[]) AS i(term, client_id, event_id)";
         /// Writes the entries of facts, and their tags (inserts only).
         write_targets = &"
             WITH input AS MATERIALIZED (
@@ -84,9 +109,8 @@ statements! {
         ranged_facts: RangedFact = &format!("
             SELECT {} FROM {{ns}}.events e
             WHERE e.first_number > $3::bigint ORDER BY e.first_number LIMIT $4::bigint", ranged_columns());
-        /// Removes facts that nothing refers to (events' primary key).
-        remove_free = &format!("
-            DELETE FROM {{ns}}.events e
-            WHERE e.id = ANY ($1::bigint[]) AND e.first_number + 0 IS NOT NULL AND {}", is_free());
+        /// Removes facts that nothing refers to, with their terms (events' primary key, fact_terms' primary key). Returns how
+        /// many facts.
+        remove_free: Only<i64> = &REMOVE_FREE.replace("{is_free}", &is_free()).replace("{term}", &TERM.to_string());
     }
 }

@@ -19,6 +19,7 @@ pub(in crate::postgres) mod deduplication;
 pub(in crate::postgres) mod end;
 pub(in crate::postgres) mod entries;
 pub(in crate::postgres) mod facts;
+pub(in crate::postgres) mod finding;
 pub(in crate::postgres) mod groups;
 pub(in crate::postgres) mod handlers;
 pub(in crate::postgres) mod heartbeat;
@@ -55,6 +56,7 @@ crate::sql::subjects! {
         deduplication: deduplication::Deduplication,
         end: end::End,
         entries: entries::Entries,
+        finding: finding::Finding,
         groups: groups::Groups,
         handlers: handlers::Handlers,
         heartbeat: heartbeat::Heartbeat,

@@ -264,6 +264,12 @@ fn load(rows: u32) -> String {
          SET enable_hashjoin = off;
          INSERT INTO tidegate.events (id, created_at, event_type, payload, tags)
              SELECT n, now(), 't1', '{{}}', CASE WHEN n % 10 = 0 THEN 'a,b' END FROM generate_series(1, {rows}) AS n;
+         INSERT INTO tidegate.events (id, created_at, client_id, event_type, payload, source, subject, external_id,
+                                      correlation_id, first_number, last_number)
+             SELECT 10 * {rows} + n, now(), nullif(n % 7, 0), 't' || n % 50, '{{}}', 's' || n % 20, 'j' || n % 1000, 'x' || n,
+                    'c' || n, 10 * {rows} + n, 10 * {rows} + n - 1 FROM generate_series(1, {rows} / 2) AS n;
+         INSERT INTO tidegate.fact_terms (term, client_id, event_id)
+             SELECT decode(md5((n % 1000)::text), 'hex'), n % 7, 10 * {rows} + n FROM generate_series(1, {rows} / 2) AS n;
          INSERT INTO tidegate.event_queue (id, event_id, lane, queue_id, max_attempts, place, exhausted_as, group_key, due_at,
                                            rank, expires_at)
              SELECT n, n, CASE WHEN n % 100 < 4 THEN 2 + n % 1000 ELSE 1 END, 1, 20, n % 5, 1,

@@ -32,6 +32,8 @@ const STEPS: &[(i32, i32, &str)] = &[
     (FACTS_STEP, 16, include_str!("../migrations/0016_facts.sql")),
     // An older program's list of waiting entries does not match the index.
     (17, 17, include_str!("../migrations/0017_waiting.sql")),
+    // The terms of a fact that an older program's retention removes stay: no search finds anything by them.
+    (18, 17, include_str!("../migrations/0018_found_facts.sql")),
 ];
 
 /// The step since which facts may have several entries.

@@ -29,16 +29,31 @@ row! {
 }
 
 row! {
-    /// The rest of a live entry.
-    pub(in crate::sqlite) struct LiveRow {
-        error: Option<String> = "q.last_error",
+    /// Where a live entry is in its life.
+    pub(in crate::sqlite) struct LivePhaseRow {
         place: i16 = "q.place",
         due_at: Option<Moment> = "q.due_at",
         lease_until: Option<Moment> = "q.lease_until",
         processing_started_at: Option<Moment> = "q.processing_started_at",
-        updated_at: Moment = "coalesce(q.updated_at, e.created_at, 0)",
         exhausted_as: i16 = "q.exhausted_as",
         flags: Option<i64> = "q.flags",
+    }
+}
+
+row! {
+    /// How an ended entry ended.
+    pub(in crate::sqlite) struct EndedPhaseRow {
+        status: i16 = "q.status",
+        finished_at: Moment = "q.finished_at",
+        superseded: bool = "q.superseded",
+    }
+}
+
+row! {
+    /// The rest of a live entry.
+    pub(in crate::sqlite) struct LiveRow {
+        error: Option<String> = "q.last_error",
+        updated_at: Moment = "coalesce(q.updated_at, e.created_at, 0)",
     }
 }
 
@@ -47,48 +62,56 @@ row! {
     pub(in crate::sqlite) struct EndedRow {
         error: Option<String> = "q.errors",
         results: Option<String> = "q.results",
-        status: i16 = "q.status",
-        finished_at: Moment = "q.finished_at",
-        superseded: bool = "q.superseded",
     }
 }
 
 /// A live entry as it is shown.
-pub(in crate::sqlite) type ShownLive = ((EntryRow, LiveRow), ShownFactRow);
+pub(in crate::sqlite) type ShownLive = ((EntryRow, (LivePhaseRow, LiveRow)), ShownFactRow);
 /// An ended entry as it is shown.
-pub(in crate::sqlite) type ShownEnded = ((EntryRow, EndedRow), ShownFactRow);
+pub(in crate::sqlite) type ShownEnded = ((EntryRow, (EndedPhaseRow, EndedRow)), ShownFactRow);
 
 /// A live entry.
-pub(in crate::sqlite) fn live_view(id: EntryId, ((mut row, live), fact): ShownLive) -> Result<EntryView> {
-    let phase = match live.lease_until {
-        Some(until) => EntryPhase::Leased {
-            worker: row.worker.take().map(|shown| shown.0).unwrap_or_default(),
-            since: live.processing_started_at.unwrap_or(until).into(),
-            until: until.into(),
-        },
-        None => phase_of_waiting(&live)?,
-    };
+pub(in crate::sqlite) fn live_view(id: EntryId, ((mut row, (phase, live)), fact): ShownLive) -> Result<EntryView> {
+    let phase = phase.phase(row.worker.take())?;
     view(id, row, Rest { phase, error: live.error, results: None, updated_at: live.updated_at }, fact)
 }
 
-/// The phase of a live entry that nobody holds.
-fn phase_of_waiting(live: &LiveRow) -> Result<EntryPhase> {
-    let due = live.due_at.map(Into::into);
-    Ok(match Place::from_code(live.place) {
-        _ if is_kept(live.flags) => EntryPhase::Kept { end: end_of(live.exhausted_as)? },
-        Some(Place::Fresh | Place::Timed) => EntryPhase::Waiting { due },
-        Some(Place::Aside) => EntryPhase::Aside { due: due.unwrap_or_default() },
-        Some(Place::Parked | Place::Arrived) | None => EntryPhase::Parked,
-    })
+impl LivePhaseRow {
+    /// The phase of a live entry, given its last holder.
+    pub(in crate::sqlite) fn phase(&self, worker: Option<Shown>) -> Result<EntryPhase> {
+        let Some(until) = self.lease_until else { return self.phase_of_waiting() };
+        Ok(EntryPhase::Leased {
+            worker: worker.map(|shown| shown.0).unwrap_or_default(),
+            since: self.processing_started_at.unwrap_or(until).into(),
+            until: until.into(),
+        })
+    }
+
+    /// The phase of a live entry that nobody holds.
+    fn phase_of_waiting(&self) -> Result<EntryPhase> {
+        let due = self.due_at.map(Into::into);
+        Ok(match Place::from_code(self.place) {
+            _ if is_kept(self.flags) => EntryPhase::Kept { end: end_of(self.exhausted_as)? },
+            Some(Place::Fresh | Place::Timed) => EntryPhase::Waiting { due },
+            Some(Place::Aside) => EntryPhase::Aside { due: due.unwrap_or_default() },
+            Some(Place::Parked | Place::Arrived) | None => EntryPhase::Parked,
+        })
+    }
 }
 
 /// An ended entry.
-pub(in crate::sqlite) fn ended_view(id: EntryId, ((mut row, ended), fact): ShownEnded) -> Result<EntryView> {
-    let EndedRow { error, results, status, finished_at, superseded } = ended;
-    let end = end_of(status)?;
-    let worker = row.worker.take().map(|shown| shown.0);
-    let phase = EntryPhase::Ended { end, at: finished_at.into(), worker, superseded };
-    view(id, row, Rest { phase, error, results, updated_at: finished_at }, fact)
+pub(in crate::sqlite) fn ended_view(id: EntryId, ((mut row, (phase, ended)), fact): ShownEnded) -> Result<EntryView> {
+    let (error, results, updated_at) = (ended.error, ended.results, phase.finished_at);
+    let phase = phase.phase(row.worker.take())?;
+    view(id, row, Rest { phase, error, results, updated_at }, fact)
+}
+
+impl EndedPhaseRow {
+    /// The phase of an ended entry, given the worker that ended it.
+    pub(in crate::sqlite) fn phase(&self, worker: Option<Shown>) -> Result<EntryPhase> {
+        let (end, at) = (end_of(self.status)?, self.finished_at.into());
+        Ok(EntryPhase::Ended { end, at, worker: worker.map(|shown| shown.0), superseded: self.superseded })
+    }
 }
 
 /// The part of a view in which live and ended entries differ.
@@ -154,9 +177,9 @@ statements! {
     /// Statements about entries.
     pub(in crate::sqlite) struct Entries {
         /// A live entry as it is shown. Primary keys.
-        live: ShownLive = &shown(&<(EntryRow, LiveRow)>::list(), LIVE);
+        live: ShownLive = &shown(&<(EntryRow, (LivePhaseRow, LiveRow))>::list(), LIVE);
         /// An ended entry as it is shown. Index event_log_key, from its end, then primary keys.
-        ended: ShownEnded = &shown(&<(EntryRow, EndedRow)>::list(), ENDED);
+        ended: ShownEnded = &shown(&<(EntryRow, (EndedPhaseRow, EndedRow))>::list(), ENDED);
         /// The event of an entry, live or ended. Primary key; index event_log_key.
         event_of: Only<Option<i64>> = "
             SELECT coalesce((SELECT event_id FROM {live} WHERE id = ?1),

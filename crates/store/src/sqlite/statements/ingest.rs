@@ -18,6 +18,15 @@ row! {
     }
 }
 
+row! {
+    /// A fact that was removed, by what its terms are found.
+    pub(in crate::sqlite) struct GoneFact {
+        client_id: Option<i64>,
+        /// The hashes of its terms, 16 bytes each.
+        terms: Option<Vec<u8>>,
+    }
+}
+
 /// Whether no row refers to the fact `e`. Primary keys of the live tables, indexes event_log_key and dispatch_log_key: few rows, since the numbers of a
 /// range were drawn together.
 fn is_free() -> String {
@@ -38,18 +47,24 @@ fn columns() -> String {
 statements! {
     /// Statements about facts with any number of targets.
     pub(in crate::sqlite) struct Ingest {
-        /// Writes a fact with its range of numbers. Appends; adds to events_first_number.
+        /// Writes a fact with its range of numbers. Appends; with a range it adds to events_first_number, events_client,
+        /// events_type, and the indexes over what else it has.
         put_fact = "
             INSERT INTO {ns}_events (id, created_at, client_id, event_type, content_type, source, subject, time,
                 external_id, correlation_id, causation_id, attributes, payload, title, description, tags, retry,
-                first_number, last_number)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
+                first_number, last_number, targets, terms)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)";
+        /// Writes a term of a fact. Primary key.
+        put_term = "INSERT INTO {ns}_fact_terms (term, client_id, event_id) VALUES (?1, ?2, ?3)";
         /// Facts with a range, by their first number. Index events_first_number, from where the last batch stopped.
         ranged_facts: RangedFact = &format!("
             SELECT {} FROM {{ns}}_events e INDEXED BY {{ns}}_events_first_number
             WHERE e.first_number > ?1 ORDER BY e.first_number LIMIT ?2", columns());
         /// Removes a fact that nothing refers to. Primary key.
-        remove_free = &format!("
-            DELETE FROM {{ns}}_events AS e WHERE e.id = ?1 AND e.first_number IS NOT NULL AND {}", is_free());
+        remove_free: GoneFact = &format!("
+            DELETE FROM {{ns}}_events AS e WHERE e.id = ?1 AND e.first_number IS NOT NULL AND {}
+            RETURNING {{columns}}", is_free());
+        /// Removes a term of a fact. Primary key.
+        remove_term = "DELETE FROM {ns}_fact_terms WHERE term = ?1 AND client_id = ?2 AND event_id = ?3";
     }
 }

@@ -10,6 +10,7 @@ pub(in crate::sqlite) mod deduplication;
 pub(in crate::sqlite) mod end;
 pub(in crate::sqlite) mod entries;
 pub(in crate::sqlite) mod facts;
+pub(in crate::sqlite) mod finding;
 pub(in crate::sqlite) mod groups;
 pub(in crate::sqlite) mod handlers;
 pub(in crate::sqlite) mod heartbeat;
@@ -40,6 +41,7 @@ crate::sql::subjects! {
         deduplication: deduplication::Deduplication,
         end: end::End,
         entries: entries::Entries,
+        finding: finding::Finding,
         groups: groups::Groups,
         handlers: handlers::Handlers,
         heartbeat: heartbeat::Heartbeat,

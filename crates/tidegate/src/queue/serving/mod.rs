@@ -1,10 +1,12 @@
-//! What a server does with a queue beyond the embedded API, one file per subject: API keys, the catalogue version, resources, queues by name, claims of
+//! What a server does with a queue beyond the embedded API, one file per subject: API keys, the catalogue version, resources, facts, queues by name, claims of
 //! pull workers, entries by number, pages of documents. It takes names and numbers of any queue of the database; whose
 //! they are is for the server to decide. Knows nothing of HTTP.
 
 mod api_keys;
 mod catalogue;
+mod dispatching;
 mod entries;
+mod facts;
 mod hints;
 mod projections;
 mod publishing;
@@ -14,6 +16,7 @@ mod resources;
 
 pub use api_keys::ApiKeys;
 pub use entries::{AuditPart, Explained};
+pub use facts::Facts;
 pub use hints::WakeHints;
 pub use projections::{DocumentsPage, ProjectionPage};
 pub use pull::PullClaim;

@@ -1,0 +1,208 @@
+//! Clients: create, list, show, change, delete. A client's id is what keys, queues, events and subscriptions carry.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tidegate::{CatalogueVersion, ChangeResource, DeleteResource, ErrorKind, PutResource, Resource, Timestamp, Tsid};
+
+use super::error::{GatewayError, Result};
+use super::event_types::only;
+use super::kept::Kind;
+use super::subscriptions::SubscriptionsQuery;
+use super::values::{check_code, check_name, damaged, write};
+use super::{Gateway, Match};
+
+/// The kind of resources that are clients.
+const CLIENT: &str = "client";
+
+/// A client: a tenant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Client {
+    /// Its number.
+    pub id: Tsid,
+    /// Its code, which never changes.
+    pub code: String,
+    /// A name for people.
+    pub name: String,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When it was last changed.
+    pub updated_at: Timestamp,
+    /// Changes with every change: an entity tag.
+    pub revision: i64,
+}
+
+/// Which clients to list, in the order of their codes.
+#[derive(Debug, Clone, Default)]
+pub struct ClientsQuery {
+    /// Only this one.
+    pub id: Option<Tsid>,
+    /// Only those after this code.
+    pub after: Option<String>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A client in its resource's body.
+#[derive(Debug, Serialize, Deserialize)]
+struct StoredClient {
+    name: String,
+}
+
+/// The clients by their codes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Clients {
+    by_code: BTreeMap<String, Arc<Client>>,
+    codes: HashMap<Tsid, String>,
+}
+
+impl Clients {
+    fn by_id(&self, id: Tsid) -> Option<&Arc<Client>> {
+        self.codes.get(&id).and_then(|code| self.by_code.get(code))
+    }
+}
+
+impl Kind for Clients {
+    const NAME: &'static str = CLIENT;
+
+    fn apply(&mut self, resource: &Resource) {
+        if let Some(code) = self.codes.remove(&resource.id) {
+            self.by_code.remove(&code);
+        }
+        if resource.deleted {
+            return;
+        }
+        match Client::read(resource) {
+            Ok(read) => {
+                self.codes.insert(read.id, read.code.clone());
+                self.by_code.insert(read.code.clone(), Arc::new(read));
+            }
+            Err(error) => tracing::error!(%error, code = resource.code, "a client is left out"),
+        }
+    }
+}
+
+impl Client {
+    fn read(resource: &Resource) -> Result<Self> {
+        let damaged = damaged(resource);
+        let Ok(stored) = serde_json::from_str::<StoredClient>(&resource.body) else { return Err(damaged("its body")) };
+        Ok(Self {
+            id: resource.id,
+            code: resource.code.clone(),
+            name: stored.name,
+            created_at: resource.created_at,
+            updated_at: resource.updated_at,
+            revision: resource.version,
+        })
+    }
+}
+
+impl Gateway {
+    /// Creates a client.
+    ///
+    /// # Errors
+    /// `Invalid`, or `Conflict` when the code is taken.
+    pub async fn create_client(&self, code: &str, name: &str) -> Result<Client> {
+        check_code(code)?;
+        check_name(name)?;
+        let put = PutResource::Create {
+            id: None,
+            kind: CLIENT.into(),
+            client: None,
+            code: code.to_owned(),
+            body: write(&StoredClient { name: name.to_owned() })?,
+        };
+        match self.queue.resources().change(vec![ChangeResource::Put(put)]).await {
+            Err(error) if error.kind() == ErrorKind::Conflict => {
+                Err(GatewayError::Conflict(format!("there is a client {code} already: change that one")))
+            }
+            written => Client::read(only(&written?)?),
+        }
+    }
+
+    /// Lists clients, and says whether there are more.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn list_clients(
+        &self,
+        query: &ClientsQuery,
+        version: Option<CatalogueVersion>,
+    ) -> Result<(Vec<Arc<Client>>, bool)> {
+        use std::ops::Bound;
+        let clients = self.clients.at(&self.queue, self.version(version).await?).await?;
+        let first = query.after.clone().map_or(Bound::Unbounded, Bound::Excluded);
+        let all = clients.by_code.range((first, Bound::Unbounded)).map(|(_, client)| client);
+        let mut found = all.filter(|client| query.id.is_none_or(|id| id == client.id));
+        let page: Vec<_> = found.by_ref().take(query.limit).cloned().collect();
+        Ok((page, found.next().is_some()))
+    }
+
+    /// A client by its id.
+    ///
+    /// # Errors
+    /// `NotFound`, or the store's.
+    pub async fn client(&self, id: Tsid, version: Option<CatalogueVersion>) -> Result<Arc<Client>> {
+        let clients = self.clients.at(&self.queue, self.version(version).await?).await?;
+        clients.by_id(id).cloned().ok_or_else(|| no_client(id))
+    }
+
+    /// Changes the name of a client.
+    ///
+    /// # Errors
+    /// `NotFound`, `Changed`, or `Invalid`.
+    pub async fn change_client(&self, id: Tsid, on: Match, name: &str) -> Result<Client> {
+        check_name(name)?;
+        self.until_written(|| async move {
+            let found = self.stored_client(id, on).await?;
+            let put = PutResource::Change {
+                id,
+                kind: CLIENT.into(),
+                expected: Some(found.revision),
+                body: write(&StoredClient { name: name.to_owned() })?,
+            };
+            Client::read(only(&self.queue.resources().change(vec![ChangeResource::Put(put)]).await?)?)
+        })
+        .await
+    }
+
+    /// Deletes a client that has no subscriptions and no keys that are not revoked. Its queues and events stay.
+    ///
+    /// # Errors
+    /// `NotFound`, `Changed`, or `Conflict` with what it still has.
+    pub async fn delete_client(&self, id: Tsid, on: Match) -> Result<()> {
+        self.until_written(|| async move {
+            let found = self.stored_client(id, on).await?;
+            if let Some(held) = self.held_by(id).await? {
+                let text = format!("the client {} still has {held}: remove that first", found.code);
+                return Err(GatewayError::Conflict(text));
+            }
+            let delete = DeleteResource { id, kind: CLIENT.into(), expected: Some(found.revision) };
+            self.queue.resources().change(vec![ChangeResource::Delete(delete)]).await?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// What a client still has.
+    async fn held_by(&self, id: Tsid) -> Result<Option<&'static str>> {
+        let keys = self.queue.api_keys().list().await?;
+        if keys.iter().any(|key| key.client == Some(id) && key.revoked_at.is_none()) {
+            return Ok(Some("keys that are not revoked"));
+        }
+        let query = SubscriptionsQuery { client: Some(Some(id)), after: None, limit: 1 };
+        Ok(self.list_subscriptions(&query).await?.0.first().map(|_| "subscriptions"))
+    }
+
+    async fn stored_client(&self, id: Tsid, on: Match) -> Result<Client> {
+        let found = self.queue.resources().get(CLIENT, id).await?.ok_or_else(|| no_client(id))?;
+        let found = Client::read(&found)?;
+        on.check(found.revision, &format_args!("the client {}", found.code))?;
+        Ok(found)
+    }
+}
+
+fn no_client(id: Tsid) -> GatewayError {
+    GatewayError::NotFound(format!("there is no client {id}"))
+}

@@ -1,0 +1,140 @@
+//! Events as they are shown, each with what was made for it.
+
+use tidegate::{
+    End, EntryId, EntryPhase, FactTarget, Family, QueueName, Status, StoredFact, Timestamp, Tsid,
+};
+use tidegate_core::cloud_event::{CloudEvent, StoredEvent};
+
+use super::flush::{Call, Stored};
+use super::plan::job_id;
+use crate::gateway::subscriptions::Target;
+
+/// The status of a job that nothing was done about yet.
+const QUEUED: &str = "QUEUED";
+
+/// A stored event.
+#[derive(Debug, Clone)]
+pub struct EventView {
+    /// Its id.
+    pub id: Tsid,
+    /// When it was stored, in database time.
+    pub created_at: Timestamp,
+    /// The client that it belongs to.
+    pub client: Option<Tsid>,
+    /// The event.
+    pub event: CloudEvent,
+    /// The jobs that were made for it.
+    pub jobs: Vec<EventJob>,
+    /// The entries that were made for it.
+    pub entries: Vec<EventEntry>,
+}
+
+/// A job of an event.
+#[derive(Debug, Clone)]
+pub struct EventJob {
+    /// Its id.
+    pub id: Tsid,
+    /// The subscription that it was made for.
+    pub subscription: Option<Tsid>,
+    /// The client whose job it is; `None` for one of the anchor level.
+    pub client: Option<Tsid>,
+    /// Where it is in its life, in the source's words.
+    pub status: &'static str,
+}
+
+/// An entry of an event.
+#[derive(Debug, Clone)]
+pub struct EventEntry {
+    /// Its number.
+    pub id: EntryId,
+    /// Its queue.
+    pub queue: QueueName,
+    /// Where it is in its life.
+    pub status: Status,
+}
+
+impl EventView {
+    /// An event that was just stored.
+    pub(super) fn of_new(call: &Call, stored: Stored) -> Self {
+        let (mut jobs, mut entries) = (Vec::new(), Vec::new());
+        for (number, subscription) in stored.made {
+            match &subscription.body.target {
+                Target::Webhook(_) => jobs.push(EventJob {
+                    id: job_id(stored.created_at, number.get()),
+                    subscription: Some(subscription.id),
+                    client: subscription.client,
+                    status: QUEUED,
+                }),
+                Target::Queue(name) => {
+                    // The queue took the entry, so its name is valid.
+                    let Ok(queue) = QueueName::of(subscription.client, name) else { continue };
+                    entries.push(EventEntry { id: number, queue, status: Status::Pending });
+                }
+            }
+        }
+        let (event, client) = (call.event().clone(), call.client());
+        Self { id: stored.id, created_at: stored.created_at, client, event, jobs, entries }
+    }
+
+    /// An event as the store has it.
+    pub(in crate::gateway) fn of_stored(stored: StoredFact) -> Self {
+        let fact = &stored.fact;
+        let event = CloudEvent::from_stored(&StoredEvent {
+            event_type: &fact.event_type,
+            payload: &fact.payload,
+            content_type: fact.content_type.as_deref(),
+            source: fact.source.as_deref(),
+            subject: fact.subject.as_deref(),
+            time: fact.time,
+            external_id: fact.external_id.as_deref(),
+            correlation_id: fact.correlation_id.as_deref(),
+            causation_id: fact.causation_id.as_deref(),
+            attributes: fact.attributes.as_deref(),
+        });
+        let (created_at, client) = (fact.created_at, fact.client);
+        let (jobs, entries): (Vec<_>, Vec<_>) =
+            stored.targets.into_iter().partition(|target| target.family == Family::Jobs);
+        Self {
+            id: stored.id,
+            created_at,
+            client,
+            event,
+            jobs: jobs.into_iter().map(|job| EventJob::of(job, created_at)).collect(),
+            entries: entries.into_iter().map(EventEntry::of).collect(),
+        }
+    }
+}
+
+impl EventView {
+    /// The event with those jobs and entries alone that belong to this client (`None`: with all).
+    #[must_use]
+    pub fn seen_by(mut self, client: Option<Tsid>) -> Self {
+        if client.is_some() {
+            self.jobs.retain(|job| job.client == client);
+            self.entries.retain(|entry| entry.queue.client() == client);
+        }
+        self
+    }
+}
+
+impl EventJob {
+    fn of(target: FactTarget, created_at: Timestamp) -> Self {
+        let status = match target.phase {
+            EntryPhase::Waiting { .. } | EntryPhase::Parked | EntryPhase::Aside { .. } => QUEUED,
+            EntryPhase::Leased { .. } => "IN_PROGRESS",
+            EntryPhase::Kept { .. } => "ERROR",
+            EntryPhase::Ended { end: End::Completed, .. } => "COMPLETED",
+            EntryPhase::Ended { end: End::Cancelled, .. } => "CANCELLED",
+            EntryPhase::Ended { .. } => "ERROR",
+        };
+        let subscription = target.lane_type.as_deref().and_then(|lane| lane.parse().ok());
+        let client = target.queue.client();
+        Self { id: job_id(created_at, target.id.get()), subscription, client, status }
+    }
+}
+
+impl EventEntry {
+    fn of(target: FactTarget) -> Self {
+        Self { id: target.id, queue: target.queue, status: target.phase.status() }
+    }
+}

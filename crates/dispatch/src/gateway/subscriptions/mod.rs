@@ -1,0 +1,228 @@
+//! Subscriptions: create, list, show, change, pause, resume, delete.
+
+mod matched;
+mod secret;
+mod target;
+mod values;
+
+use tidegate::{
+    ChangeResource, DeleteResource, Error, ErrorKind, MAX_RESOURCES, PutResource, QueueName, ResourcesQuery, Tsid,
+};
+
+use super::error::{GatewayError, Result};
+use super::event_types::only;
+use super::ingest::JOBS;
+use super::values::check_code;
+use super::{Changed, Gateway, Match};
+
+pub(super) use matched::Subscriptions;
+pub use target::{AllowedTarget, Target};
+pub use values::{
+    ConfigEntry, DispatchMode, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus, TypeBinding,
+};
+
+use values::{SIGNING_SECRET, SUBSCRIPTION, stored};
+
+/// Which subscriptions to list, by client and code.
+#[derive(Debug, Clone, Default)]
+pub struct SubscriptionsQuery {
+    /// Only those of this client (`Some(None)`: of the anchor level); of all if `None`.
+    pub client: Option<Option<Tsid>>,
+    /// Only those after this client and code.
+    pub after: Option<(Option<Tsid>, String)>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+impl SubscriptionsQuery {
+    fn resources(&self, limit: usize) -> ResourcesQuery {
+        ResourcesQuery { kind: SUBSCRIPTION.into(), client: self.client, after: self.after.clone(), limit }
+    }
+}
+
+impl Gateway {
+    /// Creates a subscription, ACTIVE, and returns it with its signing secret, which is shown this once.
+    ///
+    /// # Errors
+    /// `Invalid`, or `Conflict` when the client has one of this code.
+    pub async fn create_subscription(
+        &self,
+        client: Option<Tsid>,
+        code: &str,
+        body: &SubscriptionBody,
+    ) -> Result<(Subscription, String)> {
+        check_code(code)?;
+        let body = self.checked(body, client).await?;
+        let secret = secret::new_secret();
+        let create = |kind: &str, body| {
+            let (id, kind, code) = (None, kind.to_owned(), code.to_owned());
+            ChangeResource::Put(PutResource::Create { id, kind, client, code, body })
+        };
+        let items = vec![
+            create(SUBSCRIPTION, stored(SubscriptionStatus::Active, &body)?),
+            create(SIGNING_SECRET, secret::stored(&secret)?),
+        ];
+        match self.queue.resources().change(items).await {
+            Err(error) if error.kind() == ErrorKind::Conflict => {
+                Err(GatewayError::Conflict(format!("there is a subscription {code} already: change that one")))
+            }
+            written => Ok((Subscription::read(only(&written?)?)?, secret)),
+        }
+    }
+
+    /// Lists subscriptions, and says whether there are more.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn list_subscriptions(&self, query: &SubscriptionsQuery) -> Result<(Vec<Subscription>, bool)> {
+        let limit = query.limit.min(MAX_RESOURCES - 1);
+        let rows = self.queue.resources().list(query.resources(limit + 1)).await?;
+        let mut found = rows.iter().map(Subscription::read).collect::<Result<Vec<_>>>()?;
+        let more = found.len() > limit;
+        found.truncate(limit);
+        Ok((found, more))
+    }
+
+    /// A subscription by its id, if it belongs to this client (`None`: whoever it belongs to).
+    ///
+    /// # Errors
+    /// `NotFound`, or the store's.
+    pub async fn subscription(&self, id: Tsid, client: Option<Tsid>) -> Result<Subscription> {
+        self.stored_subscription(id, client, Match::Any).await
+    }
+
+    /// Changes what is said about a subscription; its code and its client stay.
+    ///
+    /// # Errors
+    /// `NotFound`, `Changed`, or `Invalid`.
+    pub async fn change_subscription(
+        &self,
+        id: Tsid,
+        client: Option<Tsid>,
+        on: Match,
+        body: &SubscriptionBody,
+    ) -> Result<Subscription> {
+        self.until_written(|| async move {
+            let mut found = self.stored_subscription(id, client, on).await?;
+            found.body = self.checked(body, found.client).await?;
+            self.write_subscription(&found).await
+        })
+        .await
+    }
+
+    /// Pauses a subscription: nothing is made for it from the next event on. Again, it changes nothing.
+    ///
+    /// # Errors
+    /// `NotFound`, or `Changed`.
+    pub async fn pause_subscription(
+        &self,
+        id: Tsid,
+        client: Option<Tsid>,
+        on: Match,
+    ) -> Result<(Subscription, Changed)> {
+        self.set_status(id, client, on, SubscriptionStatus::Paused).await
+    }
+
+    /// Resumes a paused subscription, from the next event on. Again, it changes nothing.
+    ///
+    /// # Errors
+    /// `NotFound`, or `Changed`.
+    pub async fn resume_subscription(
+        &self,
+        id: Tsid,
+        client: Option<Tsid>,
+        on: Match,
+    ) -> Result<(Subscription, Changed)> {
+        self.set_status(id, client, on, SubscriptionStatus::Active).await
+    }
+
+    async fn set_status(
+        &self,
+        id: Tsid,
+        client: Option<Tsid>,
+        on: Match,
+        status: SubscriptionStatus,
+    ) -> Result<(Subscription, Changed)> {
+        self.until_written(|| async move {
+            let mut found = self.stored_subscription(id, client, on).await?;
+            if found.status == status {
+                return Ok((found, Changed::No));
+            }
+            found.status = status;
+            Ok((self.write_subscription(&found).await?, Changed::Yes))
+        })
+        .await
+    }
+
+    /// Deletes a subscription and its secret. Entries that were made for it stay.
+    ///
+    /// # Errors
+    /// `NotFound`, or `Changed`.
+    pub async fn delete_subscription(&self, id: Tsid, client: Option<Tsid>, on: Match) -> Result<()> {
+        self.until_written(|| async move {
+            let found = self.stored_subscription(id, client, on).await?;
+            let delete =
+                |id, kind: &str, expected| ChangeResource::Delete(DeleteResource { id, kind: kind.into(), expected });
+            let mut items = vec![delete(id, SUBSCRIPTION, Some(found.revision))];
+            let secret = self.queue.resources().by_code(SIGNING_SECRET, found.client, &found.code).await?;
+            items.extend(secret.map(|secret| delete(secret.id, SIGNING_SECRET, None)));
+            self.queue.resources().change(items).await?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// A body whose fields are checked, and whose types that were named by an id exist.
+    async fn checked(&self, body: &SubscriptionBody, client: Option<Tsid>) -> Result<SubscriptionBody> {
+        body.check()?;
+        body.target.check(&self.options.allowed_targets)?;
+        self.check_queue(&body.target, client).await?;
+        let mut body = body.clone();
+        let types = self.types.at(&self.queue, self.queue.catalogue_version().await?).await?;
+        for (at, binding) in body.bindings.iter_mut().enumerate() {
+            let Some(id) = binding.event_type else { continue };
+            let missing =
+                || GatewayError::Invalid(format!("eventTypes[{at}].eventTypeId: there is no event type {id}"));
+            let found = types.by_id(id).ok_or_else(missing)?;
+            let pattern = found.code.as_str().parse();
+            binding.code = pattern.map_err(|error| GatewayError::Invalid(format!("eventTypes[{at}]: {error}")))?;
+        }
+        Ok(body)
+    }
+
+    /// Refuses a queue that does not exist; makes that of a client's jobs.
+    async fn check_queue(&self, target: &Target, client: Option<Tsid>) -> Result<()> {
+        let Target::Queue(name) = target else {
+            let jobs = QueueName::of(client, JOBS).map_err(Error::from)?;
+            return Ok(self.queue.make_job_queue(&jobs).await?);
+        };
+        let queue = QueueName::of(client, name).map_err(Error::from)?;
+        match self.queue.find_config(&queue).await? {
+            Some(_) => Ok(()),
+            None => Err(GatewayError::Invalid(format!("target: there is no queue {name}: create it first"))),
+        }
+    }
+
+    async fn stored_subscription(&self, id: Tsid, client: Option<Tsid>, on: Match) -> Result<Subscription> {
+        let missing = || GatewayError::NotFound(format!("there is no subscription {id}"));
+        let found = self.queue.resources().get(SUBSCRIPTION, id).await?.ok_or_else(missing)?;
+        if client.is_some() && found.client != client {
+            return Err(missing());
+        }
+        let found = Subscription::read(&found)?;
+        on.check(found.revision, &format_args!("the subscription {}", found.code))?;
+        Ok(found)
+    }
+
+    /// Writes a subscription over the revision that was read.
+    async fn write_subscription(&self, changed: &Subscription) -> Result<Subscription> {
+        let put = PutResource::Change {
+            id: changed.id,
+            kind: SUBSCRIPTION.into(),
+            expected: Some(changed.revision),
+            body: stored(changed.status, &changed.body)?,
+        };
+        let written = self.queue.resources().change(vec![ChangeResource::Put(put)]).await?;
+        Subscription::read(only(&written)?)
+    }
+}

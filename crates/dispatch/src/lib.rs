@@ -1,0 +1,23 @@
+//! What Tidegate does with events beyond queues. Owns event types, their versions and schemas ([`Gateway`]).
+//!
+//! It works on what the library offers, and must not know SQL or HTTP. What decides about the life of a version is in
+//! `tidegate_core::event_type`; what compiles and validates is `tidegate_schema`.
+
+mod gateway;
+
+pub use gateway::{
+    Accepted, AllowedTarget, Changed, Client, ClientsQuery, ConfigEntry, DispatchMode, EventEntry, EventJob, EventType,
+    EventTypeBody, EventView, EventsPage, EventsQuery, Forced, Gateway, GatewayError, GatewayOptions, Match, NewFact,
+    NewVersion, RetryStrategy, Schema, SchemaBody, SchemasQuery, SpecVersion, Subscription, SubscriptionBody,
+    SubscriptionStatus, SubscriptionsQuery, Target, TypeBinding, TypesQuery, UnknownTypes, Validated, Written,
+    type_filter,
+};
+pub use tidegate_core::event_type::{
+    CodePattern, EventTypeCode, InvalidCode, InvalidVersionNumber, TypeStatus, VersionNumber, VersionStatus,
+};
+pub use tidegate_core::filter::Filter;
+pub use tidegate_core::matching::TypePattern;
+pub use tidegate_schema::limits::DOCUMENT_BYTES;
+pub use tidegate_schema::{
+    Change, Comparison, Definition, Document, Format, SchemaType, Validator, Verdict, Violation,
+};

@@ -1,0 +1,10 @@
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tidegate_schema::SchemaType;
+use tidegate_schema_fuzz::{compile, seeds, start};
+
+fuzz_target!(
+    init: start(|| seeds::compile(SchemaType::Xsd)),
+    |data: &[u8]| compile(SchemaType::Xsd, data)
+);

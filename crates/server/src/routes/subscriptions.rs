@@ -1,0 +1,191 @@
+//! `/api/subscriptions`: creates, lists, shows, changes, pauses, resumes and deletes subscriptions, and shows what one would
+//! have taken. A caller of a client sees those of its client.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::header::{ETAG, LOCATION};
+use http::{HeaderName, StatusCode};
+use tidegate::Tsid;
+
+use crate::callers::{Manager, Reader};
+use crate::error::{ErrorBody, Result};
+use crate::extract::{IfMatch, JsonBody, PathText, Query, tsid};
+use crate::routes::clients::named;
+use crate::routes::event_types::{Tagged, tag};
+use crate::service::Service;
+use crate::wire::event_types::IfMatchHeader;
+use crate::wire::facts::{FactsAnswer, PreviewParams};
+use crate::wire::subscriptions::{
+    SubscriptionAnswer, SubscriptionPath, SubscriptionText, SubscriptionsAnswer, SubscriptionsParams,
+};
+
+/// Creates a subscription. Its signing secret is shown this once.
+#[utoipa::path(
+    post, path = "/api/subscriptions", operation_id = "create_subscription", tag = "subscriptions",
+    request_body = SubscriptionText,
+    responses(
+        (status = 201, description = "The subscription, ACTIVE.", body = SubscriptionAnswer),
+        (status = 409, description = "The code is taken.", body = ErrorBody),
+        (status = 413, description = "The body is too large.", body = ErrorBody),
+        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn create(
+    State(service): State<Arc<Service>>,
+    Manager(caller): Manager,
+    JsonBody(body): JsonBody<SubscriptionText>,
+) -> Result<(StatusCode, [(HeaderName, String); 2], Json<SubscriptionAnswer>)> {
+    let client = named(&service, &caller, body.client_id.as_deref()).await?;
+    let (made, secret) = service.gateway.create_subscription(client, &body.code()?, &body.read()?).await?;
+    let headers = [(ETAG, format!("\"{}\"", made.revision)), (LOCATION, format!("/api/subscriptions/{}", made.id))];
+    Ok((StatusCode::CREATED, headers, Json(SubscriptionAnswer::created(made, secret))))
+}
+
+/// Lists subscriptions by client and code.
+#[utoipa::path(
+    get, path = "/api/subscriptions", operation_id = "list_subscriptions", tag = "subscriptions",
+    params(SubscriptionsParams),
+    responses((status = 200, description = "A page of subscriptions.", body = SubscriptionsAnswer)),
+)]
+pub(crate) async fn list(
+    State(service): State<Arc<Service>>,
+    Reader(caller): Reader,
+    Query(params): Query<SubscriptionsParams>,
+) -> Result<Json<SubscriptionsAnswer>> {
+    let visible = caller.visible_as("clientId", params.client_id.as_deref())?;
+    let (page, more) = service.gateway.list_subscriptions(&params.read(visible)?).await?;
+    Ok(Json(SubscriptionsAnswer::of(page, more, visible)))
+}
+
+/// Shows a subscription.
+#[utoipa::path(
+    get, path = "/api/subscriptions/{id}", operation_id = "show_subscription", tag = "subscriptions",
+    params(SubscriptionPath),
+    responses(
+        (status = 200, description = "The subscription.", body = SubscriptionAnswer),
+        (status = 404, description = "There is no such subscription.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn show(
+    State(service): State<Arc<Service>>,
+    Reader(caller): Reader,
+    PathText(id): PathText,
+) -> Result<Tagged<SubscriptionAnswer>> {
+    let client = caller.visible(None)?.client();
+    let found = service.gateway.subscription(subscription_id(&id)?, client).await?;
+    Ok((tag(found.revision), Json(found.into())))
+}
+
+/// Changes a subscription: what is absent gets its default.
+#[utoipa::path(
+    put, path = "/api/subscriptions/{id}", operation_id = "change_subscription", tag = "subscriptions",
+    params(SubscriptionPath, IfMatchHeader), request_body = SubscriptionText,
+    responses(
+        (status = 200, description = "The subscription.", body = SubscriptionAnswer),
+        (status = 404, description = "There is no such subscription.", body = ErrorBody),
+        (status = 412, description = "It has changed since it was read.", body = ErrorBody),
+        (status = 413, description = "The body is too large.", body = ErrorBody),
+        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn change(
+    State(service): State<Arc<Service>>,
+    Manager(caller): Manager,
+    PathText(id): PathText,
+    IfMatch(on): IfMatch,
+    JsonBody(body): JsonBody<SubscriptionText>,
+) -> Result<Tagged<SubscriptionAnswer>> {
+    let (id, client) = (subscription_id(&id)?, caller.visible(None)?.client());
+    body.check_unchanged(&service.gateway.subscription(id, client).await?)?;
+    let changed = service.gateway.change_subscription(id, client, on, &body.read()?).await?;
+    Ok((tag(changed.revision), Json(changed.into())))
+}
+
+/// Deletes a subscription. Entries that were made for it stay.
+#[utoipa::path(
+    delete, path = "/api/subscriptions/{id}", operation_id = "delete_subscription", tag = "subscriptions",
+    params(SubscriptionPath, IfMatchHeader),
+    responses(
+        (status = 204, description = "The subscription is gone."),
+        (status = 404, description = "There is no such subscription.", body = ErrorBody),
+        (status = 412, description = "It has changed since it was read.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn remove(
+    State(service): State<Arc<Service>>,
+    Manager(caller): Manager,
+    PathText(id): PathText,
+    IfMatch(on): IfMatch,
+) -> Result<StatusCode> {
+    let client = caller.visible(None)?.client();
+    service.gateway.delete_subscription(subscription_id(&id)?, client, on).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Pauses a subscription: nothing is made for it from the next event on.
+#[utoipa::path(
+    post, path = "/api/subscriptions/{id}/pause", operation_id = "pause_subscription", tag = "subscriptions",
+    params(SubscriptionPath, IfMatchHeader),
+    responses(
+        (status = 200, description = "The subscription, PAUSED.", body = SubscriptionAnswer),
+        (status = 404, description = "There is no such subscription.", body = ErrorBody),
+        (status = 412, description = "It has changed since it was read.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn pause(
+    State(service): State<Arc<Service>>,
+    Manager(caller): Manager,
+    PathText(id): PathText,
+    IfMatch(on): IfMatch,
+) -> Result<Tagged<SubscriptionAnswer>> {
+    let client = caller.visible(None)?.client();
+    let (paused, _) = service.gateway.pause_subscription(subscription_id(&id)?, client, on).await?;
+    Ok((tag(paused.revision), Json(paused.into())))
+}
+
+/// Resumes a paused subscription, from the next event on.
+#[utoipa::path(
+    post, path = "/api/subscriptions/{id}/resume", operation_id = "resume_subscription", tag = "subscriptions",
+    params(SubscriptionPath, IfMatchHeader),
+    responses(
+        (status = 200, description = "The subscription, ACTIVE.", body = SubscriptionAnswer),
+        (status = 404, description = "There is no such subscription.", body = ErrorBody),
+        (status = 412, description = "It has changed since it was read.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn resume(
+    State(service): State<Arc<Service>>,
+    Manager(caller): Manager,
+    PathText(id): PathText,
+    IfMatch(on): IfMatch,
+) -> Result<Tagged<SubscriptionAnswer>> {
+    let client = caller.visible(None)?.client();
+    let (resumed, _) = service.gateway.resume_subscription(subscription_id(&id)?, client, on).await?;
+    Ok((tag(resumed.revision), Json(resumed.into())))
+}
+
+/// Shows which of the last events a subscription would have taken, as it is now, paused or not. Nothing is made.
+#[utoipa::path(
+    post, path = "/api/subscriptions/{id}/preview", operation_id = "preview_subscription", tag = "subscriptions",
+    params(SubscriptionPath, PreviewParams),
+    responses(
+        (status = 200, description = "The events, youngest first.", body = FactsAnswer),
+        (status = 404, description = "There is no such subscription.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn preview(
+    State(service): State<Arc<Service>>,
+    Reader(caller): Reader,
+    PathText(id): PathText,
+    Query(params): Query<PreviewParams>,
+) -> Result<Json<FactsAnswer>> {
+    let client = caller.visible(None)?.client();
+    let found = service.gateway.preview(subscription_id(&id)?, client, params.limit()?).await?;
+    Ok(Json(FactsAnswer::complete(found)?))
+}
+
+fn subscription_id(text: &str) -> Result<Tsid> {
+    tsid("subscription", text)
+}
