@@ -11,6 +11,8 @@ pub const DEPTH: usize = 128;
 pub const MAX_VIOLATIONS: usize = 100;
 /// The most messages, fields, enum values, options, ranges and other parts of a Protocol Buffers schema.
 pub const PROTO_ITEMS: usize = 5_000;
+/// The deepest nesting of brackets in a Protocol Buffers schema: its parser recurses, on the stack of its caller.
+pub const PROTO_BRACKETS: usize = 64;
 /// The longest full name in a Protocol Buffers schema, in bytes.
 pub const PROTO_NAME_BYTES: usize = 512;
 /// The most files of a Protocol Buffers descriptor set.

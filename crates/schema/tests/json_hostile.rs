@@ -263,7 +263,7 @@ fn many_violations_are_counted() {
     assert!(!validate(&not, &array_of("{}")).is_valid());
     let huge = format!("[{}]", vec!["\"no integer, and more of it\""; 10 * MIB / 28].join(","));
     assert!(validate("{\"items\":{\"type\":\"integer\"}}", &huge).violations()[0].message.contains("at most 1048576"));
-    let name = format!("{{\"{}\":{}}}", "n".repeat(4_000), format!("[{}]", vec!["1"; 200_000].join(",")));
+    let name = format!("{{\"{}\":[{}]}}", "n".repeat(4_000), vec!["1"; 200_000].join(","));
     assert!(!validate("{\"additionalProperties\":{\"items\":{\"type\":\"null\"}}}", &name).is_valid());
 }
 

@@ -113,7 +113,8 @@ fn violations_have_positions() {
 fn what_is_no_json_is_one_violation() {
     let validator = compiled(&json!({}), false);
     let report = |bytes: &[u8]| validator.validate(Document { bytes, format: Format::Json });
-    let cases: [(&[u8], &str, Option<(u32, u32)>); 5] = [
+    type Case<'a> = (&'a [u8], &'a str, Option<(u32, u32)>);
+    let cases: [Case<'_>; 5] = [
         (b"", "expected a value, found the end", Some((1, 1))),
         (b"{\n \"a\": tru}", "expected `true`, found 't'", Some((2, 7))),
         (b"{\"a\":1,\"a\":2}", "the name \"a\" occurs twice in an object", Some((1, 8))),

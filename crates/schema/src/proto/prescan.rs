@@ -2,7 +2,7 @@
 //! nested, how many statements there are, how long names are, and whether comments and strings end. Grammar is the parser's business.
 
 use crate::error::{Position, SchemaError};
-use crate::limits::{DEPTH, PROTO_ITEMS};
+use crate::limits::{PROTO_BRACKETS, PROTO_ITEMS};
 
 /// The longest word: a part of a name, or a number.
 const WORD_BYTES: usize = 255;
@@ -48,8 +48,8 @@ impl Scan<'_> {
         match byte {
             b'{' | b'[' | b'(' | b'<' => {
                 self.depth += 1;
-                if self.depth > DEPTH {
-                    return Err(self.error(self.at, format!("brackets are nested deeper than {DEPTH}")));
+                if self.depth > PROTO_BRACKETS {
+                    return Err(self.error(self.at, format!("brackets are nested deeper than {PROTO_BRACKETS}")));
                 }
             }
             b'}' | b']' | b')' | b'>' => self.depth = self.depth.saturating_sub(1),
@@ -139,8 +139,8 @@ mod tests {
             ("", Ok(())),
             ("syntax = \"proto3\"; /* { */ // {\n message A { string b = 1; }", Ok(())),
             (r#"message A { optional string b = 1 [default = "\"{\\"]; }"#, Ok(())),
-            (&deep, Err("brackets are nested deeper than 128 (line 1, column 1419)")),
-            (&"[".repeat(200), Err("brackets are nested deeper than 128 (line 1, column 129)")),
+            (&deep, Err("brackets are nested deeper than 64 (line 1, column 715)")),
+            (&"[".repeat(200), Err("brackets are nested deeper than 64 (line 1, column 65)")),
             ("\n /* x", Err("the comment is not closed: add */ (line 2, column 2)")),
             ("\"abc\ndef\"", Err("the string is not closed on its line (line 1, column 1)")),
             ("\"abc\\\ndef\"", Err("the string is not closed on its line (line 1, column 1)")),

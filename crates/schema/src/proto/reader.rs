@@ -215,7 +215,8 @@ mod tests {
 
     #[test]
     fn keys_have_a_number_and_a_wire_type() {
-        let cases: [(&[u8], Result<(u32, Wire), Fault>); 7] = [
+        type Case<'a> = (&'a [u8], Result<(u32, Wire), Fault>);
+        let cases: [Case<'_>; 7] = [
             (&[0x88, 0x80, 0x80, 0x80, 0x80, 0x00], Err(Fault::Key)),
             (&[0x08], Ok((1, Wire::Varint))),
             (&[0x1b], Ok((3, Wire::StartGroup))),
