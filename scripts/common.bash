@@ -28,7 +28,7 @@ install_packages() {
     "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
 }
 
-# Installs what of these is missing: any of cc, cxx, postgres, pgbouncer, faketime, venv.
+# Installs what of these is missing: any of cc, cxx, postgres, pgbouncer, faketime, venv, node.
 ensure() {
     local need missing=()
     for need in "$@"; do
@@ -42,6 +42,8 @@ ensure() {
             # Moves clocks; a library that is preloaded.
             faketime) compgen -G '/usr/lib*/faketime/libfaketimeMT.so.1' >/dev/null ||
                 compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || missing+=(faketime) ;;
+            # npm is a package of its own in Debian, and part of Node's elsewhere.
+            node) { command -v node && command -v npm; } >/dev/null || missing+=(nodejs npm) ;;
             venv) python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3 python3-venv) ;;
         esac
     done

@@ -23,6 +23,7 @@ mod projections;
 mod readiness;
 mod reports;
 mod scene;
+mod sdks;
 mod slow;
 mod telling;
 mod two_nodes;
