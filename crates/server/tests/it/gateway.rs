@@ -9,6 +9,7 @@ use crate::scene::{Answer, Scene, on_both, send};
 
 on_both!(
     an_event_goes_to_those_that_ask_for_it,
+    an_entry_holds_the_data_or_the_whole_event,
     all_modes_store_the_same_event,
     data_survives_byte_for_byte,
     repeats_are_answered_with_the_first,
@@ -72,6 +73,26 @@ async fn an_event_goes_to_those_that_ask_for_it(scene: Scene) {
     assert_eq!((status(0), status(1)), ("PENDING".into(), "PROCESSING".into()), "{shown}");
     let none = cloud_event(&scene, &event("2").to_string().replace("shop:orders", "bank:orders")).await.expect(201);
     assert_eq!((&none["entries"], &none["dispatchJobs"]), (&json!([]), &json!([])));
+    scene.close().await;
+}
+
+async fn an_entry_holds_the_data_or_the_whole_event(scene: Scene) {
+    subscribe(&scene, "data", json!({})).await;
+    subscribe(&scene, "whole", json!({ "dataOnly": false })).await;
+    let mut sent = event("1");
+    sent["correlationid"] = json!("c-1");
+    sent["shop"] = json!("berlin");
+    let stored = cloud_event(&scene, &sent.to_string()).await.expect(201);
+    let taken = scene.post("/events/claim", json!({ "worker_id": "w:1", "queue": "default", "max": 5 })).await.expect(200);
+    assert_eq!(taken["events"][0]["payload"], json!({ "amount": 5 }), "{taken}");
+    assert_eq!(taken["events"][1]["payload"], sent, "{taken}");
+    let whole = scene.get(&format!("/events/{}", stored["entries"][1]["id"])).await.expect(200);
+    assert_eq!(whole["payload"], sent, "{whole}");
+    // An event that has no id of its producer gets its own.
+    let own = json!({ "type": TYPE, "source": "/shop", "data": [1] });
+    let stored = scene.post("/api/events", own).await.expect(201);
+    let whole = scene.get(&format!("/events/{}", stored["entries"][1]["id"])).await.expect(200);
+    assert_eq!((&whole["payload"]["id"], &whole["payload"]["data"]), (&stored["id"], &json!([1])), "{whole}");
     scene.close().await;
 }
 

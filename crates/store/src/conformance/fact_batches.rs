@@ -10,7 +10,7 @@ use crate::ErrorKind::{Full, Invalid, NotFound};
 use crate::values::*;
 
 pub(super) async fn a_bad_target_refuses_its_item_alone(scene: Scene) {
-    let store = scene.open_with(StoreOptions { max_lanes: 2, ..scene.options() }).await;
+    let store = scene.open_with(StoreOptions { max_lanes: 2, max_job_lanes: 2, ..scene.options() }).await;
     let (full, drained) = (made(&store, "full").await, made(&store, "drained").await);
     store.put_queue(&full, QueueChange { depth_limit: Some(Some(3)), ..QueueChange::default() }).await.unwrap();
     let state = Some(QueueState::Draining);

@@ -3,10 +3,69 @@
 use tidegate_core::{Availability, End, EntryId, Expiry, NewEvent, Tsid};
 
 use super::fact_retention::{end_all, run_retention};
-use super::facts::{fact, ingest_one, made, to, to_default, to_group};
+use super::facts::{fact, ingest_one, made, payload, to, to_default, to_group};
 use super::scene::*;
 use crate::ErrorKind::Invalid;
 use crate::values::*;
+
+/// Jobs are sorted by what they are for, however many that are: no two share a lane.
+pub(super) async fn an_event_is_made_into_jobs_of_thousands_of_lanes(scene: Scene) {
+    let store = scene.open().await;
+    let jobs = store.family(Family::Jobs);
+    let lanes: Vec<String> = (0..3_000).map(|number| format!("subscription {number}")).collect();
+    let job = |lane: &String| Target { family: Family::Jobs, lane_type: Some(lane.clone()), ..to(&default_queue()) };
+    let stored = ingest_one(&store, fact("t", "{}", lanes.iter().map(job).collect())).await;
+    assert_eq!(stored.targets.len(), lanes.len());
+    for at in [0, 255, 256, 2_999] {
+        let claimed = jobs.claim(want_types(9, &[&lanes[at]])).await.unwrap();
+        assert_eq!(ids(&claimed), [stored.targets[at]], "of lane {at}");
+    }
+    ingest_one(&store, fact("t", "{}", vec![job(&lanes[2_998])])).await;
+    assert_eq!(jobs.claim(want_types(9, &[&lanes[2_998]])).await.unwrap().len(), 2);
+}
+
+/// An entry that carries the whole event does so wherever it is shown, in every state; the fact keeps its data.
+pub(super) async fn an_entry_can_carry_the_whole_event(scene: Scene) {
+    let store = scene.open().await;
+    let whole = || Target { in_envelope: true, ..to(&default_queue()) };
+    let mut item = fact("t", r#"{"a": 1.0}"#, vec![to(&default_queue()), whole(), whole(), whole()]);
+    item.fact.tags = vec!["x".into()];
+    item.fact.source = Some("/shop".into());
+    item.fact.content_type = Some("application/json".into());
+    let stored = ingest_one(&store, item).await;
+    let envelope = format!(
+        r#"{{"specversion":"1.0","id":"{}","source":"/shop","type":"t","datacontenttype":"application/json","data":{{"a": 1.0}}}}"#,
+        stored.event_id
+    );
+    let plain = r#"{"a": 1.0}"#;
+    let shown = async |at: usize| {
+        let fact = view(&store, stored.targets[at]).await.fact;
+        (payload(&fact).to_owned(), fact.content_type.unwrap_or_default())
+    };
+    let expected = (envelope.clone(), "application/cloudevents+json".to_owned());
+    assert_eq!((shown(0).await.0, shown(1).await), (plain.to_owned(), expected.clone()), "waiting");
+    let claimed = claim(&store, 9).await;
+    let payloads: Vec<&str> = claimed.iter().map(|held| payload(&held.fact)).collect();
+    assert_eq!(payloads, [plain, &envelope, &envelope, &envelope]);
+    complete(&store, &claimed[1]).await;
+    finalize(&store, end(&claimed[2], End::Failed)).await.unwrap();
+    assert_eq!(shown(1).await, expected, "ended");
+    redrive(&store, stored.targets[2]).await.unwrap();
+    let again = claim_one(&store).await;
+    assert_eq!((again.id, payload(&again.fact)), (stored.targets[2], &*envelope), "another generation");
+    let started = std::time::Instant::now();
+    let seen = loop {
+        let query = ReadLog { after: Position::START, ends: vec![End::Completed], types: None, limit: 9 };
+        let page = store.read_log(query).await.unwrap();
+        if let Some(row) = page.rows.first() {
+            break payload(&row.fact).to_owned();
+        }
+        assert!(started.elapsed().as_secs() < 60, "the end is not readable");
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(seen, envelope, "in the log, as projections read it");
+    assert_eq!(payload(&read(&store, stored.event_id, 9).await.fact), plain);
+}
 
 async fn read(store: &AnyStore, id: Tsid, targets: usize) -> StoredFact {
     let mut found = store.facts(vec![id], targets).await.expect("the fact is read");

@@ -11,7 +11,7 @@ const LANES: &str = "SELECT count(*) FROM tidegate.lanes WHERE state < 2";
 const LONG: u64 = 700;
 
 async fn open(scene: &Scene, max_lanes: usize) -> AnyStore {
-    scene.open_with(StoreOptions { max_lanes, ..scene.options() }).await
+    scene.open_with(StoreOptions { max_lanes, max_job_lanes: max_lanes, ..scene.options() }).await
 }
 
 /// Publishes, claims and completes one event.

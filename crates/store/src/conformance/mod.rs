@@ -373,6 +373,8 @@ macro_rules! conformance_cases {
                 terms_go_with_their_facts,
             }
             fact_targets {
+                an_event_is_made_into_jobs_of_thousands_of_lanes,
+                an_entry_can_carry_the_whole_event,
                 a_fact_shows_its_targets_in_every_state,
                 published_facts_show_their_entry,
                 a_fact_that_stands_alone_outlives_its_entry,

@@ -235,7 +235,7 @@ impl Inner {
             }
             match queue.lane(&event.event_type, event.priority) {
                 Ok(lane) => items.push(Item::new(index, event, queue, lane)),
-                Err(lane) => match queue.too_many_lanes(self.shared.options.store.max_lanes) {
+                Err(lane) => match queue.too_many_lanes(self.shared.options.store.lanes_of(self.family)) {
                     Some(error) if self.catalog_stands(catalog).await? => return Err(error.into()),
                     Some(_) => return Err(Fault::StaleCatalog),
                     None => missing.push(lane),

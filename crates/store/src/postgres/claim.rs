@@ -22,7 +22,7 @@ use crate::postgres::engine::row::count;
 use crate::postgres::engine::store::Inner;
 use crate::postgres::engine::store::MAX_CATALOG_READS;
 use crate::postgres::engine::store::accept_catalog;
-use crate::postgres::flags::{is_audited, is_kept, is_tagged};
+use crate::postgres::flags::{is_audited, is_in_envelope, is_kept, is_tagged};
 use crate::postgres::groups::{Groups, borrowed};
 use crate::postgres::items::micros;
 use crate::postgres::statements::claim::{ClaimRow, EventId, LeasedRow};
@@ -596,9 +596,10 @@ fn check(claim: &Claim, family: Family) -> Result<()> {
 }
 
 fn claimed(row: LeasedRow, fact: Fact, queue_retry: Option<Arc<RetryPolicy>>) -> Result<Claimed> {
+    let event_id = Tsid::from_i64(row.event_id);
     Ok(Claimed {
         id: EntryId::new(row.id)?,
-        event_id: Tsid::from_i64(row.event_id),
+        event_id,
         generation: count(row.generation),
         attempts: count(row.attempts),
         max_attempts: count(row.max_attempts),
@@ -609,7 +610,7 @@ fn claimed(row: LeasedRow, fact: Fact, queue_retry: Option<Arc<RetryPolicy>>) ->
         last_error: row.last_error,
         group: row.group_key,
         queue_retry,
-        fact,
+        fact: if is_in_envelope(row.flags) { fact.in_envelope(event_id) } else { fact },
     })
 }
 

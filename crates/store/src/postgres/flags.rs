@@ -2,6 +2,8 @@
 
 use tidegate_core::NewEvent;
 
+use crate::values::{Family, Target};
+
 /// It has tags.
 const TAGGED: i16 = 1;
 /// A claim of it was audited.
@@ -10,12 +12,27 @@ const AUDITED: i16 = 2;
 const KEEPS_PLACE: i16 = 4;
 /// It is exhausted and live. Never set in the log.
 const KEPT: i16 = 8;
+/// It carries the whole event instead of its data alone.
+const IN_ENVELOPE: i16 = 16;
 
 /// The flags of a new entry.
 pub(super) fn of(event: &NewEvent) -> Option<i16> {
     let tagged = if event.tags.is_empty() { 0 } else { TAGGED };
     let keeps_place = if event.keeps_place { KEEPS_PLACE } else { 0 };
     Some(tagged | keeps_place).filter(|flags| *flags != 0)
+}
+
+/// The flags of what is made for a fact; only entries have tags.
+pub(super) fn of_target(target: &Target, fact: &NewEvent) -> Option<i16> {
+    let tagged = if fact.tags.is_empty() || target.family != Family::Entries { 0 } else { TAGGED };
+    let keeps_place = if target.keeps_place { KEEPS_PLACE } else { 0 };
+    let in_envelope = if target.in_envelope { IN_ENVELOPE } else { 0 };
+    Some(tagged | keeps_place | in_envelope).filter(|flags| *flags != 0)
+}
+
+/// Whether the entry carries the whole event.
+pub(super) fn is_in_envelope(flags: Option<i16>) -> bool {
+    has(flags, IN_ENVELOPE)
 }
 
 /// Whether an entry has tags.

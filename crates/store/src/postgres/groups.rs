@@ -178,7 +178,7 @@ impl Inner {
             let &Arrival { id, queue_id, lane, exhausted_as, event_id, .. } = arrival;
             let Some(queue) = catalog.queue_by_id(queue_id) else { return Err(Fault::StaleCatalog) };
             // A negative lane encodes a priority: the caller's transaction did not know the lane.
-            let limit = self.shared.options.store.max_lanes;
+            let limit = self.shared.options.store.lanes_of(self.family);
             let lane = match (lane < 0, &arrival.event_type) {
                 (false, _) => Ok(lane),
                 (true, Some(event_type)) => queue.lane_of_arrival(event_type, (-lane - 1000) as i16, limit),

@@ -115,7 +115,7 @@ fn lane(inner: &Inner, queue: &Queue, target: &Target, fact: &NewEvent) -> Resul
         return Err(no_own_lane(&target.queue, event_type));
     }
     let lane = queue.lane(event_type, target.priority);
-    match lane.is_err().then(|| queue.too_many_lanes(inner.shared.options.store.max_lanes)).flatten() {
+    match lane.is_err().then(|| queue.too_many_lanes(inner.shared.options.store.lanes_of(inner.family))).flatten() {
         Some(error) => Err(error),
         None => Ok(lane),
     }

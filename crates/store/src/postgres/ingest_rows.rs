@@ -7,6 +7,7 @@ use crate::failpoint::ingest_failpoint;
 use crate::postgres::engine::connection::Tx;
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::Inner;
+use crate::postgres::flags;
 use crate::postgres::ingest::Numbered;
 use crate::postgres::ingest_plan::{Home, Placed};
 use crate::postgres::items::{micros, place_of, retry, tags};
@@ -119,7 +120,7 @@ struct Columns<'a> {
     ranks: Vec<i32>,
     expiries: Vec<Option<Timestamp>>,
     ages: Vec<Option<i64>>,
-    keeps_places: Vec<bool>,
+    flags: Vec<Option<i16>>,
 }
 
 impl<'a> Columns<'a> {
@@ -152,7 +153,7 @@ impl<'a> Columns<'a> {
         self.ranks.push(target.rank);
         self.expiries.push(expiry);
         self.ages.push(age);
-        self.keeps_places.push(target.keeps_place);
+        self.flags.push(flags::of_target(target, &item.item.fact));
     }
 
     fn params<'b>(&'b self, now: &'b Timestamp) -> [&'b (dyn ToSql + Sync); 18] {
@@ -174,7 +175,7 @@ impl<'a> Columns<'a> {
             &self.ranks,
             &self.expiries,
             &self.ages,
-            &self.keeps_places,
+            &self.flags,
         ]
     }
 }

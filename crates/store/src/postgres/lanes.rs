@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use tokio_postgres::types::ToSql;
 
-use crate::postgres::engine::catalogue::{MAX_OWN_TYPES, MissingLane};
+use crate::postgres::engine::catalogue::MissingLane;
 use crate::postgres::engine::connection::{Begin, Tx};
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::Inner;
@@ -36,14 +36,14 @@ impl Inner {
         lanes.retain(|lane| {
             let count = of_queue.entry(lane.queue_id).or_default();
             *count += 1;
-            *count <= MAX_OWN_TYPES / 4
+            *count <= self.family.own_types() / 4
         });
         lanes.truncate(NEW_AT_ONCE);
         let queue_ids: Vec<i32> = lanes.iter().map(|lane| lane.queue_id).collect();
         let priorities: Vec<i16> = lanes.iter().map(|lane| lane.priority).collect();
         let types: Vec<Option<&str>> = lanes.iter().map(|lane| lane.event_type.as_deref()).collect();
         let forced: Vec<bool> = lanes.iter().map(|lane| lane.forced).collect();
-        let limit = i64::try_from(self.shared.options.store.max_lanes).unwrap_or(i64::MAX);
+        let limit = i64::try_from(self.shared.options.store.lanes_of(self.family)).unwrap_or(i64::MAX);
         let (queue_ids, priorities, types, forced) = (&queue_ids, &priorities, &types, &forced);
         self.transact(
             Begin::Write,

@@ -14,6 +14,7 @@ use crate::api::Projections;
 use crate::error::{Error, ErrorKind, Result};
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::{Inner, PostgresStore};
+use crate::postgres::flags::is_in_envelope;
 use crate::postgres::statements::projections::{LoggedRow, Xid};
 use crate::sql::{FromRow, Only, Statement};
 use crate::values::{
@@ -355,14 +356,15 @@ fn position(row: &LoggedRow) -> Position {
 }
 
 fn log_row(row: &LoggedRow, fact: Fact) -> Result<LogRow> {
+    let event_id = Tsid::from_i64(row.event_id);
     Ok(LogRow {
         position: position(row),
         id: EntryId::new(row.id)?,
         generation: row.generation.unsigned_abs(),
-        event_id: Tsid::from_i64(row.event_id),
+        event_id,
         end: End::from_code(row.status).ok_or_else(|| Error::new(ErrorKind::Corrupt, "an entry has an unknown end"))?,
         finished_at: row.finished_at.into(),
-        fact,
+        fact: if is_in_envelope(row.flags) { fact.in_envelope(event_id) } else { fact },
     })
 }
 

@@ -199,7 +199,7 @@ impl Inner {
             };
             match queue.lane(&event.event_type, event.priority) {
                 Ok(lane) => items.push(Item::new(*index, event, queue, lane)),
-                Err(lane) => match queue.too_many_lanes(self.shared.options.store.max_lanes) {
+                Err(lane) => match queue.too_many_lanes(self.shared.options.store.lanes_of(self.family)) {
                     Some(error) => answers.push((*index, Err(error))),
                     None => drop(missing.insert(lane)),
                 },

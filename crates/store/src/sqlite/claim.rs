@@ -150,9 +150,10 @@ fn take(tx: &mut Tx<'_>, queue: usize, claim: &Claim, progress: &mut Progress) -
         if flags::is_audited(row.flags) {
             audit_takeover(tx, id, token)?;
         }
+        let event_id = Tsid::from_i64(row.event_id);
         let entry = Claimed {
             id: entry_id(id)?,
-            event_id: Tsid::from_i64(row.event_id),
+            event_id,
             generation: row.generation,
             attempts: row.attempts + 1,
             max_attempts: row.max_attempts,
@@ -163,7 +164,7 @@ fn take(tx: &mut Tx<'_>, queue: usize, claim: &Claim, progress: &mut Progress) -
             last_error: row.last_error,
             group: row.group_key,
             queue_retry: queue_retry.clone(),
-            fact,
+            fact: if flags::is_in_envelope(row.flags) { fact.in_envelope(event_id) } else { fact },
         };
         claimed.push((priority, entry));
     }

@@ -9,6 +9,14 @@ pub(super) const KEEPS_PLACE: i64 = 4;
 /// It is kept: exhausted and live. Only in the live table.
 pub(super) const KEPT: i64 = 8;
 
+/// It carries the whole event instead of its data alone.
+pub(super) const IN_ENVELOPE: i64 = 16;
+
+/// Whether an entry carries the whole event.
+pub(super) fn is_in_envelope(flags: Option<i64>) -> bool {
+    has(flags, IN_ENVELOPE)
+}
+
 /// Whether an entry has tags.
 pub(super) fn is_tagged(flags: Option<i64>) -> bool {
     has(flags, TAGGED)

@@ -14,7 +14,7 @@ use crate::sqlite::engine::jobs::Urgency;
 use crate::sqlite::engine::store::SqliteStore;
 use crate::sqlite::engine::tx::{Tx, entry_id, later, micros, moment};
 use crate::sqlite::fact_keys;
-use crate::sqlite::flags::{KEEPS_PLACE, TAGGED};
+use crate::sqlite::flags::{IN_ENVELOPE, KEEPS_PLACE, TAGGED};
 use crate::sqlite::groups::promote_by_rank;
 use crate::sqlite::publish::retry_text;
 use crate::sqlite::tags::{self, State};
@@ -257,7 +257,8 @@ fn write_entry(
         (None, None) => (Place::Fresh, (State::Ready, id)),
     };
     let expires = target.expires.map(|expiry| Ok::<_, Error>(micros(expiry.moment(moment(now)?)))).transpose()?;
-    let flags = if tags.is_empty() { 0 } else { TAGGED } | if target.keeps_place { KEEPS_PLACE } else { 0 };
+    let flags = [(!tags.is_empty(), TAGGED), (target.keeps_place, KEEPS_PLACE), (target.in_envelope, IN_ENVELOPE)];
+    let flags = flags.into_iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, bit)| flags | bit);
     let queue_id = tx.known.queues[queue].id;
     let client = target.queue.client().map(Tsid::to_i64);
     tx.execute(

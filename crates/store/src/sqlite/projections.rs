@@ -16,10 +16,11 @@ use crate::sqlite::engine::jobs::Urgency;
 use crate::sqlite::engine::row::Shown;
 use crate::sqlite::engine::store::SqliteStore;
 use crate::sqlite::engine::tx::{Tx, entry_id, later, moment};
+use crate::sqlite::flags::is_in_envelope;
 use crate::sqlite::statements::facts::ShownFactRow;
 use crate::sqlite::statements::projections::{EndedRow, LoggedRow, at};
 use crate::values::{
-    Change, Document, Failed, Lag, ListDocuments, LogPage, LogRow, Position, ProjectionId, ProjectionState,
+    Change, Document, Fact, Failed, Lag, ListDocuments, LogPage, LogRow, Position, ProjectionId, ProjectionState,
     ProjectionView, ReadLog, Reader, SWEEP, Step,
 };
 
@@ -107,14 +108,15 @@ fn wanted(row: &LoggedRow, query: &ReadLog) -> Result<Option<End>> {
 /// The rest of a row of the log.
 fn log_row(row: &Row<'_>, seq: i64, end: End) -> Result<LogRow> {
     let (ended, fact) = <(EndedRow, ShownFactRow)>::read(row, LoggedRow::COUNT)?;
+    let (fact, event_id) = (Fact::from(fact), Tsid::from_i64(ended.event_id));
     Ok(LogRow {
         position: at(seq),
         id: entry_id(ended.id)?,
         generation: ended.generation,
-        event_id: Tsid::from_i64(ended.event_id),
+        event_id,
         end,
         finished_at: ended.finished_at.into(),
-        fact: fact.into(),
+        fact: if is_in_envelope(ended.flags) { fact.in_envelope(event_id) } else { fact },
     })
 }
 

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use tidegate_core::cloud_event::{CloudEvent, STRUCTURED, StoredEvent};
 use tidegate_core::{End, EntryId, Generation, LeaseToken, QueueName, RetryPolicy, Timestamp, Tsid};
 
 use crate::error::{Error, Result};
@@ -129,6 +131,29 @@ pub struct Fact {
     pub tags: Vec<String>,
     /// The event's own retry policy; `None` when the queue's applies.
     pub retry: Option<RetryPolicy>,
+}
+
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+impl Fact {
+    /// The fact as an entry shows it that carries the whole event: its payload is the event with this id as a CloudEvent in
+    /// structured mode.
+    pub(crate) fn in_envelope(mut self, event_id: Tsid) -> Self {
+        let event = CloudEvent::from_stored(&StoredEvent {
+            event_type: &self.event_type,
+            payload: &self.payload,
+            content_type: self.content_type.as_deref(),
+            source: self.source.as_deref(),
+            subject: self.subject.as_deref(),
+            time: self.time,
+            external_id: self.external_id.as_deref(),
+            correlation_id: self.correlation_id.as_deref(),
+            causation_id: self.causation_id.as_deref(),
+            attributes: self.attributes.as_deref(),
+        });
+        self.payload = event.to_structured(event_id).into();
+        self.content_type = Some(STRUCTURED.to_owned());
+        self
+    }
 }
 
 /// One entry to be ended.

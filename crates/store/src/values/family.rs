@@ -15,6 +15,16 @@ impl Family {
     /// All families.
     pub const ALL: [Self; 2] = [Self::Entries, Self::Jobs];
 
+    /// How many types of a queue get lanes of their own; further types share one lane per priority. Jobs are sorted by their
+    /// subscriptions, which a shared lane cannot tell apart, so each has a lane of its own.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn own_types(self) -> usize {
+        match self {
+            Self::Entries => 256,
+            Self::Jobs => usize::MAX,
+        }
+    }
+
     /// Fills in the names of the family's tables in a statement: `{live}`, `{log}`, `{queues}`, `{lanes}`, `{notes}` and
     /// `{consumers}` become `{ns}`, `separator` and the table's name; `{key_kind}` and
     /// `{request_kind}` are the kinds of its deduplication and idempotency keys.

@@ -56,6 +56,9 @@ pub struct Target {
     pub expires: Option<Expiry>,
     /// Whether it stays live when it is exhausted.
     pub keeps_place: bool,
+    /// Whether it carries the whole event as a CloudEvent in structured mode, instead of the data alone. Jobs ignore it:
+    /// whoever delivers them decides.
+    pub in_envelope: bool,
     /// Attempts after which it is exhausted.
     pub max_attempts: u32,
     /// How it ends when it is exhausted.
@@ -107,6 +110,7 @@ impl Target {
             available: Availability::Now,
             expires: None,
             keeps_place: false,
+            in_envelope: false,
             max_attempts: DEFAULT_MAX_ATTEMPTS,
             exhausted_as: End::CompletedWithErrors,
         }

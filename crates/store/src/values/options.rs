@@ -7,6 +7,8 @@ use std::time::Duration;
 use tidegate_core::{IdSpace, PayloadLimit, Timestamp};
 
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use crate::values::Family;
 
 /// The version of the schema that this program writes.
 pub const SCHEMA_VERSION: i32 = 18;
@@ -96,6 +98,8 @@ pub struct StoreOptions {
     pub outage_after: Duration,
     /// The most lanes (pairs of an event type and a priority) of a queue. A publish that needs one more is refused.
     pub max_lanes: usize,
+    /// The most lanes of a client's jobs: one for each subscription that jobs are made for.
+    pub max_job_lanes: usize,
     /// How long a list may take before it is stopped.
     pub list_timeout: Duration,
     /// How many lists run at once. A few more wait; further ones are refused as `Busy`.
@@ -113,6 +117,7 @@ impl Default for StoreOptions {
             lock_timeout: Duration::from_secs(5),
             outage_after: Duration::from_secs(5),
             max_lanes: 4096,
+            max_job_lanes: 65_536,
             list_timeout: Duration::from_secs(2),
             max_lists: 4,
         }
@@ -120,6 +125,15 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
+    /// The most lanes of a queue of this family.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn lanes_of(&self, family: Family) -> usize {
+        match family {
+            Family::Entries => self.max_lanes,
+            Family::Jobs => self.max_job_lanes,
+        }
+    }
+
     /// Checks what can be checked without a database.
     ///
     /// # Errors

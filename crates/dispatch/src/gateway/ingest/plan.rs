@@ -49,6 +49,7 @@ fn target(subscription: &Subscription, event: &CloudEvent) -> Result<Made, Error
         Target::Queue(name) => {
             let mut target = Made::new(QueueName::of(subscription.client, name)?);
             target.group = event.message_group.as_deref().map(|group| group_of(subscription, Some(group)));
+            target.in_envelope = !body.data_only;
             target
         }
         Target::Webhook(_) => {

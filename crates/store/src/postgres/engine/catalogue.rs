@@ -10,9 +10,7 @@ use tidegate_core::{QueueConfig, QueueName, QueueSettings, QueueState, Tsid};
 use crate::error::{Error, ErrorKind};
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::statements::catalogue::ChangeRow;
-
-/// Event types of a queue that get lanes of their own; further types share one lane per priority.
-pub(in crate::postgres) const MAX_OWN_TYPES: usize = 256;
+use crate::values::Family;
 
 /// The state of a lane that is kept only because the log refers to it.
 const GONE: i16 = 2;
@@ -26,13 +24,8 @@ pub(in crate::postgres) struct Catalog {
     pub(in crate::postgres) stamp: i64,
     queues: HashMap<QueueName, Arc<Queue>>,
     by_id: HashMap<i32, Arc<Queue>>,
-}
-
-impl Default for Catalog {
-    /// An empty catalogue, under a version that no database has.
-    fn default() -> Self {
-        Self { version: -1, stamp: 0, queues: HashMap::new(), by_id: HashMap::new() }
-    }
+    /// How many types of a queue get lanes of their own.
+    own_types: usize,
 }
 
 /// A queue and its lanes.
@@ -48,6 +41,7 @@ pub(in crate::postgres) struct Queue {
     priorities: HashMap<i32, i16>,
     by_type: HashMap<(i16, Option<String>), i32>,
     types: HashSet<String>,
+    own_types: usize,
 }
 
 /// One (queue, type, priority). A lane that many types share has no type.
@@ -77,6 +71,12 @@ const REMOVED_QUEUE: i16 = 2;
 const REMOVED_LANE: i16 = 3;
 
 impl Catalog {
+    /// An empty catalogue, under a version that no database has.
+    pub(in crate::postgres) fn new(family: Family) -> Self {
+        let own_types = family.own_types();
+        Self { version: -1, stamp: 0, queues: HashMap::new(), by_id: HashMap::new(), own_types }
+    }
+
     /// Applies the rows of the catalogue statement; `None` when nothing changed.
     pub(in crate::postgres) fn read(&self, rows: Vec<ChangeRow>) -> Result<Option<Self>, Fault> {
         let Some(first) = rows.first() else {
@@ -87,7 +87,7 @@ impl Catalog {
             return Ok(None);
         }
         let by_id = if first.everything { HashMap::new() } else { self.by_id.clone() };
-        let mut changes = Changes { by_id, changed: BTreeMap::new() };
+        let mut changes = Changes { by_id, changed: BTreeMap::new(), own_types: self.own_types };
         for row in rows {
             match (row.kind, row.id) {
                 (Some(QUEUE), Some(id)) => changes.queue(id, row)?,
@@ -99,7 +99,7 @@ impl Catalog {
         }
         let by_id = changes.into_queues();
         let queues = by_id.values().map(|queue| (queue.name.clone(), Arc::clone(queue))).collect();
-        Ok(Some(Self { version, stamp, queues, by_id }))
+        Ok(Some(Self { version, stamp, queues, by_id, own_types: self.own_types }))
     }
 
     /// A queue by name.
@@ -124,6 +124,7 @@ impl Catalog {
 struct Changes {
     by_id: HashMap<i32, Arc<Queue>>,
     changed: BTreeMap<i32, Queue>,
+    own_types: usize,
 }
 
 impl Changes {
@@ -136,7 +137,7 @@ impl Changes {
     }
 
     fn queue(&mut self, id: i32, row: ChangeRow) -> Result<(), Fault> {
-        let read = read_queue(id, row)?;
+        let read = Queue { own_types: self.own_types, ..read_queue(id, row)? };
         match self.change(id) {
             Some(known) => {
                 (known.name, known.state, known.depth_limit, known.settings) =
@@ -200,6 +201,7 @@ fn read_queue(id: i32, row: ChangeRow) -> Result<Queue, Fault> {
         priorities: HashMap::new(),
         by_type: HashMap::new(),
         types: HashSet::new(),
+        own_types: 0,
     })
 }
 
@@ -220,7 +222,7 @@ impl Queue {
 
     /// Whether a type has lanes of its own, or would get one.
     pub(in crate::postgres) fn is_own(&self, event_type: &str) -> bool {
-        self.types.contains(event_type) || self.types.len() < MAX_OWN_TYPES
+        self.types.contains(event_type) || self.types.len() < self.own_types
     }
 
     /// The lane an event goes to, or the lane to make for it.

@@ -146,7 +146,7 @@ impl Inner {
             family,
             shared: Arc::clone(shared),
             sql: Arc::clone(&shared.statements[family as usize]),
-            catalog: RwLock::default(),
+            catalog: RwLock::new(Arc::new(Catalog::new(family))),
             reads_begun: AtomicU64::new(0),
             last_read: tokio::sync::Mutex::default(),
             marks: Marks::default(),

@@ -98,7 +98,7 @@ statements! {
             SELECT id, event_id, {now}, processing_started_at, token, client_id, generation, lane, queue_id,
                    least(attempts, max_attempts), max_attempts, ($4::smallint[])[at], exhausted_as, group_key, worker,
                    coalesce(($5::text[])[at], CASE WHEN ($4::smallint[])[at] <> 0 THEN last_error END),
-                   ($6::text[])[at], flags & 7::smallint, rank, expires_at
+                   ($6::text[])[at], flags & ~8::smallint, rank, expires_at
             FROM gone
             RETURNING {columns}";
         /// Moves a run of neighbouring entries that all end alike without errors, which is the usual case: one walk

@@ -4,9 +4,10 @@ use tidegate_core::{End, EntryId, LeaseToken, Place, Tsid};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::postgres::engine::row::{Moment, count, queue_name, row};
+use crate::postgres::flags::is_in_envelope;
 use crate::postgres::statements::facts::FactRow;
 use crate::sql::{Columns as _, Only, statements};
-use crate::values::{Census, EntryPhase, EntryView};
+use crate::values::{Census, EntryPhase, EntryView, Fact};
 
 row! {
     /// An entry, live or ended. The expressions are those of a live one.
@@ -37,6 +38,7 @@ row! {
         worker: Option<String> = "q.worker",
         error: Option<String> = "q.last_error",
         results: Option<String> = "NULL::text",
+        flags: Option<i16> = "q.flags",
         updated_at: Moment = "coalesce(q.updated_at, e.created_at, {q_made})",
     }
 }
@@ -46,10 +48,11 @@ impl TryFrom<(EntryRow, FactRow)> for EntryView {
 
     fn try_from((mut row, fact): (EntryRow, FactRow)) -> Result<Self> {
         let id = EntryId::new(row.id)?;
+        let (fact, event_id) = (Fact::from(fact), Tsid::from_i64(row.event_id));
         Ok(Self {
             id,
             phase: row.phase(id)?,
-            event_id: Tsid::from_i64(row.event_id),
+            event_id,
             queue: queue_name(row.queue, row.queue_client)?,
             generation: count(row.generation),
             attempts: count(row.attempts),
@@ -63,7 +66,7 @@ impl TryFrom<(EntryRow, FactRow)> for EntryView {
             error: row.error,
             results: row.results,
             updated_at: row.updated_at.into(),
-            fact: fact.into(),
+            fact: if is_in_envelope(row.flags) { fact.in_envelope(event_id) } else { fact },
         })
     }
 }
@@ -185,7 +188,7 @@ const BY_NUMBER: &str = "
     UNION ALL
     SELECT g.id, g.event_id, n.name, n.client_id, g.generation, g.attempts, g.max_attempts, g.token, g.lane, l.priority,
            g.group_key, g.rank, g.expires_at, NULL, NULL, NULL, NULL, g.processing_started_at, g.finished_at, g.status, g.superseded, g.worker,
-           g.errors, g.results, g.finished_at, {g_fact}
+           g.errors, g.results, g.flags, g.finished_at, {g_fact}
     FROM unnest($1::bigint[]) AS i(id)
     CROSS JOIN LATERAL (
         SELECT * FROM {log} g
@@ -294,7 +297,7 @@ statements! {
         redrive_kept: RedrivenRow = "
             UPDATE {live} q
             SET generation = q.generation + 1, attempts = 0, token = q.token + $3::bigint, place = 1, due_at = {now},
-                last_error = NULL, flags = q.flags & 7::smallint, updated_at = {now},
+                last_error = NULL, flags = q.flags & ~8::smallint, updated_at = {now},
                 expires_at = CASE WHEN q.expires_at > {now} THEN q.expires_at END
             WHERE q.id = ANY ($2::bigint[]) AND q.flags & 8 <> 0
             RETURNING {columns}";

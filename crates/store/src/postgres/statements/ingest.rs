@@ -88,16 +88,14 @@ statements! {
                 SELECT $1::timestamptz AS now, i.*
                 FROM unnest($2::bigint[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::bigint[], $7::integer[],
                     $8::integer[], $9::integer[], $10::smallint[], $11::smallint[], $12::text[], $13::smallint[],
-                    $14::text[], $15::integer[], $16::timestamptz[], $17::bigint[], $18::boolean[])
+                    $14::text[], $15::integer[], $16::timestamptz[], $17::bigint[], $18::smallint[])
                     AS i(id, event_id, due_at, delay_us, client_id, lane, queue_id, max_attempts, place, exhausted_as,
-                         group_key, priority, tags, rank, expires_at, expires_us, keeps_place)
+                         group_key, priority, tags, rank, expires_at, expires_us, flags)
             ), entries AS (
                 INSERT INTO {live} (id, event_id, due_at, client_id, lane, queue_id, max_attempts, place, exhausted_as,
                     group_key, flags, rank, expires_at)
                 SELECT id, event_id, {due}, client_id, lane, queue_id, max_attempts, place, exhausted_as, group_key,
-                       nullif((CASE WHEN tags IS NOT NULL THEN 1 ELSE 0 END) + (CASE WHEN keeps_place THEN 4 ELSE 0 END),
-                              0)::smallint,
-                       rank, coalesce(expires_at, now + expires_us * interval '1 microsecond')
+                       flags, rank, coalesce(expires_at, now + expires_us * interval '1 microsecond')
                 FROM input
             )
             INSERT INTO {ns}.event_tags (entry_id, rank, queue_id, state, priority, tag, client_id)

@@ -113,6 +113,7 @@ row! {
         event_id: i64 = "g.event_id",
         status: i16 = "g.status",
         finished_at: Moment = "g.finished_at",
+        flags: Option<i16> = "g.flags",
     }
 }
 

@@ -15,9 +15,6 @@ use crate::sqlite::statements::Sql;
 use crate::sqlite::statements::catalogue::{Compatibility, Version};
 use crate::values::Family;
 
-/// How many types of a queue get lanes of their own; further types share one lane per priority.
-pub(in crate::sqlite) const OWN_LANES: usize = 256;
-
 /// The catalogue version.
 ///
 /// # Errors
@@ -114,6 +111,8 @@ pub(in crate::sqlite) struct Lanes {
     /// Sorted by number.
     pub(in crate::sqlite) ids: Vec<i64>,
     pub(in crate::sqlite) by_type: HashMap<Box<str>, Vec<(i16, i64)>>,
+    /// How many types get lanes of their own.
+    own_types: usize,
 }
 
 #[derive(Debug)]
@@ -125,6 +124,10 @@ pub(in crate::sqlite) struct Lane {
 }
 
 impl Lanes {
+    pub(in crate::sqlite) fn of(family: Family) -> Self {
+        Self { own_types: family.own_types(), ..Self::default() }
+    }
+
     pub(in crate::sqlite) fn add(&mut self, id: i64, priority: i16, event_type: Option<Box<str>>) {
         if let Some(event_type) = &event_type {
             self.by_type.entry(event_type.clone()).or_default().push((priority, id));
@@ -137,14 +140,14 @@ impl Lanes {
 
     /// Whether a type has lanes of its own, or would get one.
     pub(in crate::sqlite) fn is_own(&self, event_type: &str) -> bool {
-        self.by_type.contains_key(event_type) || self.by_type.len() < OWN_LANES
+        self.by_type.contains_key(event_type) || self.by_type.len() < self.own_types
     }
 
     pub(in crate::sqlite) fn find(&self, event_type: &str, priority: i16) -> Option<i64> {
         if let Some(lanes) = self.by_type.get(event_type) {
             return lanes.iter().find(|lane| lane.0 == priority).map(|lane| lane.1);
         }
-        if self.by_type.len() < OWN_LANES {
+        if self.by_type.len() < self.own_types {
             return None;
         }
         self.shared(priority)

@@ -37,7 +37,7 @@ impl Tx<'_> {
     }
 
     fn load_lanes(&self, queue_id: i64) -> Result<Lanes> {
-        let mut lanes = Lanes::default();
+        let mut lanes = Lanes::of(self.family);
         for lane in self.rows(&self.sql().catalogue.lanes, [queue_id])? {
             lanes.add(lane.id, lane.priority, lane.event_type);
         }
@@ -52,7 +52,7 @@ impl Tx<'_> {
             return Ok(Ok(lane));
         }
         let count = known.lanes.list.len();
-        if count >= self.shared.options.max_lanes {
+        if count >= self.shared.options.lanes_of(self.family) {
             return Ok(Err(crate::values::queues::too_many_lanes(&known.name, count)));
         }
         let own = known.lanes.is_own(event_type);

@@ -5,9 +5,9 @@ use tidegate_core::{EntryId, LeaseToken, Place, Tsid};
 use crate::error::Result;
 use crate::sql::{Columns as _, Only, statements};
 use crate::sqlite::engine::row::{Moment, Shown, end_of, queue_name, row};
-use crate::sqlite::flags::is_kept;
+use crate::sqlite::flags::{is_in_envelope, is_kept};
 use crate::sqlite::statements::facts::{ShownFactRow, shown_fact};
-use crate::values::{Census, EntryPhase, EntryView};
+use crate::values::{Census, EntryPhase, EntryView, Fact};
 
 row! {
     /// What live and ended entries (`q`) have in common.
@@ -25,6 +25,7 @@ row! {
         worker: Option<Shown> = "q.worker",
         expires_at: Option<Moment> = "q.expires_at",
         rank: i32 = "q.rank",
+        entry_flags: Option<i64> = "q.flags",
     }
 }
 
@@ -123,9 +124,10 @@ struct Rest {
 }
 
 fn view(id: EntryId, row: EntryRow, rest: Rest, fact: ShownFactRow) -> Result<EntryView> {
+    let (fact, event_id) = (Fact::from(fact), Tsid::from_i64(row.event_id));
     Ok(EntryView {
         id,
-        event_id: Tsid::from_i64(row.event_id),
+        event_id,
         queue: queue_name(row.queue, row.queue_client)?,
         generation: row.generation,
         attempts: row.attempts,
@@ -139,7 +141,7 @@ fn view(id: EntryId, row: EntryRow, rest: Rest, fact: ShownFactRow) -> Result<En
         error: rest.error,
         results: rest.results,
         updated_at: rest.updated_at.into(),
-        fact: fact.into(),
+        fact: if is_in_envelope(row.entry_flags) { fact.in_envelope(event_id) } else { fact },
     })
 }
 

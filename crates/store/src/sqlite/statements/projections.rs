@@ -91,6 +91,7 @@ row! {
         generation: u32 = "g.generation",
         event_id: i64 = "g.event_id",
         finished_at: Moment = "g.finished_at",
+        flags: Option<i64> = "g.flags",
     }
 }
 
