@@ -357,7 +357,6 @@ async fn what_is_wrong_with_a_subscription_is_named(scene: Scene) {
         ("mode", json!("SOMEHOW"), "mode"),
         ("retryStrategy", json!({ "type": "list", "delaysSeconds": [] }), "retryStrategy"),
         ("customConfig", json!([{ "key": "k", "value": "1" }, { "key": "k", "value": "2" }]), "customConfig[1].key"),
-        ("dataOnly", json!(false), "dataOnly"),
         ("filter", json!({ "exact": { "Type": "x" } }), "/filter/0/exact/Type"),
         ("filter", json!({ "like": { "type": "x" } }), "/filter/0/like"),
         ("clientId", json!("0000000000009"), "clientId"),

@@ -206,9 +206,6 @@ impl SubscriptionBody {
         if let Some(queue) = &self.queue {
             check_text("queue", queue, 1, MAX_QUEUE)?;
         }
-        if !self.data_only && matches!(self.target, Target::Queue(_)) {
-            return Err(invalid("dataOnly must be true for a queue: its entries have the data as they were sent"));
-        }
         within("timeoutSeconds", self.timeout_seconds, 1, MAX_TIMEOUT)?;
         within("maxRetries", self.max_retries, 0, MAX_RETRIES)?;
         within("maxAgeSeconds", self.max_age_seconds, 1, MAX_SECONDS)?;

@@ -10,6 +10,9 @@ use crate::scene::{Scene, send};
 const SHARED: &str = "shared";
 /// The first of the numbers that no entry has.
 const NOWHERE: i64 = 9_007_199_254_000_000;
+/// Clients, whose ids no key has.
+pub(super) const FIRST: i64 = 1_000_001;
+pub(super) const SECOND: i64 = 1_000_002;
 
 /// A client, or the unscoped callers (`client` is `None`), with what they have in the database.
 #[derive(Debug, Clone)]

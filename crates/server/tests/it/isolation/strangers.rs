@@ -4,7 +4,7 @@ use reqwest::Method;
 use tidegate_server::{Keyring, Scope};
 
 use super::calls::Operation;
-use super::parties::Party;
+use super::parties::{FIRST, Party, SECOND};
 use super::walk::project;
 use crate::scene::{Answer, Scene, on_both, send};
 
@@ -22,7 +22,7 @@ on_both! {
 
 async fn every_operation_refuses_a_stranger(mut scene: Scene) {
     let keys = Keyring::new(scene.queue.clone());
-    let (mut owner, stranger) = (Party::new(Some(1)), Party::new(Some(2)));
+    let (mut owner, stranger) = (Party::new(Some(FIRST)), Party::new(Some(SECOND)));
     let key = keys.create("owner", &[Scope::Admin], owner.client).await.unwrap().secret;
     owner.fill(&scene, &key, 0).await;
     project(&scene, &owner).await;

@@ -11,7 +11,7 @@ use tidegate_server::{Keyring, Scope};
 
 use super::calls::{Call, Operation};
 use super::dump::Dump;
-use super::parties::Party;
+use super::parties::{FIRST, Party, SECOND};
 use crate::scene::{Answer, PATIENCE, Scene, send};
 
 /// Operations that refuse every client.
@@ -76,7 +76,7 @@ struct World {
 
 /// Sends all calls to both databases, with a key of each scope, and compares the answers and the others' rows.
 pub(super) async fn walk(alone: Scene, beside: Scene, order: Order) {
-    let (own, others) = (Party::new(Some(1)), [Party::new(Some(2)), Party::new(None)]);
+    let (own, others) = (Party::new(Some(FIRST)), [Party::new(Some(SECOND)), Party::new(None)]);
     let mut beside = World::with_others(beside, own.clone(), others.to_vec(), order).await;
     let mut alone = World::without_others(alone, own, &beside.others).await;
     let before = quiescent_rows(&beside).await;
