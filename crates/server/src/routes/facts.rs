@@ -20,6 +20,7 @@ use crate::callers::{Publisher, Reader};
 use crate::error::{ApiError, Code, ErrorBody, Result};
 use crate::extract::{EventsBody, PathText, Query, tsid};
 use crate::service::Service;
+use crate::wire::cloud_event::CloudEventBody;
 use crate::wire::facts::{
     FactAnswer, FactPath, FactResult, FactResults, FactsAnswer, FactsParams, NewFactBody, NewFactsBody,
 };
@@ -30,11 +31,15 @@ use crate::wire::facts::{
     post, path = "/api/events", operation_id = "create_event", tag = "gateway",
     request_body(content(
         (NewFactBody = "application/json"),
-        (Object = "application/cloudevents+json"),
+        (CloudEventBody = "application/cloudevents+json"),
     ), description = "An event. In binary mode, its attributes are headers (`ce-…`) and the body is its data."),
     responses(
-        (status = 201, description = "The event is durable, with all that was made for it.", body = FactAnswer),
-        (status = 200, description = "The event was stored before, under one of its keys.", body = FactAnswer),
+        (status = 201, description = "The event is durable, with all that was made for it.", content(
+            (FactAnswer = "application/json"), (CloudEventBody = "application/cloudevents+json"),
+        )),
+        (status = 200, description = "The event was stored before, under one of its keys.", content(
+            (FactAnswer = "application/json"), (CloudEventBody = "application/cloudevents+json"),
+        )),
         (status = 413, description = "The body is too large.", body = ErrorBody),
         (status = 415, description = "The body is in no form that is accepted.", body = ErrorBody),
         (status = 422, description = "The data does not match the version of its type, the type or the version is not accepted, or a key stands for another event.", body = ErrorBody),
@@ -70,7 +75,7 @@ pub(crate) async fn create(
     post, path = "/api/events/batch", operation_id = "create_events", tag = "gateway",
     request_body(content(
         (NewFactsBody = "application/json"),
-        (Vec<Object> = "application/cloudevents-batch+json"),
+        (Vec<CloudEventBody> = "application/cloudevents-batch+json"),
     ), description = "Events."),
     responses(
         (status = 200, description = "A result for each event, in order.", body = FactResults),
@@ -128,7 +133,7 @@ pub(crate) async fn list(
     get, path = "/api/events/{id}", operation_id = "show_fact", tag = "gateway", params(FactPath),
     responses(
         (status = 200, description = "The event.", content(
-            (FactAnswer = "application/json"), (Object = "application/cloudevents+json"),
+            (FactAnswer = "application/json"), (CloudEventBody = "application/cloudevents+json"),
         )),
         (status = 404, description = "There is no such event.", body = ErrorBody),
     ),

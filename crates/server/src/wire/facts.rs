@@ -11,6 +11,7 @@ use tidegate_dispatch::{
 };
 use utoipa::{IntoParams, ToSchema};
 
+use super::cloud_event::AttributeSchema;
 use super::event_types::limit;
 use super::payload::base64;
 use crate::access::Visible;
@@ -53,8 +54,8 @@ pub(crate) struct NewFactBody {
     /// When it happened.
     #[schema(value_type = Option<String>, format = DateTime)]
     time: Option<String>,
-    /// What happened. A string that holds a JSON object or array is that object or array.
-    #[schema(value_type = Option<Object>)]
+    /// What happened: any JSON. A string that holds a JSON object or array is that object or array.
+    #[schema(value_type = Value, required = false)]
     data: Option<String>,
     /// Shared by the events of one request.
     correlation_id: Option<String>,
@@ -111,9 +112,9 @@ pub(crate) struct FactAnswer {
     /// The schema that the producer says the data adheres to.
     #[serde(skip_serializing_if = "Option::is_none")]
     data_schema: Option<String>,
-    /// What happened: JSON as it was sent, or text.
+    /// What happened: any JSON as it was sent, or text.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Value, required = false)]
     data: Option<Box<RawValue>>,
     /// What happened, if it is neither JSON nor text.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -137,16 +138,16 @@ pub(crate) struct FactAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     schema_version: Option<VersionNumber>,
-    /// Order within the group.
+    /// Order within the group, as it was sent: in binary mode all attributes are texts.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<i32>)]
+    #[schema(value_type = Option<AttributeSchema>)]
     sequence: Option<AttributeValue>,
     /// The producer's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     external_id: Option<String>,
     /// Further attributes of CloudEvents, the W3C trace among them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(value_type = Object)]
+    #[schema(value_type = BTreeMap<String, AttributeSchema>, required = false)]
     extensions: BTreeMap<String, AttributeValue>,
     /// The client that it belongs to.
     #[schema(value_type = Option<String>)]

@@ -6,6 +6,7 @@ pub(crate) mod audit;
 pub(crate) mod basics;
 pub(crate) mod claims;
 pub(crate) mod clients;
+pub(crate) mod cloud_event;
 pub(crate) mod event;
 pub(crate) mod event_types;
 pub(crate) mod facts;

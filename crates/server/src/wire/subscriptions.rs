@@ -102,7 +102,7 @@ pub(crate) struct SubscriptionText {
     /// The account whose credentials deliveries use.
     service_account_id: Option<String>,
     /// Which of those events it wants: an expression, or an array of expressions that must all hold.
-    #[schema(value_type = Option<Object>, example = json!({ "exact": { "context.region": "eu" } }))]
+    #[schema(value_type = Value, required = false, example = json!({ "exact": { "context.region": "eu" } }))]
     filter: Option<Box<RawValue>>,
 }
 
@@ -176,9 +176,9 @@ pub(crate) struct SubscriptionAnswer {
     /// The account whose credentials deliveries use.
     #[schema(value_type = Option<String>)]
     service_account_id: Option<Tsid>,
-    /// Which of those events it wants.
+    /// Which of those events it wants: expressions that must all hold.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Vec<Object>>)]
     filter: Option<Filter>,
     /// The secret by which deliveries are signed. Only in the answer to the request that created the subscription.
     #[serde(skip_serializing_if = "Option::is_none")]
