@@ -132,14 +132,17 @@ impl Operation {
             // The last one is a name of the party's own, where others have names that all share.
             known.extend(found.into_iter().last().map(|value| (name.clone(), value)));
         }
+        // Below /api an id is that of something else, which `filler` has named.
+        let takes_entry = !self.path.starts_with("/api/") && self.parameters.keys().any(|name| name.1 == "id");
+        if !takes_entry {
+            return vec![Call { operation: self, values: known }];
+        }
         let of_entry = |id: &i64| {
             let mut values = known.clone();
             values.iter_mut().filter(|(name, _)| name.1 == "id").for_each(|(_, value)| *value = (*id).into());
             Call { operation: self, values }
         };
-        let takes_entry = self.parameters.keys().any(|name| name.1 == "id");
-        let entries = if takes_entry { &party.ids[..] } else { &party.ids[..1] };
-        entries.iter().map(of_entry).collect()
+        party.ids.iter().map(of_entry).collect()
     }
 
     /// Calls that name everything another party would name: its worker, its lease, its queue.
@@ -214,9 +217,19 @@ impl Call<'_> {
         self.values.get(&(Place::Query, "cursor".into())).and_then(|cursor| text(cursor).parse().ok())
     }
 
-    /// Everything that was sent, as text.
+    /// Everything that was sent, as text; of arrays and objects what they hold.
     pub(super) fn sent(&self) -> Vec<String> {
-        self.values.values().map(text).collect()
+        let mut sent = Vec::new();
+        self.values.values().for_each(|value| add_texts(value, &mut sent));
+        sent
+    }
+}
+
+fn add_texts(value: &Value, texts: &mut Vec<String>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| add_texts(item, texts)),
+        Value::Object(fields) => fields.values().for_each(|field| add_texts(field, texts)),
+        other => texts.push(text(other)),
     }
 }
 

@@ -228,7 +228,8 @@ impl Filling<'_> {
         answer.json()["id"].as_i64().unwrap()
     }
 
-    /// The subscription of the party, made if it was deleted. No type that a request names is bound to it.
+    /// The subscription of the party, made if it was deleted, and as it was made. No type that a request names is bound to it. Those that
+    /// earlier calls made are deleted: their queues may be draining.
     async fn subscription(&self) -> String {
         let marker = self.marker;
         let body = json!({
@@ -236,12 +237,17 @@ impl Filling<'_> {
             "eventTypes": [{ "eventTypeCode": format!("{marker}-bound") }], "target": format!("queue:{SHARED}"),
         });
         let made = send(self.scene.request_with(self.key, Method::POST, "/api/subscriptions").json(&body)).await;
-        if made.status.as_u16() == 201 {
-            return made.json()["id"].as_str().unwrap().to_owned();
-        }
         let page = self.call(Method::GET, "/api/subscriptions?limit=1000", Value::Null, 200).await;
-        let own = page["items"].as_array().unwrap().iter().find(|one| one["code"] == body["code"]).cloned();
-        own.unwrap_or_else(|| panic!("{}", made.text))["id"].as_str().unwrap().to_owned()
+        let (own, made_since): (Vec<&Value>, Vec<&Value>) =
+            page["items"].as_array().unwrap().iter().partition(|one| one["code"] == body["code"]);
+        for one in made_since {
+            let path = format!("/api/subscriptions/{}", one["id"].as_str().unwrap());
+            self.call(Method::DELETE, &path, Value::Null, 204).await;
+        }
+        let id = own.first().unwrap_or_else(|| panic!("{}", made.text))["id"].as_str().unwrap().to_owned();
+        self.call(Method::PUT, &format!("/api/subscriptions/{id}"), body, 200).await;
+        self.call(Method::POST, &format!("/api/subscriptions/{id}/resume"), Value::Null, 200).await;
+        id
     }
 
     /// An event in the gateway, with an entry.
