@@ -65,8 +65,12 @@ const fn beside(name: &'static str, must: f64, aim: f64, what: &'static str) -> 
     Discipline { name, unit: "µs", better: Better::Lower, judge: Judge::Ratio, must, aim, what }
 }
 
+const fn few(name: &'static str, what: &'static str) -> Discipline {
+    Discipline { name, unit: "µs", better: Better::Lower, judge: Judge::Ratio, must: 1.5, aim: 1.1, what }
+}
+
 /// All disciplines. A full run measures them family by family, so its order differs slightly.
-pub(crate) const DISCIPLINES: [Discipline; 65] = [
+pub(crate) const DISCIPLINES: [Discipline; 83] = [
     faster("postgres_drain", 1.0, 2.0, "claim + finalise in batches of 1,000 vs the textbook SQL loop"),
     faster("postgres_publish_many", 0.6, 0.85, "publish_many of 1,000 vs raw batched insert of the same rows"),
     faster("postgres_single_publish", 2.5, 4.0, "64 tasks calling publish vs raw single rows on 32 connections"),
@@ -155,6 +159,24 @@ pub(crate) const DISCIPLINES: [Discipline; 65] = [
     beside("schema_cached", 1.2, 1.05, "judging by a type among 10,000 whose schemas are compiled vs a single one"),
     at_most("postgres_types_p99", "ms", 10.0, 3.0, "lists and look-ups among 10,000 event types, the worst one's p99"),
     at_most("sqlite_types_p99", "ms", 10.0, 3.0, "lists and look-ups among 10,000 event types, the worst one's p99"),
+    few("matching_exact", "an event's subscriptions, 3 of 10,000, by exact types, vs 3 of 10"),
+    few("matching_wildcard", "an event's subscriptions, 3 of 10,000, by patterns, vs 3 of 10"),
+    requests("postgres_ingest_none", 0.9, 1.2, "POST /api/events that nobody subscribes to vs POST /events"),
+    requests("postgres_ingest_one", 0.6, 0.9, "POST /api/events with 1 matching subscription vs POST /events"),
+    requests("postgres_ingest_ten", 0.2, 0.4, "POST /api/events with 10 matching subscriptions vs POST /events"),
+    requests("postgres_ingest_context", 0.7, 0.85, "POST /api/events with 3 pairs of context data vs none"),
+    requests("sqlite_ingest_none", 0.9, 1.2, "POST /api/events that nobody subscribes to vs POST /events"),
+    requests("sqlite_ingest_one", 0.6, 0.9, "POST /api/events with 1 matching subscription vs POST /events"),
+    requests("sqlite_ingest_ten", 0.2, 0.4, "POST /api/events with 10 matching subscriptions vs POST /events"),
+    requests("sqlite_ingest_context", 0.7, 0.85, "POST /api/events with 3 pairs of context data vs none"),
+    faster("postgres_ingest_batch", 0.5, 0.8, "POST /api/events/batch of 100 vs raw SQL that writes the same rows"),
+    faster("sqlite_ingest_batch", 0.5, 0.8, "POST /api/events/batch of 100 vs raw SQL that writes the same rows"),
+    at_most("postgres_fan_out_entries_p99", "ms", 100.0, 50.0, "POST /api/events beside an event with 5,000 entries"),
+    at_most("postgres_fan_out_jobs_p99", "ms", 100.0, 50.0, "POST /api/events beside an event with 5,000 jobs"),
+    at_most("sqlite_fan_out_entries_p99", "ms", 100.0, 50.0, "POST /api/events beside an event with 5,000 entries"),
+    at_most("sqlite_fan_out_jobs_p99", "ms", 100.0, 50.0, "POST /api/events beside an event with 5,000 jobs"),
+    at_most("postgres_search_p99", "ms", 20.0, 5.0, "searches among 1,000,000 events, the worst one's p99"),
+    at_most("sqlite_search_p99", "ms", 20.0, 5.0, "searches among 1,000,000 events, the worst one's p99"),
 ];
 
 /// The discipline with this name, or `None`.

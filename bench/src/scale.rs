@@ -10,6 +10,8 @@ pub(crate) const CALLERS: usize = 2;
 pub(crate) const PUBLISHERS: usize = 64;
 /// Connections on which the baseline inserts single rows.
 pub(crate) const RAW_CONNECTIONS: usize = 32;
+/// Connections on which the baseline of ingest writes batches: as many as Tidegate writes at once.
+pub(crate) const INGEST_CONNECTIONS: usize = 4;
 /// Entries per claim where the cost of a claim is measured.
 pub(crate) const CLAIM: usize = 100;
 /// Bytes per payload, except where memory is measured.
@@ -77,6 +79,16 @@ pub(crate) struct Scale {
     pub(crate) validations: usize,
     /// Event types, of which one is used or all are listed.
     pub(crate) types: usize,
+    /// Subscriptions among which three match.
+    pub(crate) subscriptions: usize,
+    /// Events that are matched per run.
+    pub(crate) matches: usize,
+    /// Subscriptions that all match one event.
+    pub(crate) fan_out: usize,
+    /// Such events per run.
+    pub(crate) wide: usize,
+    /// Events that are searched.
+    pub(crate) searched: usize,
 }
 
 impl Scale {
@@ -108,6 +120,11 @@ impl Scale {
         list_load: 300_000,
         validations: 50_000,
         types: 10_000,
+        subscriptions: 10_000,
+        matches: 500_000,
+        fan_out: 5_000,
+        wide: 20,
+        searched: 1_000_000,
     };
 
     /// For an impression within a few minutes.
@@ -138,6 +155,11 @@ impl Scale {
         list_load: 20_000,
         validations: 5_000,
         types: 300,
+        subscriptions: 1_000,
+        matches: 50_000,
+        fan_out: 500,
+        wide: 5,
+        searched: 20_000,
     };
 }
 

@@ -1,18 +1,24 @@
 //! One file per family of disciplines. Each measures and returns results; none prints a report.
 
 mod claim_flat;
+mod fan_out;
 mod held_snapshot;
+mod ingest;
+mod ingest_batch;
 mod list_load;
 mod lists;
 mod long_polls;
 mod manager;
+mod matching;
 pub(crate) mod memory;
 mod postgres;
 mod projection;
 mod schema;
+mod search;
 mod server;
 mod server_memory;
 mod sqlite;
+mod subscriptions;
 mod tags;
 mod types;
 mod wake;
@@ -21,13 +27,17 @@ mod wal;
 use std::path::Path;
 
 use tempfile::TempDir;
+use tidegate::Backend;
 
 use crate::Result;
 use crate::catalogue::{DISCIPLINES, Discipline, Wanted, discipline};
-use crate::pg::Server;
+use crate::pg::{Database, Server};
 use crate::report::Measured;
 use crate::runner::progress;
 use crate::scale::Scale;
+
+/// Both kinds of databases, by what the names of their disciplines begin with.
+const BACKENDS: [(&str, Backend); 2] = [("postgres", Backend::Postgres), ("sqlite", Backend::Sqlite)];
 
 /// What all disciplines share: scale, selection, temporary folder and PostgreSQL server.
 #[derive(Debug)]
@@ -71,6 +81,38 @@ impl Bench {
     fn sqlite_folder(&self) -> Result<TempDir> {
         Ok(tempfile::tempdir_in(self.folder.path())?)
     }
+
+    /// An empty database.
+    async fn fresh(&self, backend: Backend) -> Result<Fresh> {
+        match backend {
+            Backend::Sqlite => Ok(Fresh::Sqlite(self.sqlite_folder()?)),
+            Backend::Postgres => Ok(Fresh::Postgres(self.server()?.database().await?)),
+        }
+    }
+}
+
+/// A database of either kind; removed when dropped.
+enum Fresh {
+    Sqlite(TempDir),
+    Postgres(Database),
+}
+
+impl Fresh {
+    /// What opens it.
+    fn address(&self) -> String {
+        match self {
+            Self::Sqlite(folder) => folder.path().join("tidegate.db").to_string_lossy().into_owned(),
+            Self::Postgres(database) => database.url.clone(),
+        }
+    }
+
+    /// Vacuums PostgreSQL after it was filled.
+    async fn vacuum(&self) -> Result<()> {
+        match self {
+            Self::Sqlite(_) => Ok(()),
+            Self::Postgres(database) => database.vacuum().await,
+        }
+    }
 }
 
 /// Runs every selected discipline, family by family.
@@ -96,6 +138,11 @@ pub(crate) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     outcomes.extend(long_polls::run(bench).await?);
     outcomes.extend(schema::run(bench).await?);
     outcomes.extend(types::run(bench).await?);
+    outcomes.extend(matching::run(bench).await?);
+    outcomes.extend(ingest::run(bench).await?);
+    outcomes.extend(ingest_batch::run(bench).await?);
+    outcomes.extend(fan_out::run(bench).await?);
+    outcomes.extend(search::run(bench).await?);
     outcomes.retain(|outcome| bench.wanted.has(outcome.name));
     Ok(outcomes)
 }

@@ -176,7 +176,7 @@ pub(crate) async fn publish_single(database: &Database, time: Duration) -> Resul
 }
 
 /// Fails when the baseline did not write all its rows, so that its figure does not count.
-async fn expect_rows(client: &Client, table: &str, expected: usize) -> Result<()> {
+pub(super) async fn expect_rows(client: &Client, table: &str, expected: usize) -> Result<()> {
     let count: i64 = client.query_one(&format!("SELECT count(*) FROM {table}"), &[]).await?.get(0);
     if usize::try_from(count)? == expected {
         return Ok(());
