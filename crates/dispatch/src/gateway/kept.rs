@@ -1,12 +1,18 @@
-//! Resources of one kind in memory, valid for exactly one catalogue version; what changed since is loaded, never
-//! everything.
+//! Resources of one kind in memory, valid for exactly one catalogue version. What changed since is loaded, and every five
+//! minutes everything, so that nothing that was ever missed stays so.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tidegate::{CatalogueVersion, EventQueue, Resource, ResourceChanges};
 
+use tokio::time::Instant;
+
 use super::error::Result;
+
+/// How long what was loaded as a whole is added to.
+const LASTS: Duration = Duration::from_secs(5 * 60);
 
 /// All resources of one kind, in a form that serves its readers.
 pub(super) trait Kind: Clone + Default {
@@ -21,18 +27,20 @@ pub(super) trait Kind: Clone + Default {
 #[derive(Debug)]
 pub(super) struct Snapshot<K> {
     version: Option<CatalogueVersion>,
+    /// When everything was loaded last.
+    loaded: Option<Instant>,
     all: Arc<K>,
 }
 
 impl<K: Default> Default for Snapshot<K> {
     fn default() -> Self {
-        Self { version: None, all: Arc::default() }
+        Self { version: None, loaded: None, all: Arc::default() }
     }
 }
 
 impl<K> Clone for Snapshot<K> {
     fn clone(&self) -> Self {
-        Self { version: self.version, all: Arc::clone(&self.all) }
+        Self { version: self.version, loaded: self.loaded, all: Arc::clone(&self.all) }
     }
 }
 
@@ -62,15 +70,15 @@ impl<K: Kind> Kept<K> {
     /// The resources as of a version, or of a later one.
     pub(super) async fn at(&self, queue: &EventQueue, version: CatalogueVersion) -> Result<Snapshot<K>> {
         let known = self.known();
-        if known.version == Some(version) {
+        if known.version() == Some(version) {
             return Ok(known);
         }
         let _turn = self.loading.lock().await;
         let known = self.known();
-        if known.version == Some(version) {
+        if known.version() == Some(version) {
             return Ok(known);
         }
-        let changes = queue.resources().changes(K::NAME, known.version).await?;
+        let changes = queue.resources().changes(K::NAME, known.version()).await?;
         let next = known.after(changes);
         *self.lock() = next.clone();
         Ok(next)
@@ -87,9 +95,9 @@ impl<K: Kind> Kept<K> {
 }
 
 impl<K: Kind> Snapshot<K> {
-    /// The version that it is of; `None` before anything was loaded.
+    /// The version that it is of; `None` before anything was loaded, and when everything is to be loaded again.
     pub(super) fn version(&self) -> Option<CatalogueVersion> {
-        self.version
+        self.version.filter(|_| self.loaded.is_some_and(|loaded| loaded.elapsed() < LASTS))
     }
 
     /// The resources after changes.
@@ -98,8 +106,9 @@ impl<K: Kind> Snapshot<K> {
         if changes.items.is_empty() && !changes.complete {
             return Self { version, ..self };
         }
+        let loaded = if changes.complete { Some(Instant::now()) } else { self.loaded };
         let mut all = if changes.complete { K::default() } else { Arc::unwrap_or_clone(self.all) };
         changes.items.iter().for_each(|resource| all.apply(resource));
-        Self { version, all: Arc::new(all) }
+        Self { version, loaded, all: Arc::new(all) }
     }
 }

@@ -91,6 +91,20 @@ mod tests {
         snapshot.with_prefix(prefix, after).map(|one| one.code.to_string()).collect()
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn everything_is_loaded_again_after_five_minutes() {
+        let loaded = Snapshot::<Types>::default().after(changes(true, vec![resource(1, "a:b:c:d", false)]));
+        tokio::time::advance(std::time::Duration::from_secs(200)).await;
+        let changed = loaded.after(changes(false, vec![resource(2, "a:b:c:e", false)]));
+        tokio::time::advance(std::time::Duration::from_secs(99)).await;
+        assert!(changed.version().is_some());
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        assert_eq!(changed.version(), None, "a change does not keep the rest young");
+        let again = changed.after(changes(true, vec![resource(2, "a:b:c:e", false)]));
+        assert!(again.version().is_some());
+        assert_eq!(codes(&again, "", None), ["a:b:c:e"]);
+    }
+
     #[test]
     fn changes_replace_remove_and_start_over() {
         let first = vec![resource(1, "a:b:c:d", false), resource(2, "a:b:c:e", false), resource(3, "b:b:c:e", false)];

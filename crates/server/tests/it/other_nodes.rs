@@ -9,6 +9,8 @@ use crate::scene::{Answer, Scene, on_both, send};
 
 /// How often a case is repeated: nothing here may depend on how much time has passed.
 const ROUNDS: u32 = 10;
+/// The type of the gateway's events.
+const GATEWAY_TYPE: &str = "shop:orders:order:created";
 
 /// A second server on the database of a scene, with a store of its own as in another process.
 struct Node {
@@ -130,7 +132,147 @@ async fn an_expired_key_is_refused(mut scene: Scene) {
     scene.close().await;
 }
 
+/// Publishes to the gateway of the other node, and returns the answer.
+async fn event_there(other: &Node, scene: &Scene, key: &str, body: Value) -> Answer {
+    other.call(scene, key, Method::POST, "/api/events", body).await
+}
+
+/// Queues of the entries that an event on the other node is made into.
+async fn queues_there(other: &Node, scene: &Scene, key: &str) -> Vec<String> {
+    let body = json!({ "type": GATEWAY_TYPE, "source": "/x", "data": { "n": 1 } });
+    let stored = event_there(other, scene, key, body).await.expect(201);
+    let entries = stored["entries"].as_array().unwrap().iter();
+    entries.map(|entry| entry["queue"].as_str().unwrap().to_owned()).collect()
+}
+
+async fn a_changed_subscription_counts_for_the_next_event(mut scene: Scene) {
+    let other = Node::beside(&scene).await;
+    let key = Keyring::new(scene.queue.clone()).create("k", &[Scope::Admin], None).await.unwrap().secret;
+    scene.with_key(&key);
+    scene.put("/queues/a", json!({})).await.expect(200);
+    scene.put("/queues/b", json!({})).await.expect(200);
+    for round in 0..ROUNDS {
+        let body = |target: &str| {
+            json!({
+                "code": format!("s{round}"), "name": "n", "target": target,
+                "eventTypes": [{ "eventTypeCode": GATEWAY_TYPE }],
+            })
+        };
+        let made = scene.post("/api/subscriptions", body("queue:a")).await.expect(201);
+        let path = format!("/api/subscriptions/{}", made["id"].as_str().unwrap());
+        assert_eq!(queues_there(&other, &scene, &key).await, ["a"], "created, round {round}");
+        scene.put(&path, body("queue:b")).await.expect(200);
+        assert_eq!(queues_there(&other, &scene, &key).await, ["b"], "changed, round {round}");
+        scene.post(&format!("{path}/pause"), json!({})).await.expect(200);
+        assert_eq!(queues_there(&other, &scene, &key).await, [""; 0], "paused, round {round}");
+        scene.post(&format!("{path}/resume"), json!({})).await.expect(200);
+        assert_eq!(queues_there(&other, &scene, &key).await, ["b"], "resumed, round {round}");
+        send(scene.request(Method::DELETE, &path)).await.expect(204);
+        assert_eq!(queues_there(&other, &scene, &key).await, [""; 0], "deleted, round {round}");
+    }
+    other.close().await;
+    scene.close().await;
+}
+
+async fn a_changed_type_counts_for_the_next_event(mut scene: Scene) {
+    let other = Node::beside(&scene).await;
+    let key = Keyring::new(scene.queue.clone()).create("k", &[Scope::Admin], None).await.unwrap().secret;
+    scene.with_key(&key);
+    for round in 0..ROUNDS {
+        let code = format!("shop:orders:order:r{round}");
+        let body = json!({ "type": code, "source": "/x", "data": { "n": 1 } });
+        let status = async || event_there(&other, &scene, &key, body.clone()).await.status.as_u16();
+        assert_eq!(status().await, 201, "not registered");
+        let made = scene.post("/api/event-types", json!({ "code": code, "name": "n" })).await.expect(201);
+        let path = format!("/api/event-types/{}", made["id"].as_str().unwrap());
+        let version = |number: &str, kind: &str| {
+            let schema = json!({ "type": "object", "properties": { "n": { "type": kind } } });
+            json!({ "version": number, "mimeType": "application/json", "schemaType": "JSON_SCHEMA", "schema": schema })
+        };
+        scene.post(&format!("{path}/versions"), version("1.0", "string")).await.expect(201);
+        assert_eq!(status().await, 201, "no version is in use");
+        scene.post(&format!("{path}/versions/1.0/finalise"), json!({})).await.expect(200);
+        assert_eq!(status().await, 422, "it must be a string, round {round}");
+        scene.post(&format!("{path}/versions"), version("2.0", "integer")).await.expect(201);
+        scene.post(&format!("{path}/versions/2.0/finalise"), json!({})).await.expect(200);
+        assert_eq!(status().await, 201, "an integer, round {round}");
+        scene.post(&format!("{path}/archive"), json!({})).await.expect(200);
+        assert_eq!(status().await, 422, "archived, round {round}");
+    }
+    other.close().await;
+    scene.close().await;
+}
+
+/// While another node changes something a hundred times a second, every event is stored once.
+async fn a_flood_of_changes_does_not_stop_events(mut scene: Scene) {
+    let other = Node::beside(&scene).await;
+    let key = Keyring::new(scene.queue.clone()).create("k", &[Scope::Admin], None).await.unwrap().secret;
+    scene.with_key(&key);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let changing = async {
+        let mut every = tokio::time::interval(std::time::Duration::from_millis(10));
+        for number in 0..200 {
+            every.tick().await;
+            let body = json!({
+                "code": format!("s{number}"), "name": "n", "target": "queue:default",
+                "eventTypes": [{ "eventTypeCode": "a:*:c:d" }],
+            });
+            scene.post("/api/subscriptions", body).await.expect(201);
+        }
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+    };
+    let publishing = async |number: usize| {
+        let mut stored = 0;
+        while !done.load(std::sync::atomic::Ordering::SeqCst) {
+            let id = format!("{number}-{stored}");
+            let body = json!({ "type": GATEWAY_TYPE, "source": "/x", "deduplicationId": id, "data": stored });
+            event_there(&other, &scene, &key, body).await.expect(201);
+            stored += 1;
+        }
+        stored
+    };
+    let ((), one, two) = tokio::join!(changing, publishing(1), publishing(2));
+    assert!(one > 20 && two > 20, "{one} and {two} events while settings were changed 200 times");
+    other.close().await;
+    scene.close().await;
+}
+
+/// The same event reaches two nodes at once: one stores it, and both answer with it.
+async fn an_event_on_both_nodes_at_once_is_stored_once(mut scene: Scene) {
+    let other = Node::beside(&scene).await;
+    let key = Keyring::new(scene.queue.clone()).create("k", &[Scope::Admin], None).await.unwrap().secret;
+    scene.with_key(&key);
+    let body = json!({
+        "code": "s", "name": "n", "target": "queue:default", "eventTypes": [{ "eventTypeCode": GATEWAY_TYPE }],
+    });
+    scene.post("/api/subscriptions", body).await.expect(201);
+    for round in 0..20 {
+        let body = json!({
+            "type": GATEWAY_TYPE, "source": "/x", "deduplicationId": format!("d{round}"), "data": round,
+        });
+        let here = (0..3).map(|_| scene.post("/api/events", body.clone()));
+        let there = (0..3).map(|_| event_there(&other, &scene, &key, body.clone()));
+        let (here, there) =
+            tokio::join!(futures_util::future::join_all(here), futures_util::future::join_all(there));
+        let answers: Vec<Answer> = here.into_iter().chain(there).collect();
+        let new = answers.iter().filter(|answer| answer.status.as_u16() == 201).count();
+        assert_eq!(new, 1, "round {round}: {:?}", answers.iter().map(|answer| answer.status).collect::<Vec<_>>());
+        let first = answers[0].json();
+        for answer in &answers {
+            let shown = answer.json();
+            assert_eq!((&shown["id"], &shown["entries"]), (&first["id"], &first["entries"]), "round {round}");
+        }
+    }
+    assert_eq!(scene.get("/events?limit=1").await.expect(200)["total"], 20);
+    other.close().await;
+    scene.close().await;
+}
+
 on_both!(with keys:
+    a_changed_subscription_counts_for_the_next_event,
+    a_changed_type_counts_for_the_next_event,
+    a_flood_of_changes_does_not_stop_events,
+    an_event_on_both_nodes_at_once_is_stored_once,
     a_revoked_key_is_refused_by_the_next_request,
     a_changed_setting_holds_for_the_next_claim,
     keys_that_are_changed_by_plain_sql_are_noticed,
