@@ -38,9 +38,11 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |why: &str| GatewayError::Invalid(format!("target {why}"));
-        if text.len() > MAX_TARGET {
-            return Err(invalid(&format!("must have at most {MAX_TARGET} bytes")));
-        }
+        let check_length = |text: &str| match text.len() > MAX_TARGET {
+            true => Err(invalid(&format!("must have at most {MAX_TARGET} bytes, percent-encoded"))),
+            false => Ok(()),
+        };
+        check_length(text)?;
         if let Some(name) = text.strip_prefix("queue:") {
             // The client does not matter for the form of a name.
             QueueName::of(None, name).map_err(|error| invalid(&format!("names no queue: {error}")))?;
@@ -54,6 +56,16 @@ impl FromStr for Target {
         if !matches!(url.scheme(), "https" | "http") {
             return Err(invalid(&format!("must be an https:// URL or queue:NAME, not {}:", url.scheme())));
         }
+        // Parsers of URLs forgive these, each in its own way.
+        let authority = text.get(url.scheme().len()..).and_then(|rest| rest.strip_prefix("://"));
+        if authority.is_none_or(|authority| authority.starts_with('/')) || text.contains('\\') {
+            return Err(invalid("must have two slashes before its host, and no backslashes"));
+        }
+        if let Some(Host::Domain(name)) = url.host()
+            && name.strip_suffix('.').unwrap_or(name).split('.').any(str::is_empty)
+        {
+            return Err(invalid(&format!("has a host with an empty part: {name}")));
+        }
         if !url.username().is_empty() || url.password().is_some() {
             return Err(invalid("must not have credentials in it: name a serviceAccountId"));
         }
@@ -63,6 +75,8 @@ impl FromStr for Target {
         if url.port() == Some(0) {
             return Err(invalid("must not have port 0"));
         }
+        // What is not ASCII was encoded: a target that is kept can be read again.
+        check_length(url.as_str())?;
         Ok(Self::Webhook(url))
     }
 }
@@ -165,11 +179,44 @@ mod tests {
             ("queue:", "names no queue"),
             ("queue:a b", "names no queue"),
             ("javascript:alert(1)", "not javascript:"),
+            ("https:example.com", "two slashes"),
+            ("https:/example.com", "two slashes"),
+            ("https:///example.com", "two slashes"),
+            ("https:\\\\example.com\\x", "two slashes"),
+            ("https://example.com\\@evil.example/", "backslashes"),
+            ("https://./", "empty part"),
+            ("https://\u{3002}/", "empty part"),
+            ("https://a..example.com/", "empty part"),
+            ("https://.example.com/", "empty part"),
+            ("https://example.com:65536/", "port"),
+            ("https://[fe80::1%25eth0]/", "IPv6"),
         ] {
             let error = bad.parse::<Target>().unwrap_err().to_string();
             assert!(error.contains(why), "{bad}: {error}");
         }
         assert!(format!("https://e.com/{}", "x".repeat(MAX_TARGET)).parse::<Target>().is_err());
+    }
+
+    /// What is kept is the URL as it was normalised: it must not be refused when it is read.
+    #[test]
+    fn what_is_accepted_can_be_read_again() {
+        let long = |letter: &str, times: usize| format!("https://e.com/{}", letter.repeat(times));
+        for text in [
+            "HTTPS://EXAMPLE.com.:443/a/../\u{fc}?\u{fc}='\"<>`{}|^",
+            "https://b\u{fc}cher.example",
+            "https://e\u{3002}com:8443",
+            "https://0x7f.1",
+            "https://[::FFFF:127.0.0.1]/",
+            &long("\u{fc}", 339),
+            &long("x", 2_034),
+        ] {
+            let target: Target = text.parse().unwrap();
+            let kept = target.to_string();
+            assert_eq!(kept.parse::<Target>().unwrap(), target, "{text}: {kept}");
+        }
+        for text in [long("\u{fc}", 340), long("x", 2_035)] {
+            assert!(text.parse::<Target>().unwrap_err().to_string().contains("2048 bytes"), "{text}");
+        }
     }
 
     #[test]
