@@ -100,11 +100,13 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
             return Ok(Self(Match::Any));
         }
         let tag = value.to_str().ok().and_then(|text| text.strip_prefix('"')?.strip_suffix('"'));
-        // A tag that no resource can have fits none.
-        let revision = tag.and_then(|tag| tag.parse().ok()).unwrap_or(i64::MIN);
+        let tag = tag.filter(|tag| !tag.contains('"'));
+        // A tag that no resource can have fits none; tags are compared letter by letter.
+        let revision = tag.and_then(|tag| tag.parse::<i64>().ok().filter(|revision| revision.to_string() == tag));
+        let revision = revision.unwrap_or(i64::MIN);
         match tag {
             Some(_) => Ok(Self(Match::Is(revision))),
-            None => Err(ApiError::invalid("If-Match must be an entity tag in quotation marks as ETag had it, or *")),
+            None => Err(ApiError::invalid("If-Match must be one entity tag in quotation marks as ETag had it, or *")),
         }
     }
 }
@@ -177,6 +179,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (name, value) = (decode(name)?, decode(value)?);
+            // No text that is looked for has one, and PostgreSQL takes none.
+            if name.contains('\0') || value.contains('\0') {
+                return Err(ApiError::invalid(format!("{name:?} must not have a NUL character")));
+            }
             let slot = merged.entry(name).or_default();
             if !slot.is_empty() {
                 slot.push(',');

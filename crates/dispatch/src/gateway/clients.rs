@@ -167,7 +167,8 @@ impl Gateway {
         .await
     }
 
-    /// Deletes a client that has no subscriptions and no keys that are not revoked. Its queues and events stay.
+    /// Deletes a client that has no subscriptions and no keys that are not revoked. Its queues and events stay. What is made
+    /// for it at the same moment goes with it.
     ///
     /// # Errors
     /// `NotFound`, `Changed`, or `Conflict` with what it still has.
@@ -182,7 +183,30 @@ impl Gateway {
             self.queue.resources().change(vec![ChangeResource::Delete(delete)]).await?;
             Ok(())
         })
-        .await
+        .await?;
+        self.remove_latecomers(id).await
+    }
+
+    /// Revokes the keys and deletes the subscriptions that were made after it was seen that a client has none, and before
+    /// it was gone. Whoever makes one looks afterwards whether the client is still there.
+    async fn remove_latecomers(&self, id: Tsid) -> Result<()> {
+        for key in self.queue.api_keys().list().await? {
+            if key.client == Some(id) && key.revoked_at.is_none() {
+                self.queue.api_keys().revoke(key.id).await?;
+            }
+        }
+        let mut query = SubscriptionsQuery { client: Some(Some(id)), after: None, limit: 100 };
+        loop {
+            let (page, more) = self.list_subscriptions(&query).await?;
+            for found in &page {
+                match self.delete_subscription(found.id, Some(id), Match::Any).await {
+                    Ok(()) | Err(GatewayError::NotFound(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            let Some(last) = page.last().filter(|_| more) else { return Ok(()) };
+            query.after = Some((last.client, last.code.clone()));
+        }
     }
 
     /// What a client still has.

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use http::header::{ETAG, LOCATION};
 use http::{HeaderName, StatusCode};
-use tidegate::Tsid;
+use tidegate::{CatalogueVersion, Tsid};
 use tidegate_dispatch::GatewayError;
 
 use crate::access::Caller;
@@ -132,8 +132,21 @@ fn visible(caller: &Caller, id: &str) -> Result<Tsid> {
 pub(crate) async fn named(service: &Service, caller: &Caller, id: Option<&str>) -> Result<Option<Tsid>> {
     let client = caller.visible_as("clientId", id)?.client();
     let Some(named) = client.filter(|_| caller.need_unscoped().is_ok()) else { return Ok(client) };
-    match service.gateway.client(named, caller.version()).await {
+    existing(service, named, caller.version()).await.map(Some)
+}
+
+/// Looks again, after something was made for the client that `named` gave, whether that client is still there. If not, what
+/// was made is to be undone: nobody else removes it.
+pub(crate) async fn still_there(service: &Service, caller: &Caller, client: Option<Tsid>) -> Result<()> {
+    match client.filter(|_| caller.need_unscoped().is_ok()) {
+        Some(named) => existing(service, named, None).await.map(drop),
+        None => Ok(()),
+    }
+}
+
+async fn existing(service: &Service, id: Tsid, version: Option<CatalogueVersion>) -> Result<Tsid> {
+    match service.gateway.client(id, version).await {
         Err(GatewayError::NotFound(text)) => Err(ApiError::invalid(format!("clientId: {text}"))),
-        found => Ok(Some(found?.id)),
+        found => Ok(found?.id),
     }
 }

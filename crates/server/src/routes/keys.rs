@@ -10,7 +10,7 @@ use crate::auth::KeyInfo;
 use crate::callers::Admin;
 use crate::error::{ApiError, Code, ErrorBody, Result};
 use crate::extract::{JsonBody, PathText};
-use crate::routes::clients::named;
+use crate::routes::clients::{named, still_there};
 use crate::service::Service;
 use crate::wire::keys::{KeyAnswer, KeyPath, KeysAnswer, NewKeyAnswer, NewKeyBody};
 
@@ -30,6 +30,10 @@ pub(crate) async fn create(
 ) -> Result<(StatusCode, Json<NewKeyAnswer>)> {
     let client = named(&service, &caller, body.client()).await?;
     let made = service.auth.keys().create_until(&body.name, &body.scopes, client, body.expiry()?).await?;
+    if let Err(error) = still_there(&service, &caller, client).await {
+        service.auth.keys().revoke(made.info.id).await?;
+        return Err(error);
+    }
     Ok((StatusCode::CREATED, Json(NewKeyAnswer { key: made.secret, info: made.info.into() })))
 }
 

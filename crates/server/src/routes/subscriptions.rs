@@ -8,11 +8,12 @@ use axum::extract::State;
 use http::header::{ETAG, LOCATION};
 use http::{HeaderName, StatusCode};
 use tidegate::Tsid;
+use tidegate_dispatch::{GatewayError, Match};
 
 use crate::callers::{Manager, Reader};
 use crate::error::{ErrorBody, Result};
 use crate::extract::{IfMatch, JsonBody, PathText, Query, tsid};
-use crate::routes::clients::named;
+use crate::routes::clients::{named, still_there};
 use crate::routes::event_types::{Tagged, tag};
 use crate::service::Service;
 use crate::wire::event_types::IfMatchHeader;
@@ -39,6 +40,12 @@ pub(crate) async fn create(
 ) -> Result<(StatusCode, [(HeaderName, String); 2], Json<SubscriptionAnswer>)> {
     let client = named(&service, &caller, body.client_id.as_deref()).await?;
     let (made, secret) = service.gateway.create_subscription(client, &body.code()?, &body.read()?).await?;
+    if let Err(error) = still_there(&service, &caller, client).await {
+        return match service.gateway.delete_subscription(made.id, client, Match::Any).await {
+            Ok(()) | Err(GatewayError::NotFound(_)) => Err(error),
+            Err(failed) => Err(failed.into()),
+        };
+    }
     let headers = [(ETAG, format!("\"{}\"", made.revision)), (LOCATION, format!("/api/subscriptions/{}", made.id))];
     Ok((StatusCode::CREATED, headers, Json(SubscriptionAnswer::created(made, secret))))
 }

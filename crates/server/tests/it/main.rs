@@ -9,6 +9,7 @@ mod document;
 mod event_types;
 mod examples;
 mod gateway;
+mod gateway_hostile;
 mod hang_ups;
 mod idempotency;
 mod isolation;
