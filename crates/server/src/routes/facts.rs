@@ -24,6 +24,7 @@ use crate::wire::cloud_event::CloudEventBody;
 use crate::wire::facts::{
     FactAnswer, FactPath, FactResult, FactResults, FactsAnswer, FactsParams, NewFactBody, NewFactsBody,
 };
+use crate::wire::trace;
 
 /// Stores an event, and makes an entry or a job for every subscription that asks for it, together. Takes the source's JSON,
 /// and CloudEvents in structured and binary mode.
@@ -58,6 +59,7 @@ pub(crate) async fn create(
         Form::Binary => of_client(&caller, CloudEvent::from_binary(plain(&headers), body).map_err(refused)?)?,
         Form::Batched => return Err(ApiError::invalid("a batch goes to /api/events/batch")),
     };
+    let fact = traced(fact, &headers);
     check_payload(&service, &fact)?;
     let accepted = service.gateway.ingest(fact).await?;
     let status = if accepted.deduplicated { StatusCode::OK } else { StatusCode::CREATED };
@@ -102,8 +104,8 @@ pub(crate) async fn create_many(
         }
         Form::Structured | Form::Binary => return Err(ApiError::invalid("a single event goes to /api/events")),
     };
-    let facts = facts.into_iter().map(|fact| fact.and_then(|fact| check_payload(&service, &fact).map(|()| fact)));
-    let facts: Vec<Result<NewFact>> = facts.collect();
+    let checked = |fact: NewFact| check_payload(&service, &fact).map(|()| traced(fact, &headers));
+    let facts: Vec<Result<NewFact>> = facts.into_iter().map(|fact| fact.and_then(checked)).collect();
     let mut accepted = service.gateway.ingest_many(facts.iter().flatten().cloned().collect()).await.into_iter();
     let lost = || ApiError::new(Code::Indeterminate, "the store gave no answer for this event");
     let answer = |fact: Result<NewFact>| fact.and_then(|_| Ok(accepted.next().ok_or_else(lost)??));
@@ -174,6 +176,15 @@ fn sent(caller: &Caller, body: &Bytes) -> Result<NewFact> {
 /// A CloudEvent, which belongs to the caller's client.
 fn of_client(caller: &Caller, event: CloudEvent) -> Result<NewFact> {
     Ok(NewFact { event, client: caller.visible(None)?.client() })
+}
+
+/// An event that has no trace context of its own continues that of its request.
+fn traced(mut fact: NewFact, headers: &HeaderMap) -> NewFact {
+    if let (None, Some(trace)) = (&fact.event.traceparent, trace::of(headers)) {
+        fact.event.traceparent = Some(trace.traceparent.to_owned());
+        fact.event.tracestate = trace.tracestate.map(str::to_owned);
+    }
+    fact
 }
 
 fn check_payload(service: &Service, fact: &NewFact) -> Result<()> {

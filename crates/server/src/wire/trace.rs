@@ -3,17 +3,24 @@
 use http::HeaderMap;
 use serde::Serialize;
 
-/// The event's attributes: the publisher's trace context, which the worker continues. `None` without a valid one.
-pub(crate) fn attributes(headers: &HeaderMap) -> Option<String> {
-    #[derive(Serialize)]
-    struct Attributes<'a> {
-        traceparent: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        tracestate: Option<&'a str>,
-    }
+/// A publisher's trace context.
+#[derive(Debug, Serialize)]
+pub(crate) struct Trace<'a> {
+    pub(crate) traceparent: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tracestate: Option<&'a str>,
+}
+
+/// The trace context of a request; `None` without a valid one.
+pub(crate) fn of(headers: &HeaderMap) -> Option<Trace<'_>> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).filter(|text| text.len() <= 512);
     let traceparent = text("traceparent").filter(|text| is_traceparent(text))?;
-    serde_json::to_string(&Attributes { traceparent, tracestate: text("tracestate") }).ok()
+    Some(Trace { traceparent, tracestate: text("tracestate") })
+}
+
+/// The event's attributes: the publisher's trace context, which the worker continues. `None` without a valid one.
+pub(crate) fn attributes(headers: &HeaderMap) -> Option<String> {
+    serde_json::to_string(&of(headers)?).ok()
 }
 
 /// Whether the text is a W3C `traceparent`: version, trace id, parent id, flags.

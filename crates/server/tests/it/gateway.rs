@@ -10,6 +10,7 @@ use crate::scene::{Answer, Scene, on_both, send};
 on_both!(
     an_event_goes_to_those_that_ask_for_it,
     an_entry_holds_the_data_or_the_whole_event,
+    a_trace_goes_from_the_request_to_the_worker,
     all_modes_store_the_same_event,
     data_survives_byte_for_byte,
     repeats_are_answered_with_the_first,
@@ -93,6 +94,22 @@ async fn an_entry_holds_the_data_or_the_whole_event(scene: Scene) {
     let stored = scene.post("/api/events", own).await.expect(201);
     let whole = scene.get(&format!("/events/{}", stored["entries"][1]["id"])).await.expect(200);
     assert_eq!((&whole["payload"]["id"], &whole["payload"]["data"]), (&stored["id"], &json!([1])), "{whole}");
+    scene.close().await;
+}
+
+async fn a_trace_goes_from_the_request_to_the_worker(scene: Scene) {
+    subscribe(&scene, "all", json!({})).await;
+    let trace = |part: char| format!("00-{}-00f067aa0ba902b7-01", part.to_string().repeat(32));
+    let mut own = event("2");
+    own["traceparent"] = json!(trace('b'));
+    for (body, expected) in [(event("1"), trace('a')), (own, trace('b'))] {
+        let request = scene.request(Method::POST, "/api/events").header("traceparent", trace('a'));
+        let request = request.header("content-type", "application/cloudevents+json").body(body.to_string());
+        let stored = send(request).await.expect(201);
+        assert_eq!(stored["extensions"]["traceparent"], json!(expected), "{stored}");
+        let taken = scene.post("/events/claim", json!({ "worker_id": "w:1", "queue": "default" })).await.expect(200);
+        assert_eq!(taken["events"][0]["traceparent"], json!(expected), "{taken}");
+    }
     scene.close().await;
 }
 
