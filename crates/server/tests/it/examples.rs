@@ -42,7 +42,10 @@ async fn every_example_of_the_description_can_be_sent_as_it_stands() {
 /// What is made for paths that name one of them.
 const MADE: [(&str, &str); 4] = [
     ("/api/events", r#"{"type": "a.b", "source": "/s"}"#),
-    ("/api/subscriptions", r#"{"code": "s", "name": "n", "eventTypes": [{"eventTypeCode": "a.b"}], "target": "queue:default"}"#),
+    (
+        "/api/subscriptions",
+        r#"{"code": "order-mails", "name": "n", "eventTypes": [{"eventTypeCode": "a.b"}], "target": "queue:default"}"#,
+    ),
     ("/api/clients", r#"{"code": "c", "name": "n"}"#),
     ("/api/keys", r#"{"name": "k", "scopes": ["read"]}"#),
 ];
