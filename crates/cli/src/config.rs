@@ -136,6 +136,7 @@ impl Values {
         options.grace = Duration::from_secs(self.within("grace_seconds", 0, 3600)?);
         options.lease = seconds("lease_seconds", 86_400)?;
         options.stale_after = seconds("stale_seconds", 86_400)?;
+        options.run_schedules = self.typed("run_schedules", "true or false")?;
         options.auth.required = self.typed("auth.required", "true or false")?;
         let hosts = self.get("auth.hosts").split(',').map(str::trim).filter(|host| !host.is_empty());
         options.auth.hosts = hosts.map(Into::into).collect();

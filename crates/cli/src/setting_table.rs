@@ -37,6 +37,11 @@ pub(crate) const SETTINGS: &[Setting] = &[
     plain("grace_seconds", "10", "Seconds that running requests may take to end at a shutdown."),
     plain("lease_seconds", "60", "Seconds that a lease lasts when neither the claim nor the queue names a length."),
     plain("stale_seconds", "30", "Seconds of silence after which a worker that holds a lease is shown as stale."),
+    plain(
+        "run_schedules",
+        "true",
+        "Whether this server publishes what schedules are due. Any number of servers may: each tick is published once.",
+    ),
     plain("auth.required", "false", "Whether callers need a key or a token. Must be true to listen beyond loopback."),
     text(
         "auth.hosts",

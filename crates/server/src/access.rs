@@ -4,7 +4,7 @@
 //! - A caller of a client sees and changes the queues of its client, the entries in them, and the workers that claim
 //!   from them. What belongs to others does not exist for it (404); naming another client is refused (403).
 //! - An unscoped caller sees everything, and names the client beside the queue.
-//! - Projections and metrics cover all clients, so only unscoped callers see them. A caller of a client manages
+//! - Projections, schedules and metrics cover all clients, so only unscoped callers see them. A caller of a client manages
 //!   its keys.
 //! - What a caller may do with what it sees, its scopes say.
 //!

@@ -21,6 +21,8 @@ enum List {
     Clients = 6,
     Subscriptions = 7,
     Facts = 8,
+    Pools = 9,
+    AppliedSets = 10,
 }
 
 /// The cursor after an event in a list.
@@ -92,14 +94,42 @@ pub(crate) fn read_client(text: &str, client: Option<Tsid>) -> Result<String> {
 
 /// The cursor after a subscription of the client `of`, in a list that `client` sees.
 pub(crate) fn of_subscription(client: Option<Tsid>, of: Option<Tsid>, code: &str) -> String {
-    let mut position = of.map_or(0, Tsid::to_i64).to_be_bytes().to_vec();
-    position.extend(code.as_bytes());
-    write(List::Subscriptions, client, &position)
+    write(List::Subscriptions, client, &owned(of, code))
 }
 
 /// The client and the code of the subscription that a cursor points to.
 pub(crate) fn read_subscription(text: &str, client: Option<Tsid>) -> Result<(Option<Tsid>, String)> {
-    let position = read(List::Subscriptions, client, text)?;
+    read_owned(&read(List::Subscriptions, client, text)?)
+}
+
+/// The cursor after a dispatch pool of the client `of`, in a list that `client` sees.
+pub(crate) fn of_pool(client: Option<Tsid>, of: Option<Tsid>, code: &str) -> String {
+    write(List::Pools, client, &owned(of, code))
+}
+
+/// The client and the code of the dispatch pool that a cursor points to.
+pub(crate) fn read_pool(text: &str, client: Option<Tsid>) -> Result<(Option<Tsid>, String)> {
+    read_owned(&read(List::Pools, client, text)?)
+}
+
+/// The cursor after an applied set of the client `of`, in a list that `client` sees.
+pub(crate) fn of_applied_set(client: Option<Tsid>, of: Option<Tsid>, code: &str) -> String {
+    write(List::AppliedSets, client, &owned(of, code))
+}
+
+/// The client and the code of the applied set that a cursor points to.
+pub(crate) fn read_applied_set(text: &str, client: Option<Tsid>) -> Result<(Option<Tsid>, String)> {
+    read_owned(&read(List::AppliedSets, client, text)?)
+}
+
+/// The position of what a client has under a code.
+fn owned(of: Option<Tsid>, code: &str) -> Vec<u8> {
+    let mut position = of.map_or(0, Tsid::to_i64).to_be_bytes().to_vec();
+    position.extend(code.as_bytes());
+    position
+}
+
+fn read_owned(position: &[u8]) -> Result<(Option<Tsid>, String)> {
     let (of, code) = position.split_first_chunk().ok_or_else(invalid)?;
     let of = Some(i64::from_be_bytes(*of)).filter(|of| *of != 0).map(Tsid::from_i64);
     Ok((of, String::from_utf8(code.to_vec()).map_err(|_| invalid())?))

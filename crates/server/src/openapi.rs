@@ -7,8 +7,11 @@ use utoipa::openapi::{Content, OpenApi as Document, RefOr, Response, Schema};
 use utoipa::{Modify, OpenApi};
 
 use crate::error::{Code, ErrorBody};
-use crate::routes::{clients, event_types, events, facts, health, keys, list, manual, projections, publish, queues};
-use crate::routes::{report_batch, reports, schemas, subscribe, subscriptions, versions, workers};
+use crate::routes::workers;
+use crate::routes::{
+    applied_sets, clients, event_types, events, facts, health, keys, list, manual, pools, projections,
+};
+use crate::routes::{publish, queues, report_batch, reports, schedules, schemas, subscribe, subscriptions, versions};
 use crate::unknown_fields::Parameters;
 
 /// Routes for probes and scrapers, which may add query parameters of their own: unknown ones are not refused there.
@@ -38,7 +41,11 @@ const FOR_MACHINES: [&str; 4] = ["/livez", "/readyz", "/metrics", "/openapi.json
         subscriptions::list, subscriptions::create, subscriptions::show, subscriptions::change, subscriptions::remove,
         subscriptions::pause, subscriptions::resume, subscriptions::preview,
         clients::list, clients::create, clients::show, clients::change, clients::remove,
+        pools::list, pools::create, pools::show, pools::change, pools::remove,
+        applied_sets::list, applied_sets::create, applied_sets::show, applied_sets::change, applied_sets::remove,
         keys::list, keys::create, keys::revoke,
+        schedules::list, schedules::show, schedules::put, schedules::remove, schedules::pause, schedules::resume,
+        schedules::run,
         projections::list, projections::show, projections::remove, projections::document,
         health::livez, health::readyz, health::metrics,
     ),

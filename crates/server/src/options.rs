@@ -21,6 +21,9 @@ pub struct Options {
     pub stale_after: Duration,
     /// How long a lease lasts when neither the claim nor the queue says; 60 s by default.
     pub lease: Duration,
+    /// Whether this server runs the schedules of its database; it does by default. Any number of servers may: each tick is
+    /// published once.
+    pub run_schedules: bool,
     /// When old log and audit rows are removed; never by default.
     pub retention: RetentionOptions,
     /// The recorder that `/metrics` shows; without one the path answers 404.
@@ -35,6 +38,7 @@ impl Default for Options {
             grace: Duration::from_secs(10),
             stale_after: Duration::from_secs(30),
             lease: Duration::from_secs(60),
+            run_schedules: true,
             retention: RetentionOptions::default(),
             metrics: None,
         }

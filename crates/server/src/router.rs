@@ -9,8 +9,11 @@ use axum::routing::{delete, get, post, put};
 use crate::docs;
 use crate::error::{ApiError, Code};
 use crate::middleware::{Around, around};
-use crate::routes::{clients, event_types, events, facts, health, keys, list, manual, projections, publish, queues};
-use crate::routes::{report_batch, reports, schemas, subscribe, subscriptions, versions, workers};
+use crate::routes::workers;
+use crate::routes::{
+    applied_sets, clients, event_types, events, facts, health, keys, list, manual, pools, projections,
+};
+use crate::routes::{publish, queues, report_batch, reports, schedules, schemas, subscribe, subscriptions, versions};
 use crate::service::Service;
 
 /// All routes of the server, with the middleware around them.
@@ -57,6 +60,11 @@ fn management() -> Router<Arc<Service>> {
         .route("/queues/{name}/drain", post(queues::drain))
         .route("/queues/{name}/metrics", get(queues::metrics))
         .route("/workers", get(workers::list))
+        .route("/schedules", get(schedules::list))
+        .route("/schedules/{name}", get(schedules::show).put(schedules::put).delete(schedules::remove))
+        .route("/schedules/{name}/pause", post(schedules::pause))
+        .route("/schedules/{name}/resume", post(schedules::resume))
+        .route("/schedules/{name}/run", post(schedules::run))
         .route("/projections", get(projections::list))
         .route("/projections/{name}", get(projections::show).delete(projections::remove))
         .route("/projections/{name}/", get(projections::document_of_no_key))
@@ -86,6 +94,10 @@ fn gateway() -> Router<Arc<Service>> {
         .route("/api/subscriptions/{id}/preview", post(subscriptions::preview))
         .route("/api/clients", get(clients::list).post(clients::create))
         .route("/api/clients/{id}", get(clients::show).put(clients::change).delete(clients::remove))
+        .route("/api/dispatch-pools", get(pools::list).post(pools::create))
+        .route("/api/dispatch-pools/{id}", get(pools::show).put(pools::change).delete(pools::remove))
+        .route("/api/applied-sets", get(applied_sets::list).post(applied_sets::create))
+        .route("/api/applied-sets/{id}", get(applied_sets::show).put(applied_sets::change).delete(applied_sets::remove))
         .route("/api/keys", get(keys::list).post(keys::create))
         .route("/api/keys/{id}", delete(keys::revoke))
         .route("/api/schemas", get(schemas::list).post(schemas::create))

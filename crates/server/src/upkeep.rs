@@ -1,9 +1,9 @@
-//! The server's background tasks: when keys were used, metrics, retention, and the scan for waiters.
+//! The server's background tasks: when keys were used, metrics, retention, schedules, and the scan for waiters.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Retained, Retention};
+use tidegate::{Retained, Retention, Scheduler};
 use tokio::task::JoinHandle;
 
 use crate::service::Service;
@@ -16,8 +16,8 @@ const RETENTION_PAUSE: Duration = Duration::from_millis(50);
 /// A retention round may take half of `retention.every`, but is always given at least half of this.
 const RETENTION_AT_LEAST: Duration = Duration::from_secs(10);
 
-/// Starts the server's background tasks: key usage, metrics, retention, and the scan for waiters. They run until
-/// the handle is aborted.
+/// Starts the server's background tasks: key usage, metrics, retention, schedules, and the scan for waiters. They run
+/// until the handle is aborted.
 pub(crate) fn start(service: &Arc<Service>) -> JoinHandle<()> {
     let shared = Arc::clone(service);
     let periodic = async move {
@@ -38,8 +38,14 @@ pub(crate) fn start(service: &Arc<Service>) -> JoinHandle<()> {
             apply_retention(&shared).await;
         }
     };
+    let scheduler = service.options.run_schedules.then(|| Scheduler::new(service.queue.clone()));
+    let schedules = async move {
+        if let Some(scheduler) = scheduler {
+            scheduler.run(std::future::pending()).await;
+        }
+    };
     let shared = Arc::clone(service);
-    tokio::spawn(async move { tokio::join!(periodic, retention, shared.waiters.scan(&shared.queue)).0 })
+    tokio::spawn(async move { tokio::join!(periodic, retention, schedules, shared.waiters.scan(&shared.queue)).0 })
 }
 
 /// Runs one retention round: removes old audit rows, log rows and facts in small batches with pauses between them.

@@ -5,6 +5,7 @@
 //! What belongs together is written together: a version and its schema, a schema and its edition in the type.
 
 mod apart;
+mod applied_sets;
 mod clients;
 mod compatibility;
 mod error;
@@ -12,6 +13,7 @@ mod event_types;
 mod events;
 mod ingest;
 mod kept;
+mod pools;
 mod schemas;
 mod subscriptions;
 mod types;
@@ -26,11 +28,13 @@ use std::sync::Arc;
 use tidegate::{CatalogueVersion, EventQueue};
 use tidegate_schema::Change;
 
+pub use applied_sets::{AppliedItem, AppliedSet, AppliedSetsQuery};
 pub use clients::{Client, ClientsQuery};
 pub use error::GatewayError;
 pub use event_types::TypesQuery;
 pub use events::{EventsPage, EventsQuery, type_filter};
 pub use ingest::{Accepted, EventEntry, EventJob, EventView, NewFact};
+pub use pools::{Pool, PoolBody, PoolStatus, PoolsQuery};
 pub use schemas::SchemasQuery;
 pub use subscriptions::{
     AllowedTarget, ConfigEntry, DispatchMode, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus,

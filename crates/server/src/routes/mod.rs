@@ -1,6 +1,7 @@
 //! The handlers, one file per resource. They extract, ask `access` for what the request is about, call the library
 //! once, and map its answer; they decide nothing.
 
+pub(crate) mod applied_sets;
 pub(crate) mod clients;
 pub(crate) mod event_types;
 pub(crate) mod events;
@@ -9,11 +10,13 @@ pub(crate) mod health;
 pub(crate) mod keys;
 pub(crate) mod list;
 pub(crate) mod manual;
+pub(crate) mod pools;
 pub(crate) mod projections;
 pub(crate) mod publish;
 pub(crate) mod queues;
 pub(crate) mod report_batch;
 pub(crate) mod reports;
+pub(crate) mod schedules;
 pub(crate) mod schemas;
 pub(crate) mod subscribe;
 pub(crate) mod subscriptions;

@@ -2,6 +2,7 @@
 //! values. Names of fields, and when they are absent, are part of the API's contract. What a request sends is checked
 //! here; what the caller may see and change is asked of `access`.
 
+pub(crate) mod applied_sets;
 pub(crate) mod audit;
 pub(crate) mod basics;
 pub(crate) mod claims;
@@ -17,12 +18,14 @@ pub(crate) mod listed;
 pub(crate) mod manual;
 pub(crate) mod new_event;
 pub(crate) mod payload;
+pub(crate) mod pools;
 pub(crate) mod projections;
 pub(crate) mod publish;
 pub(crate) mod queues;
 pub(crate) mod report_batch;
 pub(crate) mod reports;
 pub(crate) mod retry;
+pub(crate) mod schedules;
 pub(crate) mod schemas;
 pub(crate) mod shown;
 pub(crate) mod subscriptions;

@@ -1,13 +1,13 @@
 //! Tags, in bodies and queries.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tidegate_core::attempt::{MAX_TAGS, check_tag};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, Result};
 
 /// Tags as one comma-separated string, or as a list of strings.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 #[schema(example = "email,priority-high")]
 pub(crate) enum Tags {

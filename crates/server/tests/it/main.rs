@@ -1,5 +1,6 @@
 //! The server over HTTP: real connections on loopback, on both databases where they could differ.
 
+mod applied_sets;
 mod auth;
 mod bad_input;
 mod bodies;
@@ -20,10 +21,12 @@ mod metering;
 mod oidc;
 mod open_server;
 mod other_nodes;
+mod pools;
 mod projections;
 mod readiness;
 mod reports;
 mod scene;
+mod schedules;
 mod sdks;
 mod slow;
 mod telling;

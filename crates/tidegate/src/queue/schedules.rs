@@ -2,10 +2,10 @@
 //! [`Scheduler`](crate::Scheduler).
 
 use tidegate_core::{MissedTicks, NewEvent};
-use tidegate_store::{ScheduleSpec, ScheduleView};
+use tidegate_store::{Published, ScheduleSpec, ScheduleView};
 
 use super::EventQueue;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// A schedule to be [put](Schedules::put): when it ticks, and what each tick publishes.
 ///
@@ -123,5 +123,24 @@ impl Schedules {
     /// `NotFound` when there is none of that name.
     pub async fn resume(&self, name: &str) -> Result<ScheduleView> {
         self.store().pause_schedule(name, false).await
+    }
+
+    /// Publishes the event of a schedule now, as a tick at this moment, paused or not. The schedule goes on as if nothing had
+    /// happened.
+    ///
+    /// ```
+    /// # async fn example(queue: tidegate::EventQueue) -> tidegate::Result<()> {
+    /// let published = queue.schedules().run_now("cleanup").await?;
+    /// println!("entry {}", published.id);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound` when there is none of that name, and those of [`EventQueue::publish`].
+    pub async fn run_now(&self, name: &str) -> Result<Published> {
+        let missing = || Error::new(ErrorKind::NotFound, format!("there is no schedule {name:?}"));
+        let schedule = self.get(name).await?.ok_or_else(missing)?;
+        let now = self.store().due_schedules(1).await?.now;
+        self.queue.publish(schedule.spec.event_at(now)?).await
     }
 }

@@ -52,22 +52,31 @@ impl Gateway {
         body: &SubscriptionBody,
     ) -> Result<(Subscription, String)> {
         check_code(code)?;
-        let body = self.checked(body, client).await?;
         let secret = secret::new_secret();
         let create = |kind: &str, body| {
             let (id, kind, code) = (None, kind.to_owned(), code.to_owned());
             ChangeResource::Put(PutResource::Create { id, kind, client, code, body })
         };
-        let items = vec![
-            create(SUBSCRIPTION, stored(SubscriptionStatus::Active, &body)?),
-            create(SIGNING_SECRET, secret::stored(&secret)?),
-        ];
-        match self.queue.resources().change(items).await {
-            Err(error) if error.kind() == ErrorKind::Conflict => {
-                Err(GatewayError::Conflict(format!("there is a subscription {code} already: change that one")))
+        let (create, secret_body) = (&create, &secret::stored(&secret)?);
+        let made = self.until_written(|| async move {
+            let body = self.checked(body, client).await?;
+            let mut items = vec![
+                create(SUBSCRIPTION, stored(SubscriptionStatus::Active, &body)?),
+                create(SIGNING_SECRET, secret_body.clone()),
+            ];
+            items.extend(self.named_pool(client, body.dispatch_pool).await?);
+            match self.queue.resources().change(items).await {
+                Err(error) if error.kind() == ErrorKind::Conflict => {
+                    // Either the code is taken, or the pool has changed and this is tried again.
+                    if self.queue.resources().by_code(SUBSCRIPTION, client, code).await?.is_none() {
+                        return Err(error.into());
+                    }
+                    Err(GatewayError::Conflict(format!("there is a subscription {code} already: change that one")))
+                }
+                written => Subscription::read(only(&written?)?),
             }
-            written => Ok((Subscription::read(only(&written?)?)?, secret)),
-        }
+        });
+        Ok((made.await?, secret))
     }
 
     /// Lists subscriptions, and says whether there are more.
@@ -105,7 +114,8 @@ impl Gateway {
         self.until_written(|| async move {
             let mut found = self.stored_subscription(id, client, on).await?;
             found.body = self.checked(body, found.client).await?;
-            self.write_subscription(&found).await
+            let pool = self.named_pool(found.client, found.body.dispatch_pool).await?;
+            self.write_subscription(&found, pool).await
         })
         .await
     }
@@ -149,7 +159,7 @@ impl Gateway {
                 return Ok((found, Changed::No));
             }
             found.status = status;
-            Ok((self.write_subscription(&found).await?, Changed::Yes))
+            Ok((self.write_subscription(&found, None).await?, Changed::Yes))
         })
         .await
     }
@@ -214,15 +224,15 @@ impl Gateway {
         Ok(found)
     }
 
-    /// Writes a subscription over the revision that was read.
-    async fn write_subscription(&self, changed: &Subscription) -> Result<Subscription> {
+    /// Writes a subscription over the revision that was read, together with what its pool needs.
+    async fn write_subscription(&self, changed: &Subscription, pool: Option<ChangeResource>) -> Result<Subscription> {
         let put = PutResource::Change {
             id: changed.id,
             kind: SUBSCRIPTION.into(),
             expected: Some(changed.revision),
             body: stored(changed.status, &changed.body)?,
         };
-        let written = self.queue.resources().change(vec![ChangeResource::Put(put)]).await?;
-        Subscription::read(only(&written)?)
+        let items = [ChangeResource::Put(put)].into_iter().chain(pool).collect();
+        Subscription::read(only(&self.queue.resources().change(items).await?)?)
     }
 }

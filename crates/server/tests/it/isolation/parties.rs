@@ -27,6 +27,8 @@ pub(super) struct Party {
     /// What the party has in the gateway: an event, a subscription, and a key that nobody uses.
     pub(super) fact: String,
     pub(super) subscription: String,
+    pub(super) pool: String,
+    pub(super) applied_set: String,
     pub(super) key: i64,
 }
 
@@ -46,9 +48,22 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
         "id" if path.starts_with("/api/schemas") => Some(Filler::Of(|party| vec![json!(party.schema)])),
         "id" if path.starts_with("/api/events") => Some(Filler::Of(|party| vec![json!(party.fact)])),
         "id" if path.starts_with("/api/subscriptions") => Some(Filler::Of(|party| vec![json!(party.subscription)])),
+        "id" if path.starts_with("/api/dispatch-pools") => Some(Filler::Of(|party| vec![json!(party.pool)])),
+        "id" if path.starts_with("/api/applied-sets") => Some(Filler::Of(|party| vec![json!(party.applied_set)])),
         "id" if path.starts_with("/api/keys") => Some(Filler::Of(|party| vec![json!(party.key)])),
         "id" if path.starts_with("/api/clients") => Some(Filler::Of(Party::clients)),
         "clientId" => Some(Filler::Of(Party::clients)),
+        "name" if path.starts_with("/schedules") => Some(Filler::Of(|party| vec![json!(party.word("schedule"))])),
+        "cron" => neutral(json!(["@yearly"])),
+        "timezone" => neutral(json!(["UTC"])),
+        "missed" => neutral(json!(["once"])),
+        "event" => neutral(json!([{ "type": "a-type" }])),
+        "concurrency" | "rateLimitPerMinute" => neutral(json!([7])),
+        "status" if path.starts_with("/api/dispatch-pools") => neutral(json!(["SUSPENDED"])),
+        "items" => neutral(json!([[{ "kind": "Queue", "code": "a-queue" }]])),
+        "code" if path.starts_with("/api/dispatch-pools") || path.starts_with("/api/applied-sets") => {
+            Some(Filler::Of(|party| vec![json!(party.word("code"))]))
+        }
         "code" if path.starts_with("/api/subscriptions") => Some(Filler::Of(|party| vec![json!(party.word("code"))])),
         "code" if path.starts_with("/api/clients") => neutral(json!(["a-client"])),
         "source" => Some(Filler::Of(|party| vec![json!(party.word("source"))])),
@@ -68,7 +83,8 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
         "expiresAt" => neutral(json!(["2100-01-01T00:00:00Z"])),
         "specVersion" | "schemaVersion" => neutral(json!(["1.0"])),
         "mode" => neutral(json!(["NEXT_ON_ERROR"])),
-        "dispatchPoolId" | "serviceAccountId" => neutral(json!(["0000000000007"])),
+        "dispatchPoolId" => Some(Filler::Of(|party| vec![json!(party.pool)])),
+        "serviceAccountId" => neutral(json!(["0000000000007"])),
         "timeoutSeconds" | "maxRetries" | "maxAgeSeconds" | "delaySeconds" | "sequence" => neutral(json!([7])),
         "retryStrategy" => neutral(json!([{ "type": "fixed", "delaySeconds": 7 }])),
         "dataOnly" => neutral(json!([true])),
@@ -124,9 +140,11 @@ impl Party {
     pub(super) fn new(client: Option<i64>) -> Self {
         let marker = format!("{:016x}", rand::random::<u64>());
         let nothing = Tsid::from_i64(1).to_string();
-        let (event_type, schema, fact, subscription) = (nothing.clone(), nothing.clone(), nothing.clone(), nothing);
+        let (event_type, schema, fact, subscription) =
+            (nothing.clone(), nothing.clone(), nothing.clone(), nothing.clone());
+        let (pool, applied_set) = (nothing.clone(), nothing);
         let (client, ids, leases, key) = (client.map(Tsid::from_i64), Vec::new(), Vec::new(), NOWHERE);
-        Self { client, marker, ids, leases, event_type, schema, fact, subscription, key }
+        Self { client, marker, ids, leases, event_type, schema, fact, subscription, pool, applied_set, key }
     }
 
     /// Its client, if it has one, as requests name it.
@@ -143,7 +161,8 @@ impl Party {
     pub(super) fn absent(&self) -> Self {
         let nothing = || Tsid::from_i64(1).to_string();
         let ids = (NOWHERE..).take(self.ids.len()).collect();
-        Self { ids, fact: nothing(), subscription: nothing(), key: NOWHERE, ..self.clone() }
+        let (fact, subscription, pool, applied_set) = (nothing(), nothing(), nothing(), nothing());
+        Self { ids, fact, subscription, pool, applied_set, key: NOWHERE, ..self.clone() }
     }
 
     /// Publishes, claims and reports, so that there is an entry of every kind. `round` makes its names new.
@@ -189,6 +208,11 @@ impl Party {
             self.ids.push(id);
         }
         self.subscription = filling.subscription().await;
+        let pool = json!({ "code": format!("{}-pool", self.marker), "name": self.word("pool") });
+        self.pool = filling.made("/api/dispatch-pools", pool).await;
+        let item = json!({ "kind": "Queue", "code": self.word("item") });
+        let set = json!({ "code": format!("{}-set", self.marker), "items": [item] });
+        self.applied_set = filling.made("/api/applied-sets", set).await;
         self.fact = filling.fact().await;
         let key = json!({ "name": self.word("spare"), "scopes": ["read"] });
         self.key = filling.call(Method::POST, "/api/keys", key, 201).await["id"].as_i64().unwrap();
@@ -262,6 +286,17 @@ impl Filling<'_> {
         let stored = send(self.scene.request_with(self.key, Method::POST, "/api/events").json(&body)).await;
         assert!(stored.status.is_success(), "{}", stored.text);
         stored.json()["id"].as_str().unwrap().to_owned()
+    }
+
+    /// What has this code, made if it was deleted.
+    async fn made(&self, path: &str, body: Value) -> String {
+        let made = send(self.scene.request_with(self.key, Method::POST, path).json(&body)).await;
+        if made.status.as_u16() == 201 {
+            return made.json()["id"].as_str().unwrap().to_owned();
+        }
+        let page = self.call(Method::GET, &format!("{path}?limit=1000"), Value::Null, 200).await;
+        let own = page["items"].as_array().unwrap().iter().find(|one| one["code"] == body["code"]).cloned();
+        own.unwrap_or_else(|| panic!("{}", made.text))["id"].as_str().unwrap().to_owned()
     }
 
     /// Publishes an event and claims it. Returns the entry and its lease token.

@@ -15,7 +15,14 @@ use super::parties::{FIRST, Party, SECOND};
 use crate::scene::{Answer, PATIENCE, Scene, send};
 
 /// Operations that refuse every client.
-const FOR_NO_CLIENT: [&str; 19] = [
+const FOR_NO_CLIENT: [&str; 26] = [
+    "list_schedules",
+    "show_schedule",
+    "put_schedule",
+    "delete_schedule",
+    "pause_schedule",
+    "resume_schedule",
+    "run_schedule",
     "create_client",
     "change_client",
     "delete_client",
@@ -39,7 +46,8 @@ const FOR_NO_CLIENT: [&str; 19] = [
 /// Operations whose ids are those of keys.
 const OF_KEYS: [&str; 3] = ["list_keys", "create_key", "revoke_key"];
 /// Fields that differ between two databases, or with the time that passes.
-const NUMBERS: [&str; 11] = [
+const NUMBERS: [&str; 12] = [
+    "dispatchPoolId",
     "key",
     "signingSecret",
     "id",

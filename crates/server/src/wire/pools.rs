@@ -1,0 +1,165 @@
+//! Dispatch pools.
+
+use serde::{Deserialize, Serialize};
+use tidegate::{Timestamp, Tsid};
+use tidegate_dispatch::{Pool, PoolBody, PoolStatus, PoolsQuery};
+use utoipa::{IntoParams, ToSchema};
+
+use super::event_types::limit;
+use crate::access::Visible;
+use crate::cursor;
+use crate::error::{ApiError, Result};
+
+/// The id of a dispatch pool in a path, as the document describes it.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "it only describes a parameter")]
+pub(crate) struct PoolPath {
+    /// The id of the dispatch pool.
+    #[param(min_length = 13, max_length = 13, example = "0HZXEQ5Y8JY5Z")]
+    id: String,
+}
+
+/// A dispatch pool, new or changed. What is absent has its default.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(example = json!({ "code": "partners", "name": "Partners", "concurrency": 20, "rateLimitPerMinute": 600 }))]
+pub(crate) struct PoolText {
+    /// Unique per client; it never changes. A change may leave it out.
+    #[schema(min_length = 1, max_length = 100, pattern = "^[A-Za-z0-9._-]+$")]
+    code: Option<String>,
+    /// The client whose subscriptions may name it; that of the caller or, for an unscoped caller, all clients if absent. It
+    /// cannot be changed.
+    #[schema(min_length = 13, max_length = 13)]
+    pub(crate) client_id: Option<String>,
+    /// A name for people.
+    #[schema(min_length = 1, max_length = 200)]
+    name: String,
+    /// Deliveries at once, on all nodes together; 10 by default.
+    #[schema(minimum = 1, maximum = 10000)]
+    concurrency: Option<u32>,
+    /// Deliveries per minute, on all nodes together; no limit if absent.
+    #[schema(minimum = 1, maximum = 10_000_000)]
+    rate_limit_per_minute: Option<u32>,
+    /// `ACTIVE` (the default), or `SUSPENDED`: its jobs wait.
+    #[schema(value_type = Option<String>, example = "ACTIVE")]
+    status: Option<PoolStatus>,
+}
+
+/// Which dispatch pools to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PoolsParams {
+    /// Only those of this client; an unscoped caller sees those of all by default.
+    #[param(min_length = 13, max_length = 13)]
+    #[serde(rename = "clientId")]
+    pub(crate) client_id: Option<String>,
+    /// How many at most; 50 by default.
+    #[param(value_type = Option<u64>, minimum = 1, maximum = 1000)]
+    limit: Option<String>,
+    /// `nextCursor` of the previous page.
+    cursor: Option<String>,
+}
+
+/// A dispatch pool: limits that the deliveries of its subscriptions share.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PoolAnswer {
+    /// The id.
+    #[schema(value_type = String, example = "0HZXEQ5Y8JY5Z")]
+    id: Tsid,
+    /// The code, which never changes.
+    #[schema(example = "partners")]
+    code: String,
+    /// The client whose subscriptions may name it; `null` for the anchor level, whose pools all may name.
+    #[schema(value_type = Option<String>)]
+    client_id: Option<Tsid>,
+    /// A name for people.
+    name: String,
+    /// Deliveries at once, on all nodes together.
+    concurrency: u32,
+    /// Deliveries per minute, on all nodes together; `null` for no limit.
+    rate_limit_per_minute: Option<u32>,
+    /// `ACTIVE` or `SUSPENDED`.
+    #[schema(value_type = String, example = "ACTIVE")]
+    status: PoolStatus,
+    /// When it was created.
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    /// When it was last changed.
+    #[schema(value_type = String, format = DateTime)]
+    updated_at: Timestamp,
+}
+
+/// A page of dispatch pools.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PoolsAnswer {
+    /// The pools by client and code.
+    items: Vec<PoolAnswer>,
+    /// Where the next page begins; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+impl PoolText {
+    /// The code that a new pool must have.
+    pub(crate) fn code(&self) -> Result<String> {
+        self.code.clone().ok_or_else(|| ApiError::invalid("code is required"))
+    }
+
+    /// Refuses a change of what never changes.
+    pub(crate) fn check_unchanged(&self, found: &Pool) -> Result<()> {
+        let client = found.client.map(|client| client.to_string());
+        let fixed = [("code", &self.code, Some(&found.code)), ("clientId", &self.client_id, client.as_ref())];
+        match fixed.into_iter().find(|(_, named, is)| named.is_some() && named.as_ref() != *is) {
+            Some((field, ..)) => {
+                Err(ApiError::invalid(format!("{field} of a dispatch pool cannot be changed: leave it out")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn read(self) -> PoolBody {
+        let default = PoolBody::new(self.name);
+        PoolBody {
+            concurrency: self.concurrency.unwrap_or(default.concurrency),
+            rate_limit_per_minute: self.rate_limit_per_minute,
+            status: self.status.unwrap_or(default.status),
+            ..default
+        }
+    }
+}
+
+impl PoolsParams {
+    /// The list that the parameters ask for, of what the caller may see.
+    pub(crate) fn read(&self, visible: Visible) -> Result<PoolsQuery> {
+        let client = visible.client();
+        let after = self.cursor.as_deref().map(|text| cursor::read_pool(text, client)).transpose()?;
+        Ok(PoolsQuery { client: client.map(Some), after, limit: limit(self.limit.as_deref())? })
+    }
+}
+
+impl From<Pool> for PoolAnswer {
+    fn from(pool: Pool) -> Self {
+        Self {
+            id: pool.id,
+            code: pool.code,
+            client_id: pool.client,
+            name: pool.body.name,
+            concurrency: pool.body.concurrency,
+            rate_limit_per_minute: pool.body.rate_limit_per_minute,
+            status: pool.body.status,
+            created_at: pool.created_at,
+            updated_at: pool.updated_at,
+        }
+    }
+}
+
+impl PoolsAnswer {
+    pub(crate) fn of(page: Vec<Pool>, more: bool, visible: Visible) -> Self {
+        let last = page.last().filter(|_| more);
+        let next_cursor = last.map(|last| cursor::of_pool(visible.client(), last.client, &last.code));
+        Self { items: page.into_iter().map(PoolAnswer::from).collect(), next_cursor }
+    }
+}
