@@ -102,6 +102,26 @@ impl Client {
         self.send(self.request(Method::PUT, path).json(body)).await
     }
 
+    /// Sends a GET request and returns the answer with its entity tag.
+    pub(crate) async fn get_tagged(&self, path: &str) -> Result<(Value, Option<String>), Failure> {
+        self.send_tagged(Method::GET, path, None, None).await
+    }
+
+    /// Sends a request with `If-Match`, and returns the answer with its entity tag.
+    pub(crate) async fn send_tagged(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        on: Option<&str>,
+    ) -> Result<(Value, Option<String>), Failure> {
+        let request = body.into_iter().fold(self.request(method, path), reqwest::RequestBuilder::json);
+        let request = on.into_iter().fold(request, |request, tag| request.header("if-match", tag));
+        let response = request.send().await.map_err(|error| self.lost(&error))?;
+        let tag = response.headers().get("etag").and_then(|tag| tag.to_str().ok()).map(str::to_owned);
+        Ok((self.read(response).await?, tag))
+    }
+
     /// Sends a GET request and returns the text of the answer; `None` for 204. Not parsed, because payloads must stay
     /// as they are.
     pub(crate) async fn get_text(&self, path: &str, query: &[(&str, String)]) -> Result<Option<String>, Failure> {
@@ -116,8 +136,12 @@ impl Client {
 
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<Value, Failure> {
         let response = request.send().await.map_err(|error| self.lost(&error))?;
+        self.read(response).await
+    }
+
+    async fn read(&self, response: reqwest::Response) -> Result<Value, Failure> {
         let status = response.status();
-        let text = response.text().await?;
+        let text = response.text().await.map_err(|error| self.lost(&error))?;
         if !status.is_success() {
             return Err(refused(status, &text).into());
         }

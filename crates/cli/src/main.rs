@@ -1,10 +1,12 @@
 //! The binary `tidegate`. This file only wires: each subcommand has its own file.
 
+mod apply;
 mod client;
 mod clients;
 mod config;
 mod doctor;
 mod events;
+mod export;
 mod failure;
 mod files;
 mod keys;
@@ -21,6 +23,7 @@ mod tail;
 mod telemetry;
 mod types;
 mod work;
+mod yaml;
 
 use std::process::ExitCode;
 
@@ -65,6 +68,10 @@ enum Command {
     Subscriptions(subscriptions::SubscriptionsArgs),
     /// List, create and delete clients.
     Clients(clients::ClientsArgs),
+    /// Make a server have what documents say: event types, subscriptions, queues and so on.
+    Apply(apply::ApplyArgs),
+    /// Write what a server has as documents for `apply`.
+    Export(export::ExportArgs),
     /// List and remove projections.
     Projections(projections::ProjectionsArgs),
     /// Show events as they are published.
@@ -72,7 +79,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| refuse(&error));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -86,6 +93,15 @@ fn main() -> ExitCode {
             eprintln!("tidegate: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Shows help or what is wrong with the command line, and ends. `apply` keeps the code 2 for a plan that has changes.
+fn refuse(error: &clap::Error) -> ! {
+    let is_apply = std::env::args_os().nth(1).is_some_and(|word| word == "apply");
+    match (error.use_stderr() && is_apply, error.print()) {
+        (true, _) => std::process::exit(1),
+        (false, _) => std::process::exit(error.exit_code()),
     }
 }
 
@@ -106,6 +122,8 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Subscriptions(args) => subscriptions::run(args).await?,
         Command::Clients(args) => clients::run(args).await?,
+        Command::Apply(args) => return apply::run(args).await,
+        Command::Export(args) => export::run(args).await?,
         Command::Projections(args) => projections::run(args).await?,
         Command::Tail(args) => tail::run(args).await?,
     }

@@ -1,5 +1,6 @@
 //! The `tidegate` binary end to end: a real server process, and the commands against it.
 
+mod apply;
 mod stub;
 mod stubbed;
 mod trouble;
