@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use tidegate_dispatch::{AllowedTarget, UnknownTypes};
+
 use crate::secrets::without_password;
 use crate::setting_table::{SETTINGS, Setting, variable};
 
@@ -137,6 +139,12 @@ impl Values {
         options.lease = seconds("lease_seconds", 86_400)?;
         options.stale_after = seconds("stale_seconds", 86_400)?;
         options.run_schedules = self.typed("run_schedules", "true or false")?;
+        options.gateway.unknown_types = match self.get("unknown_types") {
+            "accept" => UnknownTypes::Accept,
+            "reject" => UnknownTypes::Reject,
+            other => return Err(ConfigError(format!("unknown_types = {other:?} is not valid: use accept or reject"))),
+        };
+        options.gateway.allowed_targets = self.allowed_targets()?;
         options.auth.required = self.typed("auth.required", "true or false")?;
         let hosts = self.get("auth.hosts").split(',').map(str::trim).filter(|host| !host.is_empty());
         options.auth.hosts = hosts.map(Into::into).collect();
@@ -187,6 +195,14 @@ impl Values {
             otlp_endpoint: optional("telemetry.otlp_endpoint"),
             options,
         })
+    }
+
+    /// Webhook targets that are allowed although they are not public or not encrypted.
+    fn allowed_targets(&self) -> Result<Vec<AllowedTarget>, ConfigError> {
+        let (value, source) = &self.0["dispatch.allowed_targets"];
+        let named = value.split(',').map(str::trim).filter(|target| !target.is_empty());
+        let invalid = |why| ConfigError(format!("dispatch.allowed_targets = {value:?} ({source}) is not valid: {why}"));
+        named.map(|target| target.parse().map_err(invalid)).collect()
     }
 
     /// A socket address, or what a name such as `localhost` resolves to, preferably IPv4.

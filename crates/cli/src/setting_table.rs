@@ -42,6 +42,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "true",
         "Whether this server publishes what schedules are due. Any number of servers may: each tick is published once.",
     ),
+    text("unknown_types", "accept", "Whether events of types that are not registered are taken: accept or reject."),
+    text(
+        "dispatch.allowed_targets",
+        "",
+        "Private or unencrypted webhook targets that are allowed: addresses, networks or host names, separated by commas.",
+    ),
     plain("auth.required", "false", "Whether callers need a key or a token. Must be true to listen beyond loopback."),
     text(
         "auth.hosts",

@@ -28,6 +28,9 @@ pub(crate) struct SettingsArgs {
     /// Require a key or a token of every caller.
     #[arg(long, global = true)]
     require_auth: bool,
+    /// Allow webhooks to a private or unencrypted target: an address, a network or a host name; may be repeated.
+    #[arg(long = "allow-target", global = true, value_name = "TARGET")]
+    allow_target: Vec<String>,
     /// Set any setting; may be repeated.
     #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -49,6 +52,9 @@ impl SettingsArgs {
             if let Some(value) = value {
                 flags.push((key.into(), value.clone(), flag));
             }
+        }
+        if !self.allow_target.is_empty() {
+            flags.push(("dispatch.allowed_targets".into(), self.allow_target.join(","), "--allow-target"));
         }
         if self.require_auth {
             flags.push(("auth.required".into(), "true".into(), "--require-auth"));

@@ -2,8 +2,22 @@
 //!
 //! It works on what the library offers, and must not know SQL or HTTP. What decides about the life of a version is in
 //! `tidegate_core::event_type`; what compiles and validates is `tidegate_schema`.
+//!
+//! # Metrics
+//!
+//! Beside those of the library:
+//!
+//! | name | kind | labels | what |
+//! |---|---|---|---|
+//! | `tidegate_ingested_total` | counter | `result` | events that were `stored`, `repeated` or `refused` |
+//! | `tidegate_matched_total` | counter | | entries and jobs made for them |
 
 mod gateway;
+
+/// The guide, whose program is compiled with the examples in the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guides/gateway.md")]
+pub struct Guide;
 
 pub use gateway::{
     Accepted, AllowedTarget, AppliedItem, AppliedSet, AppliedSetsQuery, Changed, Client, ClientsQuery, ConfigEntry,

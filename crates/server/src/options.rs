@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tidegate_dispatch::GatewayOptions;
 
 /// Histogram buckets in seconds, from a fast commit to a long attempt.
 const BUCKETS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 300.0, 3600.0];
@@ -24,6 +25,8 @@ pub struct Options {
     /// Whether this server runs the schedules of its database; it does by default. Any number of servers may: each tick is
     /// published once.
     pub run_schedules: bool,
+    /// Rules of the gateway.
+    pub gateway: GatewayOptions,
     /// When old log and audit rows are removed; never by default.
     pub retention: RetentionOptions,
     /// The recorder that `/metrics` shows; without one the path answers 404.
@@ -39,6 +42,7 @@ impl Default for Options {
             stale_after: Duration::from_secs(30),
             lease: Duration::from_secs(60),
             run_schedules: true,
+            gateway: GatewayOptions::default(),
             retention: RetentionOptions::default(),
             metrics: None,
         }

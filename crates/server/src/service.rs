@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tidegate::EventQueue;
-use tidegate_dispatch::{Gateway, GatewayOptions};
+use tidegate_dispatch::Gateway;
 use tokio::sync::watch;
 
 use crate::auth::Authenticator;
@@ -35,7 +35,7 @@ impl Service {
     ) -> Self {
         let bodies = Arc::new(Bodies::new(options.limits.bodies_bytes));
         let queues = KnownQueues::new(queue.clone());
-        let gateway = Gateway::new(queue.clone(), GatewayOptions::default());
+        let gateway = Gateway::new(queue.clone(), options.gateway.clone());
         Self { queue, queues, gateway, options, auth, waiters: Waiters::default(), bodies, stopping }
     }
 

@@ -115,6 +115,8 @@ fn settings_that_do_not_fit_say_what_would() {
         ("listen=localhost", &["localhost:8080"]),
         ("listen=no.such.name.invalid:80", &["localhost:8080"]),
         ("max_lanes=0", &["max_lanes", "1 to"]),
+        ("unknown_types=refuse", &["refuse", "accept or reject"]),
+        ("dispatch.allowed_targets=10.0.0.0/8, a b", &["a b", "10.0.0.0/8) or host name"]),
     ] {
         let refused = tidegate(&["serve", "--data-dir", data, "--set", setting]).output().unwrap();
         assert!(!refused.status.success(), "{setting}");

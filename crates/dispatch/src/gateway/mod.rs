@@ -46,7 +46,7 @@ pub use values::{EventType, EventTypeBody, Forced, NewVersion, Schema, SchemaBod
 use apart::Apart;
 use clients::Clients;
 use error::Result;
-use ingest::{Batchers, Flusher};
+use ingest::{Batchers, Flusher, Meters};
 use kept::Kept;
 use types::Types;
 use validators::Validators;
@@ -97,6 +97,7 @@ pub struct Gateway {
     types: Arc<Kept<Types>>,
     clients: Kept<Clients>,
     batchers: Batchers,
+    meters: Meters,
     validators: Validators,
     apart: Apart,
 }
@@ -156,6 +157,7 @@ impl Gateway {
         let flusher = Flusher::new(queue.clone(), Arc::clone(&types));
         Self {
             batchers: Batchers::new(&queue, &Arc::new(flusher)),
+            meters: Meters::default(),
             queue,
             types,
             clients: Kept::default(),

@@ -122,9 +122,23 @@ async fn two_servers_live_in_one_process_and_one_shows_metrics() {
     let (first, second) = (Scene::sqlite_with(options).await, Scene::sqlite().await);
     first.publish("a").await;
     second.publish("a").await;
+    let body = json!({
+        "code": "s", "name": "n", "target": "queue:default", "eventTypes": [{ "eventTypeCode": "a.b" }],
+    });
+    first.post("/api/subscriptions", body).await.expect(201);
+    let event = json!({ "type": "a.b", "source": "/x", "deduplicationId": "1" });
+    first.post("/api/events", event.clone()).await.expect(201);
+    first.post("/api/events", event).await.expect(200);
     let shown = first.get("/metrics").await;
     assert_eq!(shown.status.as_u16(), 200);
-    for name in ["tidegate_published_total", "tidegate_http_requests_total", "tidegate_http_seconds_bucket"] {
+    for name in [
+        "tidegate_published_total",
+        "tidegate_http_requests_total",
+        "tidegate_http_seconds_bucket",
+        "tidegate_ingested_total{result=\"stored\"} 1",
+        "tidegate_ingested_total{result=\"repeated\"} 1",
+        "tidegate_matched_total 1",
+    ] {
         assert!(shown.text.contains(name), "{name} in {}", shown.text);
     }
     assert!(shown.text.contains("route=\"/events\""), "{}", shown.text);

@@ -10,6 +10,7 @@ mod answer;
 mod flush;
 mod judge;
 mod keys;
+mod meters;
 mod plan;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use super::error::{GatewayError, Result};
 pub use answer::{EventEntry, EventJob, EventView};
 
 pub(super) use flush::Flusher;
+pub(super) use meters::Meters;
 pub(super) use plan::{JOBS, context_term, group_term};
 
 use flush::{Call, Flushed, Stored};
@@ -85,6 +87,12 @@ impl Gateway {
     /// `Unprocessable` when it is not valid by its type, or one of its keys stands for another event; `Conflict` when it
     /// cannot be judged because its type keeps changing; or the store's.
     pub async fn ingest(&self, fact: NewFact) -> Result<Accepted> {
+        let answer = self.ingest_one(fact).await;
+        self.meters.count(&answer);
+        answer
+    }
+
+    async fn ingest_one(&self, fact: NewFact) -> Result<Accepted> {
         for _ in 0..JUDGEMENTS {
             let (call, warnings) = self.judged(&fact).await?;
             let flushed = self.batchers.of(&call).call(call.clone()).await.map_err(GatewayError::from_ingest)?;
@@ -129,7 +137,8 @@ impl Gateway {
             }
         }
         let unanswered = facts.iter().map(keeps_changing);
-        answers.into_iter().zip(unanswered).map(|(answer, error)| answer.unwrap_or(Err(error))).collect()
+        let answers = answers.into_iter().zip(unanswered).map(|(answer, error)| answer.unwrap_or(Err(error)));
+        answers.inspect(|answer| self.meters.count(answer)).collect()
     }
 
     /// An event with the judgement on it, ready to be flushed.
