@@ -216,6 +216,9 @@ fn what_is_no_xml_in_utf_8_is_told() {
         (b"<a/><a/>", "there is a second root element"),
         (b"<a b=\"1\" b=\"2\"/>", "the attribute \"b\" occurs twice"),
         (b"<a xmlns:p=\"urn:x\" xmlns:q=\"urn:x\" p:b=\"1\" q:b=\"2\"/>", "the attribute \"q:b\" occurs twice"),
+        (b"<a xmlns:p=\"urn:x\" xmlns:p=\"urn:y\"/>", "the prefix \"p\" is declared twice"),
+        (b"<a xmlns=\"\" b=\"1\" xmlns=\"\"/>", "the default namespace is declared twice"),
+        (b"<?xml version=\"1.0\" encoding=\"US-ASCII\"?><a>\xc3\xa4</a>", "has not all characters of this text"),
         (b"<p:a/>", "the prefix \"p\" is not declared"),
         (b"<a>&nbsp;</a>", "the entity \"nbsp\" is not declared"),
         (b"<a>&#0;</a>", "is no character of XML"),
@@ -239,6 +242,7 @@ fn what_is_no_xml_in_utf_8_is_told() {
         b"\xef\xbb\xbf<a/>",
         b"<?xml version='1.0' encoding='utf-8' standalone='yes' ?>\n<!-- x --><?pi y?><a/>\n<!-- z -->",
         b"<a b='&lt;&#x41;&#66;'>\r\n&amp;<![CDATA[<x>]]></a >",
+        b"<?xml version='1.0' encoding='us-ascii'?><a xmlns:p='urn:x'><b xmlns:p='urn:y'/><c xmlns:p='urn:z'/></a>",
     ];
     for bytes in good {
         let report = schema.validate(Document { bytes, format: Format::Xml });

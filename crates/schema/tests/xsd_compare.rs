@@ -1,6 +1,6 @@
 //! XML Schema: what comparing two versions tells.
 
-use tidegate_schema::{Definition, SchemaType, Verdict};
+use tidegate_schema::{Definition, Document, Format, SchemaType, Verdict};
 
 fn wrap(body: &str) -> String {
     if body.starts_with("<xs:schema") {
@@ -245,4 +245,102 @@ fn what_documents_may_rely_on_is_not_compatible() {
     let any = |process: &str| sequence(&format!("<xs:any processContents=\"{process}\"/>"));
     check(&any("strict"), &any("skip"), CannotTell, "/r", "no longer sees identifiers");
     check(&any("strict"), &any("lax"), Verdict::Compatible, "/r", "checks less");
+}
+
+/// What two versions judge differently must not be told compatible. Each case has a document that only the old one accepts.
+#[test]
+fn what_xsi_type_blocks_and_equality_decide_is_not_compatible() {
+    let typed = |more: &str| format!("<xs:element name=\"r\" type=\"b\"/>{more}");
+    let extension =
+        "<xs:complexType name=\"d\"><xs:complexContent><xs:extension base=\"b\"/></xs:complexContent></xs:complexType>";
+    let base = "<xs:complexType name=\"b\"><xs:attribute name=\"a\"/></xs:complexType>";
+    let blocking = "<xs:element name=\"r\" type=\"b\" block=\"restriction\"/>";
+    let simple = |name: &str, base: &str| {
+        format!(
+            "<xs:simpleType name=\"{name}\"><xs:restriction base=\"{base}\"><xs:maxLength value=\"3\"/></xs:restriction></xs:simpleType>"
+        )
+    };
+    let union =
+        |members: &str| format!("<xs:simpleType name=\"b\"><xs:union memberTypes=\"{members}\"/></xs:simpleType>");
+    let pair = simple("c", "xs:string") + &simple("d", "xs:string");
+    let any = |process: &str| {
+        sequence(&format!("<xs:any namespace=\"##local\" processContents=\"{process}\" minOccurs=\"0\"/>"))
+            + "<xs:attribute name=\"g\" type=\"xs:string\"/>"
+            + "<xs:element name=\"w\"><xs:complexType><xs:anyAttribute namespace=\"##local\"/></xs:complexType></xs:element>"
+    };
+    let blocked = |block: &str| {
+        format!(
+            "{base}<xs:complexType name=\"n\"{block}><xs:attribute name=\"a\"/></xs:complexType>\
+             <xs:complexType name=\"m\"><xs:complexContent><xs:restriction base=\"n\"><xs:attribute name=\"a\"/></xs:restriction></xs:complexContent></xs:complexType>\
+             <xs:complexType name=\"d\"><xs:complexContent><xs:extension base=\"m\"/></xs:complexContent></xs:complexType>"
+        )
+    };
+    let digits = |max: &str| {
+        format!(
+            "<xs:element name=\"r\"><xs:complexType><xs:sequence><xs:element name=\"i\" maxOccurs=\"9\"><xs:simpleType><xs:union><xs:simpleType>\
+             <xs:restriction base=\"xs:integer\"><xs:maxInclusive value=\"{max}\"/></xs:restriction></xs:simpleType><xs:simpleType><xs:restriction base=\"xs:string\"/>\
+             </xs:simpleType></xs:union></xs:simpleType></xs:element></xs:sequence></xs:complexType>\
+             <xs:unique name=\"u\"><xs:selector xpath=\"i\"/><xs:field xpath=\".\"/></xs:unique></xs:element>"
+        )
+    };
+    let heads = |member: &str| {
+        format!(
+            "{base}<xs:complexType name=\"r1\"><xs:complexContent><xs:restriction base=\"b\"><xs:attribute name=\"a\"/></xs:restriction></xs:complexContent></xs:complexType>\
+             <xs:complexType name=\"e1\"><xs:complexContent><xs:extension base=\"b\"/></xs:complexContent></xs:complexType>\
+             <xs:element name=\"h\" type=\"b\" block=\"extension\"/><xs:element name=\"m\" substitutionGroup=\"h\">{member}</xs:element>{}",
+            sequence("<xs:element ref=\"h\"/>")
+        )
+    };
+    let anonymous = |how: &str, more: &str| {
+        format!(
+            "<xs:complexType><xs:complexContent><xs:{how} base=\"b\">{more}</xs:{how}></xs:complexContent></xs:complexType>"
+        )
+    };
+    let xsi = "xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\"";
+    let derived = |name: &str| format!("<r {xsi} xsi:type=\"{name}\">x</r>");
+    let attribute = "<xs:attribute name=\"a\"/>";
+    let cases = [
+        (
+            format!("{blocking}{base}{extension}"),
+            format!(
+                "{blocking}{base}{}",
+                extension.replace(
+                    "<xs:extension base=\"b\"/>",
+                    &format!("<xs:restriction base=\"b\">{attribute}</xs:restriction>")
+                )
+            ),
+            format!("<r {xsi} xsi:type=\"d\"/>"),
+        ),
+        (
+            typed(&(simple("b", "xs:string") + &simple("d", "b"))),
+            typed(&(simple("b", "xs:string") + &simple("d", "xs:string"))),
+            derived("d"),
+        ),
+        (typed(&(union("c") + &pair)), typed(&(union("d") + &pair)), derived("c")),
+        (
+            any("strict"),
+            any("strict") + "<xs:element name=\"z\" type=\"xs:int\"/>",
+            format!("<r {xsi}><z xmlns:xs=\"http://www.w3.org/2001/XMLSchema\" xsi:type=\"xs:string\"/></r>"),
+        ),
+        (any("lax"), any("lax").replace("type=\"xs:string\"", "type=\"xs:string\" fixed=\"x\""), "<w g=\"y\"/>".into()),
+        (
+            blocked("") + "<xs:element name=\"r\" type=\"m\"/>",
+            blocked(" block=\"extension\"") + "<xs:element name=\"r\" type=\"n\"/>",
+            format!("<r {xsi} xsi:type=\"d\"/>"),
+        ),
+        (digits("9"), digits("99"), "<r><i>15</i><i>015</i></r>".into()),
+        (heads(&anonymous("restriction", attribute)), heads(&anonymous("extension", "")), "<r><m/></r>".into()),
+    ];
+    for (old, new, document) in cases {
+        let definition = |body: &str| Definition { content: wrap(body), ..Definition::default() };
+        let language = SchemaType::Xsd.language();
+        let accepts = |body: &str| {
+            let validator = language.compile(&definition(body)).unwrap_or_else(|error| panic!("{body}: {error}"));
+            validator.validate(Document { bytes: document.as_bytes(), format: Format::Xml })
+        };
+        assert!(accepts(&old).is_valid(), "{old}\n{document}\n{:?}", accepts(&old));
+        assert!(!accepts(&new).is_valid(), "{new}\n{document}");
+        let comparison = language.compare(&definition(&old), &definition(&new)).unwrap();
+        assert!(comparison.verdict() > Verdict::Compatible, "{old}\n{new}\n{comparison:?}");
+    }
 }

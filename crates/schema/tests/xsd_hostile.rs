@@ -382,3 +382,209 @@ fn many_threads_validate_at_once() {
         }
     });
 }
+
+/// Compares two schemas in both directions, and each with itself.
+fn compare(what: &str, one: &str, other: &str) {
+    let definition = |body: &str| Definition { content: wrap(body), ..Definition::default() };
+    let language = SchemaType::Xsd.language();
+    for (old, new) in [(one, other), (other, one), (one, one), (other, other)] {
+        let (before, after) = (definition(old), definition(new));
+        let comparison = cpu::bounded(&format!("comparing {what}"), || {
+            language.compare(&before, &after).unwrap_or_else(|error| panic!("{what}: {error}"))
+        });
+        let shown: usize = comparison.changes().iter().map(|one| one.path.len() + one.message.len()).sum();
+        println!("              {} changes, {shown} bytes", comparison.changes().len());
+        assert!(shown < 4 << 20 && comparison.changes().len() <= 1_002, "{what}: {shown}");
+        let is_cut = comparison.changes().iter().all(|one| one.message.contains("too large"));
+        assert!(old != new || is_cut, "{what}: {:?}", comparison.changes().first());
+    }
+}
+
+#[test]
+fn comparisons_are_answered() {
+    let long = "n".repeat(200_000);
+    let element = |name: &str, inner: &str| {
+        format!("<xs:element name=\"{name}\"><xs:complexType>{inner}</xs:complexType></xs:element>")
+    };
+    let attributes = |count: usize, name: &str| {
+        (0..count).map(|at| format!("<xs:attribute name=\"{name}{at}\"/>")).collect::<String>()
+    };
+    compare(
+        "attributes below a long name",
+        &element(&long, &attributes(9_000, "a")),
+        &element(&long, &attributes(9_000, "b")),
+    );
+    compare("12,000 attributes", &element("r", &attributes(12_000, "a")), &element("r", &attributes(11_000, "b")));
+    let typed = |count: usize, kind: &str| {
+        (0..count).map(|at| format!("<xs:element name=\"e{at}\"{kind}</xs:element>")).collect::<String>()
+    };
+    let group = |inner: &str| format!("<xs:complexType name=\"t\">{inner}</xs:complexType>");
+    compare(
+        "one type in place of 3,000",
+        &(group(&attributes(8_000, "a")) + &typed(3_000, " type=\"t\">")),
+        &(group(&attributes(8_000, "a")) + &typed(3_000, "><xs:complexType/>")),
+    );
+    let children = |count: usize, compositor: &str, name: &dyn Fn(usize) -> usize| {
+        let all = (0..count).map(|at| format!("<xs:element name=\"c{}\" type=\"xs:int\" minOccurs=\"0\"/>", name(at)));
+        format!("<xs:{compositor}>{}</xs:{compositor}>", all.collect::<String>())
+    };
+    compare(
+        "one content in place of 3,000",
+        &(group(&children(4_000, "choice", &|at| at)) + &typed(3_000, " type=\"t\">")),
+        &(group(&children(4_000, "choice", &|at| at)) + &typed(3_000, "><xs:complexType><xs:all/></xs:complexType>")),
+    );
+    for compositor in ["sequence", "choice", "all"] {
+        let forward = element("r", &children(4_900, compositor, &|at| at));
+        compare(compositor, &forward, &element("r", &children(4_900, compositor, &|at| 4_899 - at)));
+        compare(compositor, &forward, &element("r", &children(4_900, compositor, &|at| at + 10_000)));
+    }
+    let constraints = |name: &str| {
+        let all = (0..4_000).map(|at| {
+            format!("<xs:unique name=\"{name}{at}\"><xs:selector xpath=\"a\"/><xs:field xpath=\"b\"/></xs:unique>")
+        });
+        format!("<xs:element name=\"r\">{}</xs:element>", all.collect::<String>())
+    };
+    compare("4,000 identity constraints", &constraints("u"), &constraints("v"));
+    let fixed = |value: &str| {
+        format!("<xs:attributeGroup name=\"g\"><xs:attribute name=\"a\" fixed=\"{value}\"/></xs:attributeGroup>")
+            + &(0..3_000)
+                .map(|at| format!("<xs:complexType name=\"t{at}\"><xs:attributeGroup ref=\"g\"/></xs:complexType>"))
+                .collect::<String>()
+    };
+    compare("a long value of 3,000 types", &fixed(&long), &fixed(&(long.clone() + "n")));
+    let listed = |count: usize, more: &str| {
+        let values = (0..count).map(|at| format!("<xs:enumeration value=\"v{at}\"/>")).collect::<String>();
+        format!("<xs:simpleType name=\"l\"><xs:restriction base=\"xs:string\">{values}</xs:restriction></xs:simpleType>")
+            + &(0..2_000).map(|at| format!("<xs:element name=\"e{at}\" fixed=\"v1\"><xs:simpleType><xs:union memberTypes=\"l xs:int{more}\"/></xs:simpleType></xs:element>")).collect::<String>()
+    };
+    compare("unions of 5,000 values", &listed(5_000, ""), &listed(5_001, " xs:date"));
+    let chain = |base: &str| {
+        let types = (0..3_000).map(|at| {
+            let base = if at % 90 == 0 { base.to_owned() } else { format!("t{}", at - 1) };
+            format!("<xs:simpleType name=\"t{at}\"><xs:restriction base=\"{base}\"/></xs:simpleType>")
+        });
+        types.collect::<String>() + "<xs:element name=\"r\" type=\"xs:token\"/>"
+    };
+    compare("chains of bases", &chain("xs:token"), &chain("xs:string"));
+    let star = |type_of_members: &str| {
+        (0..4_000)
+            .map(|at| format!("<xs:element name=\"e{at}\" substitutionGroup=\"h\"{type_of_members}/>"))
+            .collect::<String>()
+            + "<xs:element name=\"h\"/>"
+    };
+    compare("4,000 substitutes", &star(""), &star(" type=\"xs:int\""));
+}
+
+#[test]
+fn long_names_are_not_repeated() {
+    let strict = compile("strict", "<xs:element name=\"a\"><xs:complexType><xs:sequence><xs:any processContents=\"lax\"/></xs:sequence></xs:complexType></xs:element>").unwrap();
+    let long = "n".repeat(200_000);
+    let inner = "<a><b/><c/></a>".repeat(40_000);
+    for document in [
+        format!("<a><{long}>{inner}</{long}></a>"),
+        format!("<a>{}</a>", format!("<{long}/>").repeat(5)),
+        format!("<{long}/>"),
+        format!("<a {long}=''/>"),
+        format!("<a><a {long}='' {long}=''/></a>"),
+        format!("<a><{long}></a></a>"),
+        format!("<a xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\" xsi:type=\"{long}\"/>"),
+        format!("<a><{long}:a/></a>"),
+        format!("<a>&{long};</a>"),
+    ] {
+        let report = validate("a long name", &*strict, &document);
+        assert!(!report.is_valid());
+        let shown = report.violations().iter().map(|one| one.path.len() + one.message.len()).max();
+        assert!(shown < Some(12_000), "{shown:?}");
+    }
+    for body in [
+        format!("<xs:element name=\"{long}\" type=\"x\"/>"),
+        format!("<xs:element name=\"a\" type=\"{long}\"/>"),
+        format!("<xs:{long}/>"),
+        format!("<xs:element name=\"a\" {long}=\"\"/>"),
+    ] {
+        let error = compile("a long name", &body).unwrap_err();
+        assert!(error.message.len() < 2_000, "{}", error.message.len());
+    }
+}
+
+/// What is short in a document and long in its schema, or in a namespace declaration.
+#[test]
+fn what_stands_for_much_is_answered() {
+    let long = "n".repeat(200_000);
+    let list = |of: &str, more: &str| {
+        format!(
+            "<xs:element name=\"r\"><xs:complexType><xs:sequence><xs:element name=\"i\" maxOccurs=\"unbounded\" {of}/></xs:sequence></xs:complexType>{more}</xs:element>"
+        )
+    };
+    let key = "<xs:unique name=\"u\"><xs:selector xpath=\"i\"/><xs:field xpath=\".\"/></xs:unique>";
+    let empty = full("<r>", "</r>", |_| "<i/>".into());
+    for (what, body) in [
+        ("a long default", list(&format!("type=\"xs:string\" default=\"{long}\""), "")),
+        ("a long default that is a key", list(&format!("type=\"xs:string\" default=\"{long}\""), key)),
+        ("a long fixed value", list(&format!("type=\"xs:string\" fixed=\"{long}\""), "")),
+        ("many references", list(&format!("type=\"xs:IDREFS\" default=\"{}\"", "a ".repeat(200_000)), "")),
+        (
+            "many other references",
+            list(
+                &format!(
+                    "type=\"xs:IDREFS\" default=\"{}\"",
+                    (0..50_000).map(|at| format!("a{at} ")).collect::<String>()
+                ),
+                "",
+            ),
+        ),
+    ] {
+        let schema = compile(what, &body).unwrap();
+        validate(what, &*schema, &empty);
+        validate(&format!("{what}, another one"), &*schema, &full("<r>", "</r>", |_| "<i>x</i>".into()));
+        let token = "<i xsi:type='xs:token'/>";
+        let start =
+            "<r xmlns:xs='http://www.w3.org/2001/XMLSchema' xmlns:xsi='http://www.w3.org/2001/XMLSchema-instance'>";
+        validate(&format!("{what}, of another type"), &*schema, &full(start, "</r>", |_| token.into()));
+    }
+    let references = (0..40_000).map(|at| format!("a{at} ")).collect::<String>();
+    let attribute = format!(
+        "<xs:complexType name=\"t\"><xs:attribute name=\"a\" type=\"xs:IDREFS\" default=\"{references}\"/></xs:complexType>"
+    );
+    let schema = compile("attributes with many references", &(attribute + &list("type=\"t\"", ""))).unwrap();
+    validate("attributes with many references", &*schema, &empty);
+    let fields = "<xs:field xpath=\"@a\"/>".repeat(8_000);
+    let key = format!("<xs:unique name=\"u\"><xs:selector xpath=\"i\"/>{fields}</xs:unique>");
+    let attribute =
+        format!("<xs:complexType name=\"t\"><xs:attribute name=\"a\" default=\"{long}\"/></xs:complexType>");
+    let schema = compile("many fields", &(attribute + &list("type=\"t\"", &key))).unwrap();
+    validate("many fields of a long default", &*schema, &empty);
+    validate("many fields of a long value", &*schema, &format!("<r><i a='{long}'/></r>"));
+    validate("many fields", &*schema, &full("<r>", "</r>", |number| format!("<i a='{number}'/>")));
+
+    let names = "<xs:element name=\"r\"><xs:simpleType><xs:restriction><xs:simpleType><xs:list itemType=\"xs:QName\"/></xs:simpleType><xs:maxLength value=\"9999999\"/></xs:restriction></xs:simpleType></xs:element>";
+    let listed = names.replace("<xs:maxLength value=\"9999999\"/>", "<xs:enumeration value=\"r\"/>");
+    for (what, body) in [("names", names), ("listed names", &*listed)] {
+        let schema = compile(what, body).unwrap();
+        let start = format!("<r xmlns:p='urn:{}'>", "n".repeat(4_000));
+        validate(&format!("{what} of a long namespace"), &*schema, &full(&start, "</r>", |_| "p:a ".into()));
+        let start = format!("<r xmlns:p='urn:{long}'>");
+        validate(&format!("{what} of a longer namespace"), &*schema, &full(&start, "</r>", |_| "p:a ".into()));
+    }
+    let start = format!("<a xmlns:p='urn:{}' xmlns:q='urn:{}x' ", "n".repeat(4_000), "n".repeat(4_000));
+    validate(
+        "attributes of long namespaces",
+        &*any(),
+        &full(&start, "/>", |number| format!("p:a{number}='' q:a{number}='' ")),
+    );
+
+    let required =
+        format!("<xs:complexType name=\"t\"><xs:attribute name=\"{long}\" use=\"required\"/></xs:complexType>");
+    let schema = compile("a long attribute", &(required + &list("type=\"t\"", ""))).unwrap();
+    validate("a long attribute is missing", &*schema, &empty);
+    let children = (0..40)
+        .map(|at| format!("<xs:element name=\"e{at}{}\" minOccurs=\"0\"/>", &long[..10_000]))
+        .collect::<String>();
+    let body = format!("<xs:complexType name=\"t\"><xs:sequence>{children}</xs:sequence></xs:complexType>")
+        + &list("type=\"t\"", "");
+    let schema = compile("long children", &body).unwrap();
+    validate("long children are expected", &*schema, &full("<r>", "</r>", |_| "<i><x/></i>".into()));
+    let digits = "9".repeat(400_000);
+    let schema = compile("a long bound", &format!("<xs:element name=\"r\"><xs:simpleType><xs:list><xs:simpleType><xs:restriction base=\"xs:integer\"><xs:minInclusive value=\"{digits}\"/></xs:restriction></xs:simpleType></xs:list></xs:simpleType></xs:element>")).unwrap();
+    validate("a long bound", &*schema, &full("<r>", "</r>", |_| "1 ".into()));
+}

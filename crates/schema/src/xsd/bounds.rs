@@ -1,5 +1,5 @@
 //! What this language bounds beyond [`limits`](crate::limits). Each bound is checked when a schema is registered, save the
-//! last three, which bound what one document may cost.
+//! last four, which bound what one document may cost; the first of them holds for schemas too.
 
 /// The longest chain of derivations, of references among groups, or of heads of substitution groups.
 pub(super) const CHAIN: usize = 100;
@@ -26,9 +26,9 @@ pub(super) const PATTERN_BYTES: usize = 4_096;
 /// The positions of one pattern, with all repetitions expanded.
 pub(super) const PATTERN_POSITIONS: usize = 20_000;
 /// The steps that it may take to make a pattern's automaton.
-pub(super) const PATTERN_WORK: usize = 2_000_000;
+pub(super) const PATTERN_WORK: usize = 1_000_000;
 /// The steps that it may take to make the automata of all patterns of a schema.
-pub(super) const ALL_PATTERN_WORK: usize = 10_000_000;
+pub(super) const ALL_PATTERN_WORK: usize = 3_000_000;
 /// The entries of the table of one pattern's automaton.
 pub(super) const PATTERN_TABLE: usize = 250_000;
 /// The entries of the tables of all patterns of a schema.
@@ -38,12 +38,14 @@ pub(super) const XPATH_STEPS: usize = 64;
 /// The changes that a comparison reports.
 pub(super) const CHANGES: usize = 1_000;
 /// The pairs of components that a comparison looks at.
-pub(super) const COMPARED: usize = 200_000;
+pub(super) const COMPARED: usize = 70_000;
 
+/// The longest name of a namespace, in bytes: short prefixes stand for it again and again.
+pub(super) const NAMESPACE_BYTES: usize = 4_096;
 /// The namespace declarations in scope at any place of a document.
 pub(super) const BINDINGS: usize = 128;
 /// The steps that validating one document may take beyond reading it: characters compared with patterns, members of unions
-/// that are tried, and paths of identity constraints.
-pub(super) const WORK: u64 = 30_000_000;
-/// The bytes that keys of identity constraints may take.
+/// that are tried, names of namespaces, defaults that stand for what is not written, and paths of identity constraints.
+pub(super) const WORK: u64 = 20_000_000;
+/// The bytes that keys of identity constraints and the fields that they are made of may take.
 pub(super) const KEY_BYTES: usize = 8 << 20;

@@ -60,8 +60,18 @@ pub(super) fn build(text: &str) -> Result<Model, SchemaError> {
         grammar::check(&tree)?;
         Builder::new(&tree)?.build()
     });
-    built.map_err(|refusal| SchemaError::at(refusal.message, Position::of(text, refusal.offset)))
+    built.map_err(|refusal| {
+        // Names are as long as they are.
+        let message = match refusal.message.char_indices().nth(MESSAGE) {
+            Some((end, _)) => format!("{}…", &refusal.message[..end]),
+            None => refusal.message,
+        };
+        SchemaError::at(message, Position::of(text, refusal.offset))
+    })
 }
+
+/// The longest message, in characters.
+const MESSAGE: usize = 500;
 
 /// The attributes of a group of them.
 #[derive(Debug, Clone, Default)]

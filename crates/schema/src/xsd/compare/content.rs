@@ -1,6 +1,8 @@
 //! Compares the content of complex types: particles, groups and wildcards.
 
-use super::Comparing;
+use std::collections::{HashMap, VecDeque};
+
+use super::{Comparing, below};
 use crate::xsd::model::{Allowed, Compositor, Content, Model, NameId, Particle, Process, Term, UNBOUNDED, Wildcard};
 
 /// What two parts of a group are matched by.
@@ -86,24 +88,43 @@ impl<'m> Comparing<'m> {
         }
     }
 
-    fn path_of(model: &Model, particle: &Particle, path: &str) -> String {
+    fn path_of(&self, model: &Model, particle: &Particle, path: &str) -> String {
+        if self.is_full() {
+            return String::new();
+        }
         match key(model, particle) {
-            Key::Element(_, local) => format!("{path}/{local}"),
+            Key::Element(_, local) => below(path, '/', local),
             _ => path.to_owned(),
         }
     }
 
+    /// Where parts of the new version are, by what they are matched by.
+    fn places(&self, parts: &'m [Particle]) -> HashMap<Key<'m>, VecDeque<usize>> {
+        let mut places: HashMap<_, VecDeque<_>> = HashMap::new();
+        for (at, part) in parts.iter().enumerate() {
+            places.entry(key(self.new, part)).or_default().push_back(at);
+        }
+        places
+    }
+
     /// Matches the parts of sequences in their order.
     fn sequences(&mut self, before: &'m [Particle], after: &'m [Particle], path: &str) {
+        if !self.steps(before.len() + after.len()) {
+            return;
+        }
         let mut next = 0;
+        let mut places = self.places(after);
         for old in before {
-            if !self.step() {
-                return;
-            }
-            let at = Self::path_of(self.old, old, path);
-            let wanted = key(self.old, old);
-            let found = after.iter().enumerate().skip(next).find(|(_, new)| key(self.new, new) == wanted);
-            match found {
+            let at = self.path_of(self.old, old, path);
+            let same = places.get_mut(&key(self.old, old));
+            let is_known = same.is_some();
+            let found = same.and_then(|same| {
+                while same.front().is_some_and(|index| *index < next) {
+                    same.pop_front();
+                }
+                same.pop_front()
+            });
+            match found.and_then(|index| Some((index, after.get(index)?))) {
                 Some((index, new)) => {
                     for added in after.get(next..index).unwrap_or_default() {
                         self.added(added, path);
@@ -111,7 +132,7 @@ impl<'m> Comparing<'m> {
                     self.particles(old, new, &at);
                     next = index + 1;
                 }
-                None if after.iter().any(|new| key(self.new, new) == wanted) => {
+                None if is_known => {
                     self.breaking(&at, "this was moved to another place in the sequence");
                 }
                 None => self.removed(old, path),
@@ -124,22 +145,19 @@ impl<'m> Comparing<'m> {
 
     /// Matches the parts of choices, or of `all`, whatever their order.
     fn sets(&mut self, before: &'m [Particle], after: &'m [Particle], path: &str, compositor: Compositor) {
+        if !self.steps(before.len() + after.len()) {
+            return;
+        }
         let mut used = vec![false; after.len()];
+        let mut places = self.places(after);
         for old in before {
-            if !self.step() {
-                return;
-            }
-            let wanted = key(self.old, old);
-            let found = (0..after.len()).find(|at| {
-                !used.get(*at).copied().unwrap_or(true)
-                    && after.get(*at).is_some_and(|new| key(self.new, new) == wanted)
-            });
+            let found = places.get_mut(&key(self.old, old)).and_then(VecDeque::pop_front);
             match found.and_then(|at| after.get(at).map(|new| (at, new))) {
                 Some((at, new)) => {
                     if let Some(used) = used.get_mut(at) {
                         *used = true;
                     }
-                    self.particles(old, new, &Self::path_of(self.old, old, path));
+                    self.particles(old, new, &self.path_of(self.old, old, path));
                 }
                 None => self.removed(old, path),
             }
@@ -148,14 +166,14 @@ impl<'m> Comparing<'m> {
             if compositor == Compositor::All {
                 self.added(added, path);
             } else {
-                let at = Self::path_of(self.new, added, path);
+                let at = self.path_of(self.new, added, path);
                 self.compatible(&at, "a branch was added to the choice");
             }
         }
     }
 
     fn removed(&mut self, old: &Particle, path: &str) {
-        let at = Self::path_of(self.old, old, path);
+        let at = self.path_of(self.old, old, path);
         let what = match &old.term {
             Term::Element(_) => "the element was removed",
             Term::Wildcard(_) => "the wildcard was removed",
@@ -165,7 +183,7 @@ impl<'m> Comparing<'m> {
     }
 
     fn added(&mut self, new: &Particle, path: &str) {
-        let at = Self::path_of(self.new, new, path);
+        let at = self.path_of(self.new, new, path);
         if may_be_absent(new, 0) {
             self.compatible(&at, "optional content was added");
         } else {

@@ -16,12 +16,15 @@
 //!
 //! Not told as compatible: a global element or attribute that is added where a wildcard lets in what is not declared; a type
 //! that takes the place of another one by name, unless that one is derived from it, because of `xsi:type`; text that becomes
-//! a complex type, for the same reason; what touches keys, identifiers and fixed values, where documents may have them.
+//! a complex type, a type that comes from its base in another way, and another base of a simple type or member of a union
+//! that documents may name, for the same reason; what touches keys, identifiers and fixed values, where documents may have
+//! them.
 
 mod content;
 mod declarations;
 mod simple;
 
+use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 
 use super::bounds::{CHANGES, COMPARED};
@@ -40,6 +43,7 @@ pub(super) fn compare(old: &Model, new: &Model) -> Comparison {
         dropped: None,
         seen: HashSet::new(),
         queue: VecDeque::new(),
+        declared: old.elements.iter().map(|element| element.type_id).collect(),
         compares_values: compares_values(old) || compares_values(new),
         left: COMPARED,
     };
@@ -57,6 +61,8 @@ struct Comparing<'m> {
     seen: HashSet<(TypeId, TypeId)>,
     /// Types that are still to be compared, and where they were met first.
     queue: VecDeque<(TypeId, TypeId, String)>,
+    /// The types of the elements of the old version, for which documents may name others by `xsi:type`.
+    declared: HashSet<TypeId>,
     /// Whether documents of the old version may be invalid because of which values are equal.
     compares_values: bool,
     /// How many more pairs may be looked at.
@@ -65,11 +71,16 @@ struct Comparing<'m> {
 
 impl<'m> Comparing<'m> {
     fn add(&mut self, verdict: Verdict, path: &str, message: impl Into<String>) {
-        if self.comparison.changes().len() < CHANGES {
+        if !self.is_full() {
             self.comparison.add(verdict, path, message);
         } else {
             self.dropped = self.dropped.max(Some(verdict));
         }
+    }
+
+    /// Whether changes are only counted now: then their paths are not looked at.
+    fn is_full(&self) -> bool {
+        self.comparison.changes().len() >= CHANGES
     }
 
     fn breaking(&mut self, path: &str, message: impl Into<String>) {
@@ -86,7 +97,11 @@ impl<'m> Comparing<'m> {
 
     /// Takes a step; `false` when there are none left.
     fn step(&mut self) -> bool {
-        let left = self.left.checked_sub(1);
+        self.steps(1)
+    }
+
+    fn steps(&mut self, steps: usize) -> bool {
+        let left = self.left.checked_sub(steps);
         self.left = left.unwrap_or(0);
         left.is_some()
     }
@@ -112,7 +127,10 @@ impl<'m> Comparing<'m> {
         let (old, new) = (self.old, self.new);
         let targets = (old.names.spaces.uri(old.target), new.names.spaces.uri(new.target));
         if targets.0 != targets.1 {
-            self.breaking("", format!("the target namespace changed from {:?} to {:?}", targets.0, targets.1));
+            self.breaking(
+                "",
+                format!("the target namespace changed from {} to {}", quoted(targets.0), quoted(targets.1)),
+            );
             return;
         }
         let forms = [
@@ -125,6 +143,7 @@ impl<'m> Comparing<'m> {
             }
         }
         self.elements();
+        self.substitutes();
         self.attributes();
         self.types();
         while let Some((old, new, path)) = self.queue.pop_front() {
@@ -143,7 +162,8 @@ impl<'m> Comparing<'m> {
         let same = before.filter(|name| after.is_some() && self.renamed(*name) == after);
         let is_simple = self.old.simple(old).is_some() && self.new.simple(new).is_some();
         if (same.is_none() && is_simple) || self.seen.insert((old, new)) {
-            let path = same.map_or_else(|| path.to_owned(), |name| format!("type {}", self.old.names.local(name)));
+            let path =
+                same.map_or_else(|| path.to_owned(), |name| format!("type {}", clip(self.old.names.local(name))));
             self.queue.push_back((old, new, path));
         }
     }
@@ -191,11 +211,14 @@ impl<'m> Comparing<'m> {
             (None, None) => {}
             (Some(one), Some(other)) if one.is_fixed == other.is_fixed && one.key == other.key => {}
             (_, Some(other)) if other.is_fixed => {
-                self.breaking(path, format!("the value is now fixed to {:?}", other.text));
+                self.breaking(path, format!("the value is now fixed to {}", quoted(&other.text)));
             }
             (Some(one), None) if one.is_fixed => self.compatible(path, "the value is no longer fixed"),
             (Some(one), Some(other)) if !one.is_fixed => {
-                self.breaking(path, format!("the default changed from {:?} to {:?}", one.text, other.text));
+                self.breaking(
+                    path,
+                    format!("the default changed from {} to {}", quoted(&one.text), quoted(&other.text)),
+                );
             }
             _ => self.unclear(path, "a default was added or removed"),
         }
@@ -211,6 +234,8 @@ impl<'m> Comparing<'m> {
         };
         if base(self.old, old) != base(self.new, new) {
             self.unclear(path, "the type is derived from another type, which matters to xsi:type");
+        } else if old.method != new.method {
+            self.unclear(path, "the type is derived in another way, which may be blocked where xsi:type names it");
         }
         self.uses(&old.uses, &new.uses, path, old.wildcard.as_ref());
         match (&old.wildcard, &new.wildcard) {
@@ -224,10 +249,17 @@ impl<'m> Comparing<'m> {
 
     /// Compares attributes; `wildcard` is the one that the old version had for others.
     fn uses(&mut self, old: &[Use], new: &[Use], path: &str, wildcard: Option<&Wildcard>) {
+        // One declaration may be the attribute of many types.
+        let lengths = old.iter().chain(new).filter_map(|used| used.value.as_ref()).map(|value| value.key.len() / 64);
+        if !self.steps(old.len() + new.len() + lengths.sum::<usize>()) {
+            return;
+        }
         for one in old {
-            let at = format!("{path}/@{}", self.old.names.local(one.name));
+            let at = if self.is_full() { String::new() } else { below(path, '@', self.old.names.local(one.name)) };
+            // They are sorted by name.
             let renamed = self.renamed(one.name);
-            let Some(other) = new.iter().find(|other| Some(other.name) == renamed) else {
+            let found = renamed.and_then(|name| new.binary_search_by_key(&name, |other| other.name).ok());
+            let Some(other) = found.and_then(|at| new.get(at)) else {
                 self.breaking(&at, "the attribute was removed");
                 continue;
             };
@@ -237,7 +269,7 @@ impl<'m> Comparing<'m> {
         }
         let before: HashSet<Option<NameId>> = old.iter().map(|one| self.renamed(one.name)).collect();
         for other in new.iter().filter(|other| !before.contains(&Some(other.name))) {
-            let at = format!("{path}/@{}", self.new.names.local(other.name));
+            let at = if self.is_full() { String::new() } else { below(path, '@', self.new.names.local(other.name)) };
             if other.is_required {
                 self.breaking(&at, "a required attribute was added");
             } else if self.was_let_in(other.name, wildcard) {
@@ -259,6 +291,34 @@ impl Comparing<'_> {
         let ns = self.old.names.spaces.find(self.new.names.spaces.uri(self.new.names.ns(name)));
         wildcard.is_some_and(|wildcard| wildcard.allowed.lets_in(ns))
     }
+}
+
+/// The longest path that is shown, in bytes, and the longest name or value in a path or message, in characters. Both occur
+/// in many changes, and may be as long as a schema.
+const PATH: usize = 500;
+const NAME: usize = 80;
+
+/// A name or value as it is shown.
+fn clip(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(NAME) {
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
+        None => Cow::Borrowed(text),
+    }
+}
+
+/// A name or value in quotes.
+fn quoted(text: &str) -> String {
+    format!("{:?}", clip(text))
+}
+
+/// The path of something in the part of a schema that a path leads to. Of a long path only the end is shown.
+fn below(path: &str, mark: char, name: &str) -> String {
+    let mut start = path.len().saturating_sub(PATH);
+    while !path.is_char_boundary(start) {
+        start += 1;
+    }
+    let mark = if mark == '@' { "/@" } else { "/" };
+    format!("{}{}{mark}{}", if start > 0 { "…" } else { "" }, &path[start..], clip(name))
 }
 
 /// Whether a schema has fixed values or identity constraints.

@@ -13,7 +13,7 @@ pub(super) use run::{Cursor, Step};
 
 use std::sync::Arc;
 
-use super::model::{ElementId, NameId, Process, Wildcard};
+use super::model::{ElementId, NameId, Wildcard};
 use super::xml::Ns;
 
 /// A compiled content model.
@@ -131,10 +131,16 @@ impl ContentModel {
         self.is_nullable() && !has_leaves
     }
 
-    /// Whether a wildcard in it checks this much.
-    pub(super) fn has_process(&self, process: Process) -> bool {
-        let is_one = |leaf: &Leaf| matches!(leaf, Leaf::Wildcard(wildcard) if wildcard.process == process);
-        matches!(self, Self::Tree(tree) if tree.leaves.iter().any(is_one))
+    /// The wildcards in it.
+    pub(super) fn wildcards(&self) -> impl Iterator<Item = &Wildcard> {
+        let leaves = match self {
+            Self::Tree(tree) => tree.leaves.as_slice(),
+            Self::All(_) => &[],
+        };
+        leaves.iter().filter_map(|leaf| match leaf {
+            Leaf::Wildcard(wildcard) => Some(&**wildcard),
+            Leaf::Element(_) => None,
+        })
     }
 
     /// The elements that it names.

@@ -70,7 +70,7 @@ impl ContentModel {
                 Symbol::Name(name) => all.push(names.show(name)),
                 _ => all.push("other elements".into()),
             }),
-            Self::All(model) => all.extend(model.absent(cursor).map(|(id, _)| show(id))),
+            Self::All(model) => all.extend(model.absent(cursor).take(50).map(|(id, _)| show(id))),
         }
         all.dedup();
         let more = all.len().saturating_sub(6);

@@ -48,9 +48,13 @@ impl Names {
         self.names.get(name.0 as usize).map_or("", |(_, local)| local)
     }
 
-    /// A name for people: in quotes, without its namespace.
+    /// A name for people: in quotes, without its namespace, and shortened.
     pub(in crate::xsd) fn show(&self, name: NameId) -> String {
-        format!("{:?}", self.local(name))
+        let local = self.local(name);
+        match local.char_indices().nth(80) {
+            Some((end, _)) => format!("{:?}…", &local[..end]),
+            None => format!("{local:?}"),
+        }
     }
 
     /// About how many bytes of memory the names occupy.

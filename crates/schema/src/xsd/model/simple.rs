@@ -78,7 +78,7 @@ impl fmt::Display for Wrong<'_> {
             }
             Self::NotListed => f.write_str("it is none of the values that are listed"),
             Self::Length(what, expected, found) => write!(f, "its length must be {what} {expected}, and is {found}"),
-            Self::Bound(what, limit) => write!(f, "it must be {what} {}", limit.text),
+            Self::Bound(what, limit) => write!(f, "it must be {what} {:.60}", limit.text),
             Self::Digits(what, most) => write!(f, "it must not have more than {most} {what}"),
             Self::Item(why) => write!(f, "an item of the list is wrong: {why}"),
             Self::Members => f.write_str("it is a value of none of the types of the union"),
@@ -126,6 +126,11 @@ impl Model {
             }
             Variety::Atomic(kind) => {
                 let value = kind.read(text, reading.prefixes).map_err(Wrong::Written)?;
+                if let Value::QName(uri, _) = &value
+                    && !reading.spend(uri.len())
+                {
+                    return Err(Wrong::Work);
+                }
                 if kind.primitive() != Kind::QName {
                     facets.check_length(|| value.length())?;
                 }

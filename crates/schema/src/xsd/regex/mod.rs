@@ -43,12 +43,13 @@ impl Patterns {
         if source.len() > PATTERN_BYTES {
             return Err(format!("the pattern is longer than {PATTERN_BYTES} bytes"));
         }
-        let parsed = parse::parse(source).map_err(|why| format!("the pattern {source:?} is not valid: {why}"))?;
+        let parsed =
+            parse::parse(source).map_err(|why| format!("the pattern {} is not valid: {why}", shown(source)))?;
         let allowed = self.work.min(PATTERN_WORK);
         let mut work = allowed;
         let pattern = nfa::build(&parsed, &mut work).and_then(|nfa| dfa::build(source, &nfa, &mut work));
         self.work -= allowed - work;
-        let pattern = pattern.map_err(|why| format!("the pattern {source:?} {why}"))?;
+        let pattern = pattern.map_err(|why| format!("the pattern {} {why}", shown(source)))?;
         self.table = self
             .table
             .checked_sub(pattern.entries())
@@ -56,6 +57,14 @@ impl Patterns {
         let pattern = Arc::new(pattern);
         self.compiled.insert(source.into(), Arc::clone(&pattern));
         Ok(pattern)
+    }
+}
+
+/// A pattern in a message.
+fn shown(source: &str) -> String {
+    match source.char_indices().nth(100) {
+        Some((end, _)) => format!("{:?}…", &source[..end]),
+        None => format!("{source:?}"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The attributes of an element.
 
-use super::{Run, identity::AttributeField};
+use super::{Run, findings::clip, identity::AttributeField};
 use crate::xsd::model::{ComplexType, NameId, Process, Reading, Test, TypeId, Use, ValueConstraint};
 use crate::xsd::value::Kind;
 use crate::xsd::xml::{Attribute, Reader, Tag, XSI};
@@ -96,7 +96,7 @@ impl<'m, 'd> Run<'m, 'd> {
         if let Some(fixed) = fixed.filter(|fixed| checked.is_ok() && *fixed.key != *key) {
             let suffix = format!("/@{}", attribute.raw);
             self.findings.add(tag.offset, &suffix, attribute.offset, || {
-                format!("the value must be {:?}, which is fixed", fixed.text)
+                format!("the value must be {}, which is fixed", clip(&fixed.text))
             });
         }
         if is_field {
@@ -120,8 +120,8 @@ impl<'m, 'd> Run<'m, 'd> {
         }
         for used in complex.uses.iter().filter(|used| used.is_required) {
             if self.is_absent(reader, used.name) {
-                let local = self.model.names.local(used.name);
-                self.findings.add(tag.offset, "", tag.offset, || format!("the attribute {local:?} is missing"));
+                let name = || self.model.names.show(used.name);
+                self.findings.add(tag.offset, "", tag.offset, || format!("the attribute {} is missing", name()));
             }
         }
     }
@@ -142,10 +142,7 @@ impl<'m, 'd> Run<'m, 'd> {
 
     /// Takes the steps off what is left that it may take to find out which attributes are absent.
     fn spend_uses(&mut self, reader: &Reader<'d, 'm>, complex: &ComplexType) -> bool {
-        let left = self.work.checked_sub((complex.uses.len() * (1 + reader.attributes().len())) as u64);
-        self.is_exhausted |= left.is_none();
-        self.work = left.unwrap_or(0);
-        left.is_some()
+        self.spend(complex.uses.len() * (1 + reader.attributes().len()))
     }
 
     fn is_absent(&self, reader: &Reader<'d, 'm>, name: NameId) -> bool {

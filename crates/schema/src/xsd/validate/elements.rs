@@ -2,7 +2,7 @@
 
 use super::{Frame, Run, State};
 use crate::xsd::content::{Leaf, Step};
-use crate::xsd::model::{ANY_TYPE, Element, Process, Type, TypeId};
+use crate::xsd::model::{ANY_TYPE, Element, Process, Type, TypeId, Variety};
 use crate::xsd::xml::{Reader, Tag, XSI};
 
 /// What an element is validated by.
@@ -160,7 +160,7 @@ impl<'m, 'd> Run<'m, 'd> {
             return None;
         };
         if let Some(element) = element
-            && !self.model.may_replace(id, element.type_id, element.block)
+            && !self.may_replace(id, element)
         {
             self.findings.add(tag.offset, "/@xsi:type", attribute.offset, || {
                 let declared = self.model.type_name(element.type_id);
@@ -169,6 +169,20 @@ impl<'m, 'd> Run<'m, 'd> {
             return None;
         }
         Some(id)
+    }
+
+    /// Whether a type may stand for that of an element. That is found out once for each two types: chains of derivations may
+    /// be long, and unions large.
+    fn may_replace(&mut self, id: TypeId, element: &Element) -> bool {
+        let key = (id, element.type_id, element.block);
+        if let Some(known) = self.replaceable.get(&key) {
+            return *known;
+        }
+        let is_union = self.model.simple(element.type_id).is_some_and(|one| matches!(one.variety, Variety::Union(_)));
+        self.spend(if is_union { 10_000 } else { 200 });
+        let may = self.model.may_replace(id, element.type_id, element.block);
+        self.replaceable.insert(key, may);
+        may
     }
 
     /// Whether the element says that it is nil.

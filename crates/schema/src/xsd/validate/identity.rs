@@ -105,6 +105,8 @@ impl<'m> Identity<'m> {
             let selector = &scope.constraint.selector;
             steps += selector.iter().map(|path| path.steps.len() as u64 + 1).sum::<u64>();
             if selector.iter().any(|one| one.matches(below(scope.depth))) {
+                // A row is allocated, and so is its key.
+                steps += 20;
                 let fields = vec![None; scope.constraint.fields.len()];
                 self.rows.push(Row { scope: number, depth, offset, fields, is_wrong: false });
             }
@@ -176,6 +178,11 @@ impl<'m> Identity<'m> {
         let Some(slot) = row.fields.get_mut(field.field) else { return };
         match key {
             None => row.is_wrong = true,
+            // The document is given up when the element ends.
+            Some(key) if self.bytes.saturating_add(key.len()) > KEY_BYTES => {
+                self.bytes = KEY_BYTES + 1;
+                row.is_wrong = true;
+            }
             Some(_) if slot.is_some() => {
                 row.is_wrong = true;
                 let offset = row.offset;
@@ -183,7 +190,10 @@ impl<'m> Identity<'m> {
                     "a field of an identity constraint occurs more than once in here".into()
                 });
             }
-            Some(key) => *slot = Some(key.into()),
+            Some(key) => {
+                self.bytes += key.len();
+                *slot = Some(key.into());
+            }
         }
     }
 
@@ -224,6 +234,9 @@ impl<'m> Identity<'m> {
 
     fn close_row(&mut self, row: Row, model: &Model, findings: &mut Findings) {
         let Some(scope) = self.scopes.get_mut(row.scope) else { return };
+        if self.bytes <= KEY_BYTES {
+            self.bytes -= row.fields.iter().flatten().map(|field| field.len()).sum::<usize>();
+        }
         if row.is_wrong {
             return;
         }

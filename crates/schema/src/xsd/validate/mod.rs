@@ -6,7 +6,7 @@ mod findings;
 mod identity;
 mod text;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use self::findings::Findings;
 use self::identity::Identity;
@@ -72,6 +72,7 @@ fn validate(model: &Model, text: &str) -> Report {
         identifiers: Vec::new(),
         ids: HashSet::new(),
         references: Vec::new(),
+        replaceable: HashMap::new(),
         work: WORK,
         is_exhausted: false,
     };
@@ -96,6 +97,8 @@ struct Run<'m, 'd> {
     identifiers: Vec<(Kind, Box<str>)>,
     ids: HashSet<Box<str>>,
     references: Vec<Reference>,
+    /// Whether a type may stand for another one, with what the element blocks.
+    replaceable: HashMap<(TypeId, TypeId, u8), bool>,
     work: u64,
     is_exhausted: bool,
 }
@@ -212,9 +215,19 @@ impl<'m, 'd> Run<'m, 'd> {
         }
     }
 
+    /// Takes steps off what is left; `false` when there are not so many.
+    fn spend(&mut self, steps: usize) -> bool {
+        let left = self.work.checked_sub(steps as u64);
+        self.is_exhausted |= left.is_none();
+        self.work = left.unwrap_or(0);
+        left.is_some()
+    }
+
     /// Takes over the identifiers of a default, which stands for what is not written.
     fn default_identifiers(&mut self, element: usize, suffix: &str, identifiers: &[(Kind, Box<str>)]) {
-        if !identifiers.is_empty() {
+        // An empty element of four bytes may stand for a long list. Each of its identifiers is kept until the end.
+        let steps = identifiers.iter().map(|(_, text)| 64 + text.len()).sum();
+        if !identifiers.is_empty() && self.spend(steps) {
             self.identifiers.extend_from_slice(identifiers);
             self.take_identifiers(element, suffix, element);
         }

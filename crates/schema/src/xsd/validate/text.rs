@@ -130,14 +130,16 @@ impl<'m, 'd> Run<'m, 'd> {
         if is_default && !(is_mixed && is_nullable) {
             self.findings.add(frame.offset, "", frame.offset, || {
                 let named = self.model.type_name(frame.type_id);
-                format!("the element is empty, so its value is {:?}, which {named} does not allow", value.text)
+                let text = findings::clip(&value.text);
+                format!("the element is empty, so its value is {text}, which {named} does not allow")
             });
         }
         if value.is_fixed && !is_default {
             let text = self.buffer.take();
             if frame.has_children || (is_mixed && *text != *value.text) {
                 self.findings.add(frame.offset, "", frame.offset, || {
-                    format!("this element has the fixed value {:?} and must have no other content", value.text)
+                    let text = findings::clip(&value.text);
+                    format!("this element has the fixed value {text} and must have no other content")
                 });
             }
         }
@@ -155,7 +157,10 @@ impl<'m, 'd> Run<'m, 'd> {
         };
         if let Some(value) = value.filter(|_| is_default && is_declared) {
             self.default_identifiers(frame.offset, "", &value.identifiers);
-            return Some(value.key.as_ref().into());
+            return (wants_key && self.spend(value.key.len())).then(|| value.key.as_ref().into());
+        }
+        if is_default && !self.spend(text.len()) {
+            return None;
         }
         let mut key = String::new();
         let mut reading = Reading {
@@ -174,7 +179,8 @@ impl<'m, 'd> Run<'m, 'd> {
         }
         if let Some(value) = value.filter(|value| value.is_fixed && *value.key != *key) {
             self.findings.add(frame.offset, "", frame.offset, || {
-                format!("the value must be {:?}, which is fixed, and is {}", value.text, findings::clip(&text))
+                let fixed = findings::clip(&value.text);
+                format!("the value must be {fixed}, which is fixed, and is {}", findings::clip(&text))
             });
         }
         Some(key)

@@ -194,6 +194,9 @@ impl<'d, 'n> Reader<'d, 'n> {
                 "encoding" if !["utf-8", "utf8", "us-ascii", "ascii"].contains(&&*value.to_ascii_lowercase()) => {
                     return self.fail(format!("the encoding {value:?} is not supported: use UTF-8"));
                 }
+                "encoding" if value.to_ascii_lowercase().ends_with("ascii") && !self.text.is_ascii() => {
+                    return self.fail(format!("the encoding is {value:?}, which has not all characters of this text"));
+                }
                 "standalone" if value != "yes" && value != "no" => return self.fail("standalone must be yes or no"),
                 _ => inner = after,
             }
@@ -357,7 +360,7 @@ impl<'d, 'n> Reader<'d, 'n> {
         let (raw, prefix, local) = self.name()?;
         let bindings = self.scope.len();
         self.attributes.clear();
-        let is_qualified = self.tag_attributes()?;
+        let is_qualified = self.tag_attributes(bindings)?;
         self.open.push(Open { raw, bindings });
         let Some((ns, _)) = self.scope.resolve(prefix) else {
             return Err(undeclared(prefix, offset));
@@ -368,8 +371,9 @@ impl<'d, 'n> Reader<'d, 'n> {
         Ok(Event::Start(Tag { raw, local, ns, offset }))
     }
 
-    /// Reads the attributes up to the end of the tag. Returns whether any has a prefix.
-    fn tag_attributes(&mut self) -> Result<bool> {
+    /// Reads the attributes up to the end of the tag, whose namespace declarations start at `bindings`. Returns whether any
+    /// has a prefix.
+    fn tag_attributes(&mut self, bindings: usize) -> Result<bool> {
         let mut is_qualified = false;
         loop {
             let rest = self.rest();
@@ -388,13 +392,13 @@ impl<'d, 'n> Reader<'d, 'n> {
                 }
                 [] => return self.fail("the text ends within a tag"),
                 _ if !spaced => return self.fail("white space or the end of the tag is expected here"),
-                _ => is_qualified |= self.attribute()?,
+                _ => is_qualified |= self.attribute(bindings)?,
             }
         }
     }
 
     /// Reads an attribute or a namespace declaration. Returns whether it is an attribute with a prefix.
-    fn attribute(&mut self) -> Result<bool> {
+    fn attribute(&mut self, bindings: usize) -> Result<bool> {
         let offset = self.at;
         let (raw, prefix, local) = self.name()?;
         let rest = self.rest().trim_start_matches(super::is_space);
@@ -416,7 +420,7 @@ impl<'d, 'n> Reader<'d, 'n> {
             _ => None,
         };
         if let Some(declared) = declared {
-            return match self.scope.bind(declared, value, self.known) {
+            return match self.scope.bind(declared, value, self.known, bindings) {
                 Ok(()) => Ok(false),
                 Err(message) => Err(Malformed { message, offset }),
             };
@@ -438,7 +442,7 @@ impl<'d, 'n> Reader<'d, 'n> {
         }
         let duplicate = if self.attributes.len() <= 8 {
             let same = |one: &Attribute<'_>, other: &Attribute<'_>| {
-                one.local == other.local && (one.raw == other.raw || self.uri(one) == self.uri(other))
+                one.local == other.local && (one.raw == other.raw || self.space(one) == self.space(other))
             };
             (1..self.attributes.len())
                 .find(|later| self.attributes[..*later].iter().any(|one| same(one, &self.attributes[*later])))
@@ -446,7 +450,7 @@ impl<'d, 'n> Reader<'d, 'n> {
             let mut seen = HashSet::with_capacity(self.attributes.len());
             (0..self.attributes.len()).find(|at| {
                 let attribute = &self.attributes[*at];
-                !seen.insert((self.uri(attribute), attribute.local))
+                !seen.insert((self.space(attribute), attribute.local))
             })
         };
         match duplicate.and_then(|at| self.attributes.get(at)) {
@@ -458,12 +462,13 @@ impl<'d, 'n> Reader<'d, 'n> {
         }
     }
 
-    fn uri(&self, attribute: &Attribute<'_>) -> &str {
+    /// What attributes of one namespace have in common.
+    fn space(&self, attribute: &Attribute<'_>) -> (bool, Option<usize>) {
         if attribute.raw.len() == attribute.local.len() {
-            return "";
+            return (false, None);
         }
         let prefix = &attribute.raw[..attribute.raw.len() - attribute.local.len() - 1];
-        self.scope.resolve(prefix).map_or("", |(_, uri)| uri)
+        (true, self.scope.same(prefix))
     }
 }
 

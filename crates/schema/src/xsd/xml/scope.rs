@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use crate::xsd::bounds::BINDINGS;
+use crate::xsd::bounds::{BINDINGS, NAMESPACE_BYTES};
 
 /// A namespace as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -75,6 +75,8 @@ struct Binding<'d> {
     key: u64,
     uri: Cow<'d, str>,
     ns: Ns,
+    /// What bindings of one URI have in common, also where the schema does not name it.
+    same: usize,
 }
 
 fn key(prefix: &str) -> u64 {
@@ -101,14 +103,33 @@ impl<'d> Scope<'d> {
         self.bindings.truncate(len);
     }
 
-    /// Adds a declaration that [`check_binding`] has passed.
-    pub(super) fn bind(&mut self, prefix: &'d str, uri: Cow<'d, str>, known: &Namespaces) -> Result<(), String> {
+    /// Adds a declaration to those of a tag, which start at `start`.
+    pub(super) fn bind(
+        &mut self,
+        prefix: &'d str,
+        uri: Cow<'d, str>,
+        known: &Namespaces,
+        start: usize,
+    ) -> Result<(), String> {
         if self.bindings.len() >= BINDINGS {
             return Err(format!("more than {BINDINGS} namespace declarations are in scope"));
         }
         check_binding(prefix, &uri)?;
-        let ns = known.find(&uri);
-        self.bindings.push(Binding { prefix, key: key(prefix), uri, ns });
+        if uri.len() > NAMESPACE_BYTES {
+            return Err(format!("the name of a namespace is longer than {NAMESPACE_BYTES} bytes"));
+        }
+        let (ns, key) = (known.find(&uri), key(prefix));
+        // A declaration is an attribute, and no attribute occurs twice in a tag.
+        if self.bindings.iter().skip(start).any(|other| other.key == key && other.prefix == prefix) {
+            return Err(if prefix.is_empty() {
+                "the default namespace is declared twice in this tag".into()
+            } else {
+                format!("the prefix {prefix:?} is declared twice in this tag")
+            });
+        }
+        let same = self.bindings.iter().position(|other| other.ns == ns && other.uri == uri);
+        let same = same.unwrap_or(self.bindings.len());
+        self.bindings.push(Binding { prefix, key, uri, ns, same });
         Ok(())
     }
 
@@ -117,14 +138,21 @@ impl<'d> Scope<'d> {
         self.bindings.iter().skip(start).map(|binding| (binding.prefix, binding.uri.as_ref()))
     }
 
+    fn binding(&self, prefix: &str) -> Option<&Binding<'d>> {
+        let wanted = key(prefix);
+        self.bindings.iter().rev().find(|binding| binding.key == wanted && binding.prefix == prefix)
+    }
+
+    /// A number that prefixes have in common which are declared for one namespace.
+    pub(super) fn same(&self, prefix: &str) -> Option<usize> {
+        self.binding(prefix).map(|binding| binding.same)
+    }
+
     /// The namespace of a prefix (the empty one for the default namespace), by number and by URI; `None` for a prefix that
     /// is not declared.
     pub(in crate::xsd) fn resolve(&self, prefix: &str) -> Option<(Ns, &str)> {
-        let wanted = key(prefix);
-        for binding in self.bindings.iter().rev() {
-            if binding.key == wanted && binding.prefix == prefix {
-                return Some((binding.ns, &binding.uri));
-            }
+        if let Some(binding) = self.binding(prefix) {
+            return Some((binding.ns, &binding.uri));
         }
         match prefix {
             "" => Some((ABSENT, "")),
