@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use tidegate_schema::limits::{DOCUMENT_BYTES, MAX_VIOLATIONS, SCHEMA_BYTES};
 use tidegate_schema::proto::Proto;
-use tidegate_schema::{Definition, Document, Format, Language as _, Report, SchemaError, Validator};
+use tidegate_schema::{Definition, Document, Format, Language as _, Report, SchemaError, Validator, Verdict};
 
 mod cpu;
 
@@ -127,7 +127,46 @@ fn large_texts_compile() {
     let (few, many) = (&cases[4].1, &cases[0].1);
     let definition = |content: &str| Definition { content: content.into(), message: Some("A".into()), strict: true };
     let comparison = run("4,950 changes", || Proto.compare(&definition(many), &definition(few))).unwrap();
-    assert!(comparison.changes().len() > 4_500);
+    assert_eq!(comparison.changes().len(), 1_001);
+}
+
+#[test]
+fn comparisons_are_bounded() {
+    let enums = |count: usize, values: usize, name: &str| {
+        let one = |at: usize| {
+            let values = (1..values).map(|value| format!("{name}{at}V{value}={value};")).collect::<String>();
+            format!("enum {name}{at} {{ {name}{at}V0=0; {values} }}")
+        };
+        (0..count).map(one).collect::<String>()
+    };
+    let fields = |count: usize, kind: &dyn Fn(usize) -> String, oneof: &str| {
+        let all = (1..=count).map(|at| format!("{} f{at}={at};", kind(at - 1))).collect::<String>();
+        let all = if oneof.is_empty() { all } else { format!("oneof {oneof} {{ {all} }}") };
+        format!("syntax=\"proto3\"; message A {{ {all} }}")
+    };
+    let int = |_: usize| "int32".to_owned();
+    let long = "o".repeat(250);
+    let cases = [
+        (
+            "one enum in place of 1,200",
+            fields(1_200, &|_| "E0".into(), "") + &enums(1, 2_400, "E"),
+            fields(1_200, &|at| format!("E{at}"), "") + &enums(1_200, 2, "E"),
+        ),
+        ("a oneof of another name", fields(4_900, &int, &format!("{long}a")), fields(4_900, &int, &format!("{long}b"))),
+        ("fields that move into a oneof", fields(4_900, &int, ""), fields(4_900, &int, "o")),
+        ("4,900 fields of another type", fields(4_900, &int, ""), fields(4_900, &|_| "string".into(), "")),
+    ];
+    for (name, old, new) in &cases {
+        for (old, new) in [(old, new), (new, old)] {
+            let definition =
+                |content: &str| Definition { content: content.into(), message: Some("A".into()), strict: true };
+            let (before, after) = (definition(old), definition(new));
+            let comparison = run(&format!("comparing {name}"), || Proto.compare(&before, &after)).unwrap();
+            let shown = comparison.changes().iter().map(|one| one.path.len() + one.message.len()).sum::<usize>();
+            assert!(comparison.changes().len() <= 1_001 && shown < 2 << 20, "{name}: {shown}");
+            assert!(comparison.verdict() > Verdict::Compatible, "{name}");
+        }
+    }
 }
 
 const HOSTILE: &str = r#"

@@ -31,6 +31,11 @@ use super::build::kind_of;
 use super::table::{Kind, Special};
 use crate::compare::{Comparison, Verdict};
 
+/// The most changes that are told one by one.
+const MAX_CHANGES: usize = 1_000;
+/// The values of enums that are compared: each pair of enums that fields have takes all of both.
+const MAX_VALUES: usize = 20_000;
+
 /// Compares what two root messages, each strict or not, accept.
 pub(super) fn compare(old: (&MessageDescriptor, bool), new: (&MessageDescriptor, bool)) -> Comparison {
     let ((old_root, old_strict), (new_root, new_strict)) = (old, new);
@@ -40,6 +45,8 @@ pub(super) fn compare(old: (&MessageDescriptor, bool), new: (&MessageDescriptor,
         queue: Vec::new(),
         seen: HashSet::new(),
         enums: HashSet::new(),
+        left: MAX_VALUES,
+        dropped: None,
     };
     if new_strict && !old_strict {
         comparer.add(Verdict::Breaking, "", "the schema becomes strict: documents with unknown fields are refused");
@@ -56,7 +63,7 @@ pub(super) fn compare(old: (&MessageDescriptor, bool), new: (&MessageDescriptor,
     while let Some((old, new)) = comparer.queue.pop() {
         comparer.messages(&old, &new);
     }
-    comparer.comparison
+    comparer.finish()
 }
 
 /// A field or an extension.
@@ -111,11 +118,27 @@ struct Comparer {
     queue: Vec<(MessageDescriptor, MessageDescriptor)>,
     seen: HashSet<String>,
     enums: HashSet<String>,
+    /// How many more values of enums may be compared.
+    left: usize,
+    /// The worst of the changes that are not told one by one, and how many there are.
+    dropped: Option<(Verdict, usize)>,
 }
 
 impl Comparer {
     fn add(&mut self, verdict: Verdict, path: impl Into<String>, message: impl Into<String>) {
-        self.comparison.add(verdict, path, message);
+        if self.comparison.changes().len() < MAX_CHANGES {
+            self.comparison.add(verdict, path, message);
+        } else {
+            let (worst, count) = self.dropped.unwrap_or((verdict, 0));
+            self.dropped = Some((worst.max(verdict), count + 1));
+        }
+    }
+
+    fn finish(mut self) -> Comparison {
+        if let Some((verdict, count)) = self.dropped {
+            self.comparison.add(verdict, "", format!("{count} more changes"));
+        }
+        self.comparison
     }
 
     fn pair(&mut self, old: &MessageDescriptor, new: &MessageDescriptor) {
@@ -258,6 +281,14 @@ impl Comparer {
             return;
         }
         let path = was.full_name();
+        let Some(left) = self.left.checked_sub(was.values().len() + is.values().len()) else {
+            return self.add(
+                Verdict::CannotTell,
+                path,
+                "the enums are exchanged in too many ways to compare all of them",
+            );
+        };
+        self.left = left;
         if was.parent_file().syntax() != Syntax::Proto2 && is.parent_file().syntax() == Syntax::Proto2 {
             self.add(Verdict::Breaking, path, "the enum becomes closed: unknown values are unknown fields");
         }
@@ -280,11 +311,11 @@ impl Comparer {
     }
 
     fn oneofs(&mut self, path: &str, old: &BTreeMap<u32, Field>, new: &BTreeMap<u32, Field>) {
-        // Which older fields the new oneofs have.
-        let mut members = HashMap::<&str, Vec<&Field>>::new();
-        for field in new.values().filter(|field| old.contains_key(&field.number)) {
-            if let Some(oneof) = &field.oneof {
-                members.entry(oneof).or_default().push(&old[&field.number]);
+        // How many older fields the new oneofs have, by the oneofs that these were in.
+        let mut members = HashMap::<&str, HashMap<Option<&str>, usize>>::new();
+        for field in new.values() {
+            if let (Some(oneof), Some(was)) = (&field.oneof, old.get(&field.number)) {
+                *members.entry(oneof).or_default().entry(was.oneof.as_deref()).or_default() += 1;
             }
         }
         for was in old.values() {
@@ -294,10 +325,13 @@ impl Comparer {
                 self.add(Verdict::CannotTell, path, "the field moves out of its oneof");
                 continue;
             };
-            let older = members.get(oneof.as_str()).map_or(&[][..], Vec::as_slice);
+            let older = members.get(oneof.as_str());
             // A oneof may have another name and the same members.
-            let is_apart = |one: &Field| one.number != was.number && (one.oneof.is_none() || one.oneof != was.oneof);
-            if older.iter().any(|one| is_apart(one)) {
+            let is_alone = older.is_none_or(|older| match &was.oneof {
+                None => older.values().sum::<usize>() == 1,
+                Some(_) => older.len() == 1,
+            });
+            if !is_alone {
                 let message = format!("the field moves into the oneof {oneof}: documents had it together with others");
                 self.add(Verdict::Breaking, path, message);
             } else if was.oneof.is_some() {
