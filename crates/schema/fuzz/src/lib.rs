@@ -14,7 +14,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use tidegate_schema::limits::MAX_VIOLATIONS;
-use tidegate_schema::{Definition, Document, Format, Report, SchemaType, Validator};
+use tidegate_schema::{Change, Comparison, Definition, Document, Format, Report, SchemaType, Validator, Verdict};
 
 /// The most CPU time that one input may take, in a build that is instrumented and checks overflows.
 pub const MOST: Duration = Duration::from_secs(2);
@@ -71,23 +71,28 @@ impl<'d> Input<'d> {
     }
 }
 
-/// Separates the two schemas of a comparison: a byte that no UTF-8 has.
+/// Separates schemas and the document behind them: a byte that no UTF-8 has.
 pub(crate) const SEPARATOR: u8 = 0xff;
 
-/// Compiles an input, and validates a small document of each format if that succeeds.
+/// Compiles an input, and validates a small document of each format if that succeeds, or the document behind a text.
 ///
 /// # Panics
 /// When something is found.
 pub fn compile(language: SchemaType, data: &[u8]) {
     let Some(input) = Input::read(data) else { return };
-    let definition = input.definition();
+    let mut parts = input.content.splitn(2, |&byte| byte == SEPARATOR);
+    let (content, document) = match (parts.next(), parts.next()) {
+        (Some(content), Some(document)) if !input.is_set => (content, Some(document)),
+        _ => (input.content, None),
+    };
+    let definition = Input { content, ..input }.definition();
     within(|| {
         if let Ok(validator) = language.language().compile(&definition) {
             assert!(validator.size() > 0);
             for (format, bytes) in
                 [(Format::Json, &b"{\"a\":[1]}"[..]), (Format::Protobuf, b"\x08\x01"), (Format::Xml, b"<a/>")]
             {
-                checked(&*validator, Document { bytes, format });
+                checked(&*validator, Document { bytes: document.unwrap_or(bytes), format });
             }
         }
     });
@@ -105,18 +110,20 @@ pub fn validate(language: SchemaType, data: &[u8]) {
     within(|| checked(&**validator, Document { bytes, format: *format }));
 }
 
-/// Compares the two schemas in an input, and each with itself.
+/// Compares the two schemas in an input, and each with itself. A document may follow: if the change is told to be
+/// compatible and the old schema accepts it, the new one has to.
 ///
 /// # Panics
 /// When something is found.
 pub fn compare(data: &[u8]) {
     let Some((&language, data)) = data.split_first() else { return };
-    let language = SchemaType::ALL[usize::from(language) % SchemaType::ALL.len()].language();
-    let mut halves = data.splitn(2, |&byte| byte == SEPARATOR);
-    let Some(old) = halves.next().and_then(Input::read) else { return };
-    let Some(new) = halves.next().and_then(Input::read) else { return };
+    let kind = SchemaType::ALL[usize::from(language) % SchemaType::ALL.len()];
+    let language = kind.language();
+    let mut parts = data.splitn(3, |&byte| byte == SEPARATOR);
+    let Some(old) = parts.next().and_then(Input::read) else { return };
+    let Some(new) = parts.next().and_then(Input::read) else { return };
     let (old, new) = (old.definition(), new.definition());
-    within(|| language.compare(&old, &new).map(drop).is_ok());
+    let comparison = within(|| language.compare(&old, &new));
     for one in [&old, &new] {
         within(|| {
             if let Ok(comparison) = language.compare(one, one) {
@@ -124,6 +131,34 @@ pub fn compare(data: &[u8]) {
             }
         });
     }
+    let Some(bytes) = parts.next() else { return };
+    if comparison.is_ok_and(|comparison| promises_all(kind, &comparison)) {
+        let (Ok(before), Ok(after)) = (language.compile(&old), language.compile(&new)) else { return };
+        let formats: &[Format] = match kind {
+            SchemaType::JsonSchema => &[Format::Json],
+            SchemaType::Proto => &[Format::Json, Format::Protobuf],
+            SchemaType::Xsd => &[Format::Xml],
+        };
+        for &format in formats {
+            let document = Document { bytes, format };
+            if within(|| checked(&*before, document)).is_valid() {
+                let report = within(|| checked(&*after, document));
+                let is_given_up =
+                    report.violations().iter().any(|one| GIVEN_UP.iter().any(|why| one.message.contains(why)));
+                assert!(report.is_valid() || is_given_up, "told compatible: {:?}", report.violations());
+            }
+        }
+    }
+}
+
+/// What violations say that are no verdict: the document would take too long with the new schema.
+const GIVEN_UP: [&str; 3] = ["it cannot be judged", "with this schema at most", "more steps than are allowed"];
+
+/// Whether a comparison says that everything is still accepted, not counting what is compatible by decision: documents
+/// that had a field before the schema did.
+fn promises_all(kind: SchemaType, comparison: &Comparison) -> bool {
+    let is_decided = |change: &Change| kind != SchemaType::Xsd && change.message.contains("is added");
+    comparison.verdict() == Verdict::Compatible && !comparison.changes().iter().any(is_decided)
 }
 
 /// Validates, and checks that the report does not contradict itself.
