@@ -11,7 +11,7 @@ use http::{HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use tidegate::ErrorKind;
 use tidegate_core::event::InvalidEvent;
-use tidegate_core::{InvalidId, InvalidName};
+use tidegate_core::{InvalidCron, InvalidId, InvalidName};
 use tidegate_dispatch::GatewayError;
 use utoipa::ToSchema;
 
@@ -230,7 +230,8 @@ fn is_about_the_request(source: &(dyn std::error::Error + 'static)) -> bool {
     // The library wraps its sources in an `Arc`.
     let shared = source.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>();
     let source = shared.map_or(source, |inner| &**inner);
-    source.is::<InvalidEvent>() || source.is::<InvalidName>() || source.is::<InvalidId>()
+    let is_name = source.is::<InvalidName>() || source.is::<InvalidId>();
+    is_name || source.is::<InvalidEvent>() || source.is::<InvalidCron>()
 }
 
 /// The text for callers in place of the text of a database error.

@@ -73,7 +73,7 @@ impl Gateway {
                     }
                     Err(GatewayError::Conflict(format!("there is a subscription {code} already: change that one")))
                 }
-                written => Subscription::read(only(&written?)?),
+                written => Subscription::read(only(&written.map_err(gone)?)?),
             }
         });
         Ok((made.await?, secret))
@@ -233,6 +233,14 @@ impl Gateway {
             body: stored(changed.status, &changed.body)?,
         };
         let items = [ChangeResource::Put(put)].into_iter().chain(pool).collect();
-        Subscription::read(only(&self.queue.resources().change(items).await?)?)
+        Subscription::read(only(&self.queue.resources().change(items).await.map_err(gone)?)?)
+    }
+}
+
+/// What was read is gone: the change is tried again, and says what is missing.
+fn gone(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => Error::new(ErrorKind::Conflict, error.to_string()),
+        _ => error,
     }
 }
