@@ -137,7 +137,7 @@ impl<'t> Decimal<'t> {
             power = power * power % divisor;
             left >>= 1;
         }
-        remainder * scale % divisor == 0
+        (remainder * scale).is_multiple_of(divisor)
     }
 }
 

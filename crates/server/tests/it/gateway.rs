@@ -84,7 +84,8 @@ async fn an_entry_holds_the_data_or_the_whole_event(scene: Scene) {
     sent["correlationid"] = json!("c-1");
     sent["shop"] = json!("berlin");
     let stored = cloud_event(&scene, &sent.to_string()).await.expect(201);
-    let taken = scene.post("/events/claim", json!({ "worker_id": "w:1", "queue": "default", "max": 5 })).await.expect(200);
+    let taken =
+        scene.post("/events/claim", json!({ "worker_id": "w:1", "queue": "default", "max": 5 })).await.expect(200);
     assert_eq!(taken["events"][0]["payload"], json!({ "amount": 5 }), "{taken}");
     assert_eq!(taken["events"][1]["payload"], sent, "{taken}");
     let whole = scene.get(&format!("/events/{}", stored["entries"][1]["id"])).await.expect(200);

@@ -252,8 +252,7 @@ async fn an_event_on_both_nodes_at_once_is_stored_once(mut scene: Scene) {
         });
         let here = (0..3).map(|_| scene.post("/api/events", body.clone()));
         let there = (0..3).map(|_| event_there(&other, &scene, &key, body.clone()));
-        let (here, there) =
-            tokio::join!(futures_util::future::join_all(here), futures_util::future::join_all(there));
+        let (here, there) = tokio::join!(futures_util::future::join_all(here), futures_util::future::join_all(there));
         let answers: Vec<Answer> = here.into_iter().chain(there).collect();
         let new = answers.iter().filter(|answer| answer.status.as_u16() == 201).count();
         assert_eq!(new, 1, "round {round}: {:?}", answers.iter().map(|answer| answer.status).collect::<Vec<_>>());

@@ -150,7 +150,7 @@ impl Fact {
             causation_id: self.causation_id.as_deref(),
             attributes: self.attributes.as_deref(),
         });
-        self.payload = event.to_structured(event_id).into();
+        self.payload = event.to_structured(event_id);
         self.content_type = Some(STRUCTURED.to_owned());
         self
     }

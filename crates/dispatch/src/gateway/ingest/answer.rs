@@ -1,8 +1,6 @@
 //! Events as they are shown, each with what was made for it.
 
-use tidegate::{
-    End, EntryId, EntryPhase, FactTarget, Family, QueueName, Status, StoredFact, Timestamp, Tsid,
-};
+use tidegate::{End, EntryId, EntryPhase, FactTarget, Family, QueueName, Status, StoredFact, Timestamp, Tsid};
 use tidegate_core::cloud_event::{CloudEvent, StoredEvent};
 
 use super::flush::{Call, Stored};
