@@ -310,3 +310,130 @@ fn large_documents_are_answered() {
         }
     }
 }
+
+/// Definitions in a circle: each has a member that refers to the next one, and `more`.
+fn circle(length: usize, name: &str, more: &str) -> String {
+    let define = |at: usize| {
+        let next = (at + 1) % length;
+        format!("\"{name}{at}\":{{\"properties\":{{\"x\":{{\"$ref\":\"#/definitions/{name}{next}\"}}{more}}}}}")
+    };
+    let all: Vec<String> = (0..length).map(define).collect();
+    format!("{{\"properties\":{{\"x\":{{\"$ref\":\"#/definitions/{name}0\"}}}},\"definitions\":{{{}}}}}", all.join(","))
+}
+
+#[test]
+fn comparisons_are_answered() {
+    let members = |count: usize, schema: &str| (0..count).map(|at| format!(",\"m{at}\":{schema}")).collect::<String>();
+    let values = |count: usize| (0..count).map(|at| format!("\"v{at}\"")).collect::<Vec<_>>().join(",");
+    let with_enum = |count: usize| format!("}},\"enum\":[{}],\"default\":{{", values(count));
+    let long = "n".repeat(3_800);
+    let required = |from: usize| (from..from + 40_000).map(|at| format!("\"r{at}\"")).collect::<Vec<_>>().join(",");
+    let patterns = |count: usize, min: usize| {
+        let all: Vec<String> = (0..count).map(|at| format!("\"^p{at}$\":{{\"minLength\":{min}}}")).collect();
+        format!("{{\"patternProperties\":{{{}}}}}", all.join(","))
+    };
+    let listed = |keyword: &str, count: usize, min: usize| {
+        let all: Vec<String> = (0..count).map(|at| format!("{{\"minLength\":{}}}", at % 7 + min)).collect();
+        format!("{{\"{keyword}\":[{}]}}", all.join(","))
+    };
+    let closed = |names: &str| format!("{{\"properties\":{{\"x\":true{names}}},\"additionalProperties\":false}}");
+    let alike = |length: usize, name: &str| {
+        circle(length, name, "")
+            .replace("{\"$ref\"", "{\"not\":{\"const\":[1,2,3,4,5]},\"$ref\"")
+            .replace("definitions/", "definitions/")
+    };
+    let nots = |length: usize, name: &str, count: usize| {
+        let inner = circle(length, name, &with_enum(count));
+        let (properties, definitions) = inner.split_once(",\"definitions\"").unwrap();
+        format!("{{\"not\":{properties}}},\"definitions\"{definitions}")
+    };
+    let cases = [
+        ("circles of different lengths", circle(4, "a", &members(1_200, "true")), circle(2_400, "b", "")),
+        ("circles with long names", circle(47, &long, &members(90, "true")), circle(48, &long, &members(80, "{}"))),
+        ("circles with values", circle(2, "a", &with_enum(9_000)), circle(2_001, "b", &with_enum(1))),
+        ("circles that are alike", nots(160, "a", 100), nots(161, "b", 100)),
+        ("circles without values that are alike", alike(500, "a"), alike(501, "b")),
+        (
+            "40,000 names",
+            format!("{{\"required\":[{}]}}", required(0)),
+            format!("{{\"required\":[{}]}}", required(20_000)),
+        ),
+        ("19,000 values", format!("{{\"enum\":[{}]}}", values(19_000)), format!("{{\"enum\":[{}]}}", values(1))),
+        ("900 patterns", patterns(900, 1), patterns(900, 2)),
+        ("2,000 alternatives", listed("anyOf", 2_000, 1), listed("anyOf", 2_000, 2)),
+        ("2,000 conditions", listed("allOf", 2_000, 2), listed("allOf", 2_000, 1)),
+        ("a closed object", closed(&members(4_900, "true")), closed("")),
+    ];
+    for (name, old, new) in cases {
+        for (old, new) in [(&old, &new), (&new, &old), (&old, &old)] {
+            let definition =
+                |content: &str| Definition { content: content.into(), strict: true, ..Definition::default() };
+            let (before, after) = (definition(old), definition(new));
+            assert!(
+                compile(old).is_ok() && compile(new).is_ok(),
+                "{name}: {:?} {:?}",
+                compile(old).err(),
+                compile(new).err()
+            );
+            let language = SchemaType::JsonSchema.language();
+            let comparison = cpu::bounded(&format!("comparing {name}"), || language.compare(&before, &after).unwrap());
+            let shown: usize = comparison.changes().iter().map(|one| one.path.len() + one.message.len()).sum();
+            assert!(shown < 8 * MIB && comparison.changes().len() <= 1_001, "{name}: {shown}");
+            assert!(old != new || comparison.changes().is_empty(), "{name}: {:?}", comparison.changes().first());
+        }
+    }
+}
+
+#[test]
+fn identifiers_are_bounded() {
+    let long = "n".repeat(100_000);
+    let many = |count: usize, schema: &dyn Fn(usize) -> String| {
+        (0..count).map(|at| format!("\"p{at}\":{}", schema(at))).collect::<Vec<_>>().join(",")
+    };
+    let nested = format!("{}{}{}", "{\"$id\":\"nnnnnnnnnn/\",\"not\":".repeat(60), "{\"$id\":\"x\"}", "}".repeat(60));
+    let cases = [
+        (
+            "references within a long identifier",
+            "http://a/".to_string() + &long,
+            many(4_000, &|_| "{\"$ref\":\"#/$defs/x\"}".into()),
+        ),
+        (
+            "references to a long identifier",
+            "http://a/".to_string() + &long,
+            many(2_000, &|_| "{\"$ref\":\"x\"}".into()),
+        ),
+        (
+            "identifiers below a long one",
+            "http://a/".to_string() + &long + "/",
+            many(4_000, &|at| format!("{{\"$id\":\"i{at}\"}}")),
+        ),
+        ("many identifiers", "http://a/".into(), many(15_000, &|at| format!("{{\"$id\":\"i{at}\"}}"))),
+        ("4,000 identifiers", "http://a/".into(), many(4_000, &|at| format!("{{\"$id\":\"i{at}\"}}"))),
+        ("identifiers again", "http://a/".into(), many(4_000, &|_| "{\"$id\":\"i\"}".into())),
+        ("identifiers within each other", "http://a/".into(), many(150, &|_| nested.clone())),
+        ("4,000 anchors", "http://a/".into(), many(4_000, &|at| format!("{{\"$anchor\":\"i{at}\"}}"))),
+        ("15,000 anchors", "http://a/".into(), many(15_000, &|at| format!("{{\"$dynamicAnchor\":\"i{at}\"}}"))),
+        (
+            "4,000 references to anchors",
+            "http://a/".into(),
+            many(2_000, &|at| format!("{{\"$anchor\":\"i{at}\",\"items\":{{\"$ref\":\"#i{}\"}}}}", (at + 1) % 2_000)),
+        ),
+        (
+            "references with escapes",
+            "http://a/".into(),
+            many(4_000, &|_| format!("{{\"$ref\":\"#/$defs/{}\"}}", "~0%41".repeat(10))),
+        ),
+        ("long references", "http://a/".into(), many(4, &|_| format!("{{\"$ref\":\"{long}\"}}"))),
+        ("deep references", "http://a/".into(), many(4, &|_| format!("{{\"$ref\":\"#{}\"}}", "/a".repeat(50_000)))),
+    ];
+    for (name, id, properties) in &cases {
+        let schema = format!(
+            "{{{MODERN}\"$id\":\"{id}\",\"properties\":{{{properties}}},\"$defs\":{{\"x\":{{\"$id\":\"x\"}}}}}}"
+        );
+        let definition = Definition { content: schema, strict: true, ..Definition::default() };
+        let language = SchemaType::JsonSchema.language();
+        let result = cpu::bounded(name, || language.compile(&definition));
+        println!("              {:.100}", result.err().map_or_else(|| "accepted".into(), |error| error.to_string()));
+        cpu::bounded(&format!("comparing {name}"), || language.compare(&definition, &definition).is_ok());
+    }
+}

@@ -26,6 +26,7 @@ use super::dialect::Role;
 use super::graph::{Graph, Problem, Target};
 use super::meter::Prices;
 use super::pattern::{MAX_STATES, weigh};
+use super::source::CACHE_BYTES;
 
 /// The most schemas within a schema.
 pub(super) const MAX_SCHEMAS: usize = 5_000;
@@ -56,6 +57,8 @@ pub(super) struct Totals {
     pattern_price: u64,
     names_price: u64,
     name_patterns: usize,
+    /// How many patterns keep so many states busy that matching may fill its cache.
+    wide_patterns: usize,
     /// The longest text that an error copies from the schema.
     longest: usize,
     /// The memory of all copies that the compiler makes of schemas.
@@ -133,7 +136,8 @@ impl Totals {
     /// About how much memory the compiled schema takes, from that of its text.
     pub(super) fn size(&self, text: usize) -> usize {
         let states = usize::try_from(self.states).unwrap_or(usize::MAX >> 8);
-        4096 + 6 * text + 800 * self.schemas + 300 * self.values + self.copied + 80 * states
+        let caches = self.wide_patterns * CACHE_BYTES;
+        4096 + 6 * text + 800 * self.schemas + 300 * self.values + self.copied + 80 * states + caches
     }
 
     /// Weighs a pattern; the price of matching it.
@@ -148,6 +152,7 @@ impl Totals {
                 "all patterns together have more than {MAX_STATES} states: use fewer or smaller counts"
             ));
         }
+        self.wide_patterns += usize::from(!weight.is_narrow());
         self.weights.insert(pattern.to_string(), weight);
         Ok(weight.price)
     }
@@ -212,7 +217,7 @@ pub(super) fn check(graph: &Graph<'_>, strict: bool) -> Result<Costs, Problem> {
         text: price(text),
         member: price(2 * totals.name_patterns as u64 + names),
         name: price(1 + totals.names_price + names.saturating_mul(text)),
-        error: price(26 + (totals.longest as u64 + longest) / 16),
+        error: price(22 + (totals.longest as u64 + longest) / 16),
         level: price(if graph.schemas.iter().any(|schema| !schema.references.is_empty()) {
             2 + longest / 16
         } else {

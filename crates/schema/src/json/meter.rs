@@ -7,7 +7,7 @@
 use std::cell::Cell;
 
 /// The steps that judging a document may take. A step takes about 5 ns, and no more than 20 in the worst case.
-pub(super) const TO_JUDGE: i64 = 3_000_000;
+pub(super) const TO_JUDGE: i64 = 2_200_000;
 /// The steps of judging a document and finding all that is wrong with it.
 pub(super) const TO_EXPLAIN: i64 = 3_500_000;
 /// The steps of finding what is wrong that are left in any case.

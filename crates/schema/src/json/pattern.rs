@@ -21,6 +21,9 @@ const MAX_GROUPS: u32 = 50;
 const FEW_BUSY: u64 = 8;
 const FEW_STATES: u64 = 1_000;
 
+/// The price where few of many states are busy.
+const MANY_STATES_PRICE: u64 = 8;
+
 /// What a pattern costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Weight {
@@ -28,6 +31,13 @@ pub(super) struct Weight {
     pub(super) states: u64,
     /// The steps for matching 8 bytes.
     pub(super) price: u64,
+}
+
+impl Weight {
+    /// Whether few states are busy at once, so that there are few sets of them.
+    pub(super) fn is_narrow(self) -> bool {
+        self.price <= MANY_STATES_PRICE
+    }
 }
 
 /// Measures a pattern; the error says what to change.
@@ -47,7 +57,7 @@ pub(super) fn weigh(pattern: &str) -> Result<Weight, String> {
     let busy = if anchored { part.busy.min(part.states) } else { part.states };
     let price = match (busy <= FEW_BUSY, part.states <= FEW_STATES) {
         (true, true) => 1,
-        (true, false) => 8,
+        (true, false) => MANY_STATES_PRICE,
         // A state that is busy takes about 10 ns for each byte.
         (false, _) => busy.saturating_mul(4),
     };

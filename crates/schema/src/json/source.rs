@@ -17,7 +17,10 @@ use crate::limits::SCHEMA_BYTES;
 
 /// The most memory of a compiled pattern, and of the states that matching with it caches.
 const PATTERN_BYTES: usize = 32 << 20;
-const CACHE_BYTES: usize = 1 << 20;
+pub(super) const CACHE_BYTES: usize = 1 << 20;
+/// The longest `$id` once it is resolved, in bytes, and how long all of them are together.
+const MAX_IDENTIFIER: usize = 4 << 10;
+const MAX_IDENTIFIERS: usize = 256 << 10;
 /// Keywords whose numbers are compared.
 const COMPARED: [&str; 7] =
     ["const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
@@ -67,6 +70,7 @@ impl<'t> Source<'t> {
 
     /// Finds the schemas in a schema, and checks it against the metaschema.
     pub(super) fn check(&self) -> Result<Graph<'_>, SchemaError> {
+        check_identifiers(&self.value, 0, &mut 0).map_err(|message| self.error(&Problem::new("", message)))?;
         let graph = guarded(|| Graph::build(&self.value, self.dialect));
         let graph =
             graph.ok_or_else(|| SchemaError::new("the schema cannot be checked: its references cannot be read"))?;
@@ -137,6 +141,29 @@ impl<'t> Source<'t> {
             Kind::Array => segment.parse().ok().and_then(|index| cursor.items().nth(index)),
             _ => None,
         })
+    }
+}
+
+/// Bounds the `$id`s of a schema. Each one within another is resolved against it, and so is each reference: that makes
+/// copies. A value is at most [`DEPTH`](crate::limits::DEPTH) deep.
+fn check_identifiers(value: &Value, base: usize, total: &mut usize) -> Result<(), String> {
+    match value {
+        Value::Array(items) => items.iter().try_for_each(|item| check_identifiers(item, base, total)),
+        Value::Object(members) => {
+            let id = members.get("$id").and_then(Value::as_str).map_or(0, str::len);
+            let base = base + id;
+            if id > 0 {
+                *total += base + 64;
+            }
+            if base > MAX_IDENTIFIER || *total > MAX_IDENTIFIERS {
+                return Err(format!(
+                    "the `$id`s are too long: one resolved against those around it may have {MAX_IDENTIFIER} bytes, and \
+                     all of them {MAX_IDENTIFIERS}"
+                ));
+            }
+            members.values().try_for_each(|member| check_identifiers(member, base, total))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -20,7 +20,7 @@
 //! `unevaluated*`, unless both sides are equal but for annotations; `patternProperties` with other patterns, `allOf` or
 //! tuples of another length; a reference on one side where the other has keywords; another draft.
 //!
-//! The walk is bounded by [`MAX_PAIRS`]: pairs of schemas are compared once, and what is left is told as `cannot tell`.
+//! The walk is bounded by [`MAX_STEPS`]: pairs of schemas are compared once, and what is left is told as `cannot tell`.
 
 mod bounds;
 mod objects;
@@ -33,23 +33,29 @@ use serde_json::Value;
 
 use self::same::Equality;
 use super::bounds as limits;
+use super::dialect::Role;
 use super::graph::{Graph, push_segment};
 use super::source::Source;
 use crate::compare::{Comparison, Verdict};
 use crate::definition::Definition;
 use crate::error::SchemaError;
 
-/// The most pairs of schemas that are compared.
-const MAX_PAIRS: usize = 20_000;
+/// The most steps of comparing: one for each schema and value in what is compared, as often as it is compared. References
+/// that go round in circles of different lengths lead to many pairs of the same schemas.
+const MAX_STEPS: usize = 75_000;
 /// The most changes that are told one by one.
 const MAX_CHANGES: usize = 1_000;
 
 /// Compares two versions.
 pub(super) fn compare(old: &Definition, new: &Definition) -> Result<Comparison, SchemaError> {
     let (old_source, new_source) = (Source::read(&old.content)?, Source::read(&new.content)?);
-    let old_side = Side { graph: checked(&old_source, old.strict)?, strict: old.strict };
-    let new_side = Side { graph: checked(&new_source, new.strict)?, strict: new.strict };
+    let old_side = Side::new(checked(&old_source, old.strict)?, old.strict);
+    let new_side = Side::new(checked(&new_source, new.strict)?, new.strict);
     let mut comparison = Comparison::default();
+    // However large they are.
+    if old_source.value == new_source.value && old.strict == new.strict {
+        return Ok(comparison);
+    }
     if old_side.graph.dialect != new_side.graph.dialect {
         let message = "the draft changes: its keywords may mean something else";
         comparison.add(Verdict::CannotTell, "/$schema", message);
@@ -79,12 +85,40 @@ fn has_dynamic(graph: &Graph<'_>) -> bool {
 struct Side<'s> {
     graph: Graph<'s>,
     strict: bool,
+    /// The steps that comparing each schema takes, without those in it.
+    weights: Vec<usize>,
+}
+
+/// The steps that comparing a schema takes, without those in it.
+fn weigh(graph: &Graph<'_>, at: usize) -> usize {
+    let keywords = graph.schemas[at].value.as_object().into_iter().flatten();
+    // What is told of a change is the pointer to it.
+    let pointer = graph.pointer(at).len() / 64;
+    let values = keywords
+        .filter(|(keyword, _)| matches!(graph.dialect.role(keyword), Role::Other | Role::SameMap))
+        .map(|(_, value)| size(value));
+    1 + pointer + graph.schemas[at].nested.len() * (1 + pointer) + values.sum::<usize>()
+}
+
+/// How many values there are in a value, long texts counted as several.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(size).sum::<usize>(),
+        Value::Object(members) => 1 + members.iter().map(|(name, value)| name.len() / 64 + size(value)).sum::<usize>(),
+        Value::String(text) => 1 + text.len() / 64,
+        _ => 1,
+    }
 }
 
 /// A schema of one side; `None` where none is written, so that everything is valid.
 type At = Option<usize>;
 
 impl<'s> Side<'s> {
+    fn new(graph: Graph<'s>, strict: bool) -> Self {
+        let weights = (0..graph.schemas.len()).map(|at| weigh(&graph, at)).collect();
+        Self { graph, strict, weights }
+    }
+
     fn value(&self, at: At) -> &'s Value {
         at.map_or(&Value::Bool(true), |at| self.graph.schemas[at].value)
     }
@@ -118,6 +152,7 @@ struct Walk<'w, 's> {
     open: Vec<Pair>,
     seen: HashSet<(At, At)>,
     equality: Equality<'w, 's>,
+    steps: usize,
     found: Vec<Found>,
     /// The worst of the changes that are not told one by one, and how many there are.
     dropped: Option<(Verdict, usize)>,
@@ -125,9 +160,9 @@ struct Walk<'w, 's> {
 
 impl<'w, 's> Walk<'w, 's> {
     fn new(old: &'w Side<'s>, new: &'w Side<'s>) -> Self {
-        let equality = Equality::new(&old.graph, &new.graph, old.strict != new.strict);
+        let equality = Equality::new(old, new);
         let open = vec![Pair { old: Some(0), new: Some(0), path: String::new() }];
-        Self { old, new, open, seen: HashSet::new(), equality, found: Vec::new(), dropped: None }
+        Self { old, new, open, seen: HashSet::new(), equality, steps: 0, found: Vec::new(), dropped: None }
     }
 
     fn run(&mut self) {
@@ -135,7 +170,9 @@ impl<'w, 's> Walk<'w, 's> {
             if !self.seen.insert((pair.old, pair.new)) {
                 continue;
             }
-            if self.seen.len() > MAX_PAIRS || self.equality.is_spent() {
+            let weight = |side: &Side<'_>, at: At| at.map_or(1, |at| side.weights[at]);
+            self.steps += weight(self.old, pair.old) + weight(self.new, pair.new);
+            if self.steps > MAX_STEPS || self.equality.is_spent() {
                 let message = "the schemas are combined in too many ways: the rest is not compared";
                 self.tell(Verdict::CannotTell, pair.path, message);
                 return;

@@ -11,7 +11,7 @@ use crate::json::source;
 use crate::language::Validator;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "ab"];
-const TEXTS: [&str; 8] = ["", "a", "ab", "xyz", "b1", "a@b.example", "2024-02-29", "YQ=="];
+const TEXTS: [&str; 10] = ["", "a", "ab", "xyz", "b1", "a@b.example", "2024-02-29", "YQ==", "MQ==", "1"];
 const DRAFTS: [&str; 3] = [
     "http://json-schema.org/draft-07/schema#",
     "https://json-schema.org/draft/2019-09/schema",
@@ -89,6 +89,7 @@ fn keyword(inner: BoxedStrategy<Value>) -> BoxedStrategy<(String, Value)> {
         1 => named("pattern", texts(&["^a", "b$"])),
         1 => named("format", texts(&["email", "date", "nothing"])),
         1 => named("contentEncoding", texts(&["base64", "nothing"])),
+        1 => named("contentMediaType", texts(&["application/json", "nothing"])),
         1 => named("patternProperties", patterned.boxed()),
         1 => named("dependencies", dependencies(inner.clone())),
         1 => named("dependentSchemas", by_name(&inner)),

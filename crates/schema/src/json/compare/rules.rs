@@ -231,6 +231,10 @@ impl Walk<'_, '_> {
             let after = new.get(keyword).filter(|_| asserted_after);
             let (verdict, message) = match (before, after) {
                 (None, Some(after)) => (Verdict::Breaking, format!("strings have to match {} now", shown(after))),
+                // What is judged now is the string itself, not what it encodes.
+                (Some(_), None) if keyword == "contentEncoding" && new.contains_key("contentMediaType") => {
+                    (Verdict::Breaking, "strings are not decoded any more before their content is judged".to_string())
+                }
                 (Some(before), None) => {
                     (Verdict::Compatible, format!("strings need not match {} any more", shown(before)))
                 }

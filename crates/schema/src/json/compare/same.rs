@@ -6,9 +6,10 @@ use serde_json::{Map, Value};
 
 use super::super::dialect::Role;
 use super::super::graph::{Graph, Target};
+use super::Side;
 
-/// The most pairs that are looked at in all.
-const MAX_LOOKS: usize = 40_000;
+/// The most steps that looking at pairs takes in all: one for each schema and value in them.
+const MAX_LOOKS: usize = 75_000;
 
 /// Keywords that say nothing about which documents are valid. What `$id` and anchors name is compared where it is
 /// referred to.
@@ -35,6 +36,8 @@ pub(super) const ANNOTATIONS: [&str; 16] = [
 pub(super) struct Equality<'g, 's> {
     old: &'g Graph<'s>,
     new: &'g Graph<'s>,
+    /// What looking at each schema of either side takes.
+    weights: (&'g [usize], &'g [usize]),
     /// Whether formats are asserted on one side only.
     formats_differ: bool,
     equal: HashSet<(usize, usize)>,
@@ -43,8 +46,16 @@ pub(super) struct Equality<'g, 's> {
 }
 
 impl<'g, 's> Equality<'g, 's> {
-    pub(super) fn new(old: &'g Graph<'s>, new: &'g Graph<'s>, formats_differ: bool) -> Self {
-        Self { old, new, formats_differ, equal: HashSet::new(), different: HashSet::new(), looks: 0 }
+    pub(super) fn new(old: &'g Side<'s>, new: &'g Side<'s>) -> Self {
+        Self {
+            old: &old.graph,
+            new: &new.graph,
+            weights: (&old.weights, &new.weights),
+            formats_differ: old.strict != new.strict,
+            equal: HashSet::new(),
+            different: HashSet::new(),
+            looks: 0,
+        }
     }
 
     /// Whether it has looked so often that it does not look any more.
@@ -64,7 +75,7 @@ impl<'g, 's> Equality<'g, 's> {
             if self.equal.contains(&pair) || !assumed.insert(pair) {
                 continue;
             }
-            self.looks += 1;
+            self.looks += self.weights.0[pair.0] + self.weights.1[pair.1];
             if self.is_spent() || self.different.contains(&pair) || !self.compare(pair, &mut open) {
                 self.different.insert((old, new));
                 return false;

@@ -73,6 +73,13 @@ fn what_is_tightened_breaks_and_the_reverse_does_not() {
 }
 
 #[test]
+fn content_that_is_not_decoded_any_more_is_another() {
+    let old = json!({"contentMediaType": "application/json", "contentEncoding": "base64"});
+    check(old.clone(), json!({"contentMediaType": "application/json"}), Verdict::Breaking, "/contentEncoding");
+    check(old, json!({"contentEncoding": "base64"}), Verdict::Compatible, "/contentMediaType");
+}
+
+#[test]
 fn properties_are_added_and_removed() {
     let none = json!({"type": "object", "properties": {}});
     let one = json!({"type": "object", "properties": {"a/b": {"type": "string"}}});
