@@ -104,7 +104,7 @@ pub(crate) fn plan(documents: &[Document], present: &Present, sets: &Sets, wishe
         }
     }
     faults.none()?;
-    steps.sort_by(|one, other| one.name.kind.cmp(&other.name.kind));
+    steps.sort_by_key(|step| step.name.kind);
     if wishes.prune {
         let mut gone: Vec<Step> = sets
             .owned(present)
