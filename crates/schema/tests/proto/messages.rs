@@ -26,7 +26,8 @@ pub(crate) fn make(descriptor: &MessageDescriptor, dice: &mut Dice<'_>, depth: u
     for field in descriptor.fields() {
         let wanted = field.is_required() || dice.roll(4) == 1;
         let nested = matches!(field.kind(), Kind::Message(_));
-        if !wanted || (nested && depth == 0 && !field.is_required()) {
+        // One that requires itself has no end: without it, the message is not valid.
+        if !wanted || (nested && depth == 0) {
             continue;
         }
         message.set_field(&field, make_field(&field, dice, depth));

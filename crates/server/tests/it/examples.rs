@@ -21,6 +21,10 @@ async fn every_example_of_the_description_can_be_sent_as_it_stands() {
             let scene = Scene::sqlite().await;
             assert_eq!(scene.publish("email").await, 1, "the examples name event 1");
             scene.take("email", "worker-02:8742").await;
+            if path.starts_with("/schedules/") && id != "put_schedule" {
+                let body = json!({ "cron": "@yearly", "event": { "type": "report.wanted" } });
+                scene.put("/schedules/nightly%20report", body).await.expect(201);
+            }
             let (path, query) = filled(&known(&scene, path, id).await, operation);
             let request = scene.request(method.to_uppercase().parse::<Method>().unwrap(), &path).query(&query);
             let body = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].as_str();
@@ -40,12 +44,14 @@ async fn every_example_of_the_description_can_be_sent_as_it_stands() {
 }
 
 /// What is made for paths that name one of them.
-const MADE: [(&str, &str); 4] = [
+const MADE: [(&str, &str); 6] = [
     ("/api/events", r#"{"type": "a.b", "source": "/s"}"#),
     (
         "/api/subscriptions",
         r#"{"code": "order-mails", "name": "n", "eventTypes": [{"eventTypeCode": "a.b"}], "target": "queue:default"}"#,
     ),
+    ("/api/dispatch-pools", r#"{"code": "partners", "name": "n"}"#),
+    ("/api/applied-sets", r#"{"code": "default", "items": []}"#),
     ("/api/clients", r#"{"code": "c", "name": "n"}"#),
     ("/api/keys", r#"{"name": "k", "scopes": ["read"]}"#),
 ];

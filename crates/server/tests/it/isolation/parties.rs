@@ -83,7 +83,8 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
         "expiresAt" => neutral(json!(["2100-01-01T00:00:00Z"])),
         "specVersion" | "schemaVersion" => neutral(json!(["1.0"])),
         "mode" => neutral(json!(["NEXT_ON_ERROR"])),
-        "dispatchPoolId" => Some(Filler::Of(|party| vec![json!(party.pool)])),
+        // Subscriptions of any client may name a pool of the anchor level.
+        "dispatchPoolId" => Some(Filler::Of(|party| party.client.iter().map(|_| json!(party.pool)).collect())),
         "serviceAccountId" => neutral(json!(["0000000000007"])),
         "timeoutSeconds" | "maxRetries" | "maxAgeSeconds" | "delaySeconds" | "sequence" => neutral(json!([7])),
         "retryStrategy" => neutral(json!([{ "type": "fixed", "delaySeconds": 7 }])),

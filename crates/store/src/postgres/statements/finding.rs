@@ -121,13 +121,15 @@ fn candidates(inner: &str) -> String {
     )
 }
 
-/// Candidates by the index over a text.
+/// Candidates by the index over a text. Only the first column is compared with an array, so that the order by it is no
+/// order by the id alone, which another index has; a second array would read all that is equal, and sort it.
 fn found_by(column: &str, parameter: &str) -> String {
+    let text = format!("e.{column} COLLATE \"C\"");
     candidates(&format!(
         "SELECT {{columns}} FROM {{ns}}.events e
-         WHERE e.{column} COLLATE \"C\" = ANY (ARRAY[{parameter}::text]) AND {CLIENT} = ANY (ARRAY[s.client_id])
+         WHERE {text} = ANY (ARRAY[{parameter}::text]) AND {CLIENT} = s.client_id
            AND e.id < s.before AND e.id >= $4::bigint AND e.first_number IS NOT NULL AND e.{column} IS NOT NULL
-         ORDER BY e.{column} COLLATE \"C\" DESC, {CLIENT} DESC, e.id DESC LIMIT $3::bigint"
+         ORDER BY {text} DESC, {CLIENT} DESC, e.id DESC LIMIT $3::bigint"
     ))
 }
 
@@ -202,10 +204,12 @@ statements! {
         of_subject: CandidateRow = &found_by("subject", "$8");
         /// Facts of clients from a system (events_source).
         of_system: CandidateRow = &found_by("source", "$7");
-        /// Facts of clients and types (events_type).
+        /// Facts of clients and types (events_type). The type is a range, so that the order by it is no order by client and
+        /// id alone, which events_client has.
         of_type: CandidateRow = &candidates(&format!("
             SELECT {{columns}} FROM {{ns}}.events e
-            WHERE {CLIENT} = ANY (ARRAY[s.client_id]) AND e.event_type COLLATE \"C\" = ANY (ARRAY[s.event_type])
+            WHERE {CLIENT} = ANY (ARRAY[s.client_id])
+              AND e.event_type COLLATE \"C\" >= s.event_type AND e.event_type COLLATE \"C\" <= s.event_type
               AND e.id < s.before AND e.id >= $4::bigint AND e.first_number IS NOT NULL
             ORDER BY {CLIENT} DESC, e.event_type COLLATE \"C\" DESC, e.id DESC LIMIT $3::bigint"));
         /// Facts of clients (events_client).
@@ -219,9 +223,9 @@ statements! {
             SELECT f.id, coalesce(e.event_type, '') AS event_type, coalesce(e.size, 0) AS size,
                    coalesce(e.fits, false) AS fits
             FROM (SELECT f.event_id AS id FROM {ns}.fact_terms f
-                  WHERE f.term = ANY (ARRAY[($12::bytea[])[1]]) AND f.client_id = ANY (ARRAY[s.client_id])
+                  WHERE f.term = ($12::bytea[])[1] AND f.client_id = s.client_id
                     AND f.event_id < s.before AND f.event_id >= $4::bigint
-                  ORDER BY f.term DESC, f.client_id DESC, f.event_id DESC LIMIT $3::bigint) AS f
+                  ORDER BY f.event_id DESC LIMIT $3::bigint) AS f
             LEFT JOIN LATERAL (SELECT {columns} FROM {ns}.events e WHERE e.id = f.id OFFSET 0) AS e ON true");
         /// All facts, published ones too, which do not fit (events' primary key).
         everything: CandidateRow = &candidates("
