@@ -1,6 +1,7 @@
-//! What Tidegate does with events beyond queues. Owns event types, their versions and schemas ([`Gateway`]).
+//! What Tidegate does with events beyond queues. Owns event types, their versions and schemas ([`Gateway`]), and the client
+//! that sends [webhooks](webhook), which nothing uses yet.
 //!
-//! It works on what the library offers, and must not know SQL or HTTP. What decides about the life of a version is in
+//! It works on what the library offers, and must not know SQL or, outside of `webhook`, HTTP. What decides about the life of a version is in
 //! `tidegate_core::event_type`; what compiles and validates is `tidegate_schema`.
 //!
 //! # Metrics
@@ -13,6 +14,7 @@
 //! | `tidegate_matched_total` | counter | | entries and jobs made for them |
 
 mod gateway;
+pub mod webhook;
 
 /// The guide, whose program is compiled with the examples in the documentation.
 #[cfg(doctest)]

@@ -84,13 +84,13 @@ pub use projection::{EventLogProjectionBuilder, LoggedEvent, Projection};
 pub use queue::EventQueue;
 pub use queue::consumer::Consumer;
 pub use queue::dead_letters::DeadLetterFilter;
-pub use queue::delivery::{Failure, QueuedEvent};
+pub use queue::delivery::{Attempt, Failure, QueuedEvent};
 pub use queue::health::Health;
 pub use queue::opening::Builder;
 pub use queue::scheduler::Scheduler;
 pub use queue::schedules::{Schedule, Schedules};
 pub use queue::serving::{
-    ApiKeys, AuditPart, DocumentsPage, Explained, Facts, ProjectionPage, PullClaim, QueueStatus, Resources, WakeHints,
+    ApiKeys, AuditPart, DocumentsPage, Explained, Facts, JobClaim, Jobs, ProjectionPage, PullClaim, QueueStatus, Resources, WakeHints,
 };
 pub use queue::transactions::caller::CallerTx;
 pub use queue::transactions::db_tx::DbTx;

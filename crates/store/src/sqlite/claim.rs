@@ -131,8 +131,10 @@ fn take(tx: &mut Tx<'_>, queue: usize, claim: &Claim, progress: &mut Progress) -
         if let Some(scanned) = scanned.iter_mut().find(|scanned| Some(scanned.lane) == entry.fresh_in) {
             (scanned.last, scanned.taken) = (id, scanned.taken + 1);
         }
-        let (row, fact, lane) = match entry {
-            Candidate { row, fact: Some(fact), lane, .. } if row.is_deliverable(tx.now) => (row, fact, lane),
+        let (row, fact, lane, lane_type) = match entry {
+            Candidate { row, fact: Some(fact), lane, lane_type, .. } if row.is_deliverable(tx.now) => {
+                (row, fact, lane, lane_type)
+            }
             entry => {
                 end_undeliverable(tx, &entry)?;
                 ended = true;
@@ -163,6 +165,7 @@ fn take(tx: &mut Tx<'_>, queue: usize, claim: &Claim, progress: &mut Progress) -
             lease_until,
             last_error: row.last_error,
             group: row.group_key,
+            lane_type: lane_type.filter(|_| tx.family == Family::Jobs),
             queue_retry: queue_retry.clone(),
             fact: if flags::is_in_envelope(row.flags) { fact.in_envelope(event_id) } else { fact },
         };

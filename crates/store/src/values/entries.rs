@@ -90,6 +90,8 @@ pub struct Claimed {
     pub last_error: Option<String>,
     /// Its group, if it has one.
     pub group: Option<String>,
+    /// What a job was sorted by, its [`Target::lane_type`](crate::Target::lane_type); `None` for entries.
+    pub lane_type: Option<Arc<str>>,
     /// The queue's retry policy, for an event without its own; `None` when the queue has none.
     pub queue_retry: Option<Arc<RetryPolicy>>,
     /// The event itself.
