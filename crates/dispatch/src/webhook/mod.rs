@@ -4,6 +4,7 @@
 pub mod address;
 pub mod client;
 pub mod connect;
+pub mod credentials;
 pub mod outcome;
 pub mod signature;
 pub mod verdict;

@@ -3,11 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
+use tidegate_core::pool::backoff::LONGEST_RETRY_AFTER;
 
 /// The most of an answer's body that is kept, in bytes.
 pub const KEPT_BODY: usize = 4 * 1_024;
-/// The longest delay that a receiver can ask for.
-pub const LONGEST_DELAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What came of sending a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,10 +98,10 @@ pub fn read_retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
         // A number that does not fit is longer than the longest delay.
-        return Some(value.parse().map_or(LONGEST_DELAY, Duration::from_secs).min(LONGEST_DELAY));
+        return Some(value.parse().map_or(LONGEST_RETRY_AFTER, Duration::from_secs).min(LONGEST_RETRY_AFTER));
     }
     let at = httpdate::parse_http_date(value).ok()?;
-    Some(at.duration_since(now).unwrap_or_default().min(LONGEST_DELAY))
+    Some(at.duration_since(now).unwrap_or_default().min(LONGEST_RETRY_AFTER))
 }
 
 /// Whether a body is `{"ack": false}`, with `delaySeconds` or without.
@@ -113,7 +112,7 @@ pub fn read_not_acknowledged(body: &[u8]) -> Option<NotAcknowledged> {
         return None;
     }
     let seconds = value.get("delaySeconds").and_then(Value::as_f64).filter(|seconds| *seconds >= 0.0);
-    let delay = seconds.map(|seconds| Duration::from_secs_f64(seconds.min(LONGEST_DELAY.as_secs_f64())));
+    let delay = seconds.map(|seconds| Duration::from_secs_f64(seconds.min(LONGEST_RETRY_AFTER.as_secs_f64())));
     Some(NotAcknowledged { delay })
 }
 

@@ -271,6 +271,8 @@ fn content(id: &str, timestamp: &str, body: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const MESSAGE: &str = "msg_p5jXN8AQM9LWM0D4loKWxJek";
@@ -450,6 +452,43 @@ mod tests {
     fn ids_that_could_be_mistaken_are_not_signed() {
         for id in ["", "a.b", "a b", "a\r\nx: y", "\u{e9}"] {
             assert_eq!(sign(&[secret(SECRET)], id, AT, BODY), Err(InvalidId), "{id:?}");
+        }
+    }
+
+    proptest! {
+        /// What is signed verifies, with each of the secrets, and a body that is not the same does not.
+        #[test]
+        fn what_is_signed_verifies(
+            id in "[!-\\-/-~]{1,40}",
+            at: u64,
+            body in prop::collection::vec(any::<u8>(), 0..200),
+            other in prop::collection::vec(any::<u8>(), 0..200),
+            secrets in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 32)), 1..4),
+        ) {
+            let secrets = secrets.iter().map(|(is_hmac, bytes)| {
+                secret(&format!("{}{}", if *is_hmac { "whsec_" } else { "whsk_" }, STANDARD.encode(bytes)))
+            });
+            let secrets: Vec<SigningSecret> = secrets.collect();
+            let headers = sign(&secrets, &id, at, &body).unwrap();
+            let [id, timestamp, signature] = headers.each_ref().map(|(_, value)| value.to_str().unwrap());
+            let headers = SignedHeaders { id, timestamp, signature };
+            for secret in &secrets {
+                prop_assert_eq!(verify(&[secret.verifying()], headers, &body, at, TOLERANCE), Ok(()));
+                let verified = verify(&[secret.verifying()], headers, &other, at, TOLERANCE);
+                prop_assert_eq!(verified.is_ok(), body == other);
+            }
+        }
+
+        /// Whatever is sent.
+        #[test]
+        fn nothing_that_is_received_panics(id: String, timestamp: String, signature: String, now: u64) {
+            let keys = [SECRET, PUBLIC].map(|text| text.parse().unwrap());
+            for timestamp in [timestamp, now.to_string()] {
+                for signature in [signature.clone(), format!("v1,{signature}"), format!("v1a,{signature} v1a,")] {
+                    let headers = SignedHeaders { id: &id, timestamp: &timestamp, signature: &signature };
+                    prop_assert!(verify(&keys, headers, BODY, now, TOLERANCE).is_err());
+                }
+            }
         }
     }
 }

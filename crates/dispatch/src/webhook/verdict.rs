@@ -1,6 +1,8 @@
-//! What an outcome means for a job. Pure.
+//! What an outcome means for a job, and for the breaker of its target. Pure.
 
 use std::time::Duration;
+
+use tidegate_core::pool::breaker::CallResult;
 
 use super::outcome::{Answer, BodyEnd, FailureClass, Outcome};
 
@@ -102,6 +104,19 @@ pub fn verdict(outcome: &Outcome, takes_ack: bool) -> Verdict {
     Verdict { status, error: Some(error), message: Some(failure.message.clone()), next }
 }
 
+/// What an outcome tells the breaker of its origin: it counts 5xx, time-outs and connections that failed.
+#[must_use]
+pub fn call_result(outcome: &Outcome) -> CallResult {
+    match outcome {
+        Outcome::Answered(answer) => CallResult::of_status(answer.status),
+        Outcome::Failed(failure) => match failure.class {
+            FailureClass::Timeout | FailureClass::Connection | FailureClass::InvalidAnswer => CallResult::Failed,
+            // Refused here, before anybody was asked.
+            FailureClass::Refused => CallResult::NotMade,
+        },
+    }
+}
+
 fn answered(answer: &Answer, takes_ack: bool) -> Verdict {
     let code = answer.status;
     let wrong = |status, error, next, why: &str| Verdict {
@@ -134,8 +149,6 @@ fn answered(answer: &Answer, takes_ack: bool) -> Verdict {
             },
         },
         300..=399 => client(ErrorType::Permanent, Next::Fail, ": redirects are not followed; change the target"),
-        // What was asked for came too slowly, or too early: neither says anything about the request.
-        408 | 425 => client(ErrorType::Transient, retry, ""),
         410 => client(ErrorType::Permanent, Next::Gone, ": it wants no more webhooks"),
         429 => client(ErrorType::Transient, as_asked, ": too many requests"),
         400..=499 => client(ErrorType::Permanent, Next::Fail, ""),
@@ -170,7 +183,6 @@ mod tests {
         for status in 100..=999 {
             let expected = match status {
                 200..=299 => ("SUCCESS", "", Next::Complete),
-                408 | 425 => ("CLIENT_ERROR", "TRANSIENT", retry),
                 410 => ("CLIENT_ERROR", "PERMANENT", Next::Gone),
                 429 => ("CLIENT_ERROR", "TRANSIENT", asked),
                 503 => ("SERVER_ERROR", "TRANSIENT", asked),
@@ -179,6 +191,8 @@ mod tests {
                 _ => ("SERVER_ERROR", "UNKNOWN", retry),
             };
             assert_eq!(judge(answer(status), false), expected, "{status}");
+            let is_failed = call_result(&Outcome::Answered(answer(status))) == CallResult::Failed;
+            assert_eq!(is_failed, status >= 500, "{status}");
         }
         let plain = Answer { retry_after: None, ..answer(429) };
         assert_eq!(judge(plain, false).2, retry);
@@ -208,9 +222,12 @@ mod tests {
             (FailureClass::Refused, (AttemptStatus::ConnectionError, ErrorType::Permanent, Next::Fail)),
             (FailureClass::InvalidAnswer, (AttemptStatus::ConnectionError, ErrorType::Unknown, retry)),
         ] {
-            let verdict = verdict(&Outcome::Failed(Failure::new(class, "why")), true);
+            let outcome = Outcome::Failed(Failure::new(class, "why"));
+            let verdict = verdict(&outcome, true);
             assert_eq!((verdict.status, verdict.error.unwrap(), verdict.next), expected);
             assert_eq!(verdict.message.unwrap(), "why");
+            let expected = if class == FailureClass::Refused { CallResult::NotMade } else { CallResult::Failed };
+            assert_eq!(call_result(&outcome), expected, "{class:?}");
         }
     }
 }

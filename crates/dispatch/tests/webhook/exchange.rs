@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue, Response};
 use http_body_util::Full;
 use tidegate_dispatch::webhook::client::{ClientOptions, Request, Timeouts};
 use tidegate_dispatch::webhook::connect::{Dial, Resolve, ResolveError, SystemResolver};
+use tidegate_dispatch::webhook::credentials::Credentials;
 use tidegate_dispatch::webhook::outcome::{BodyEnd, FailureClass, KEPT_BODY, NotAcknowledged};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Semaphore;
@@ -84,7 +85,6 @@ async fn what_is_sent_is_what_was_asked_for() {
         for (name, value) in [
             ("webhook-id", "job_1"),
             ("content-type", "application/json"),
-            ("authorization", "Bearer x"),
             ("host", "other.example"),
             ("connection", "close, webhook-id"),
             ("transfer-encoding", "chunked"),
@@ -96,6 +96,7 @@ async fn what_is_sent_is_what_was_asked_for() {
         ] {
             headers.insert(name, HeaderValue::from_static(value));
         }
+        headers.extend([Credentials::basic("Aladdin", "open sesame").unwrap().header()]);
         let url = format!("https://{NAME}/a%20b/../c;d?e=f&g");
         answer(&client, &Request { headers, ..request(&url) }).await;
         let seen = seen.lock().unwrap();
@@ -111,6 +112,7 @@ async fn what_is_sent_is_what_was_asked_for() {
             assert_eq!(taken.headers["host"], NAME);
         }
         assert_eq!(names, expected);
+        assert_eq!(taken.headers["authorization"], "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
         assert_eq!(taken.headers["content-length"], BODY.len().to_string());
         assert_eq!(taken.body, BODY);
         assert_eq!(recorder.dialled(), [SocketAddr::from((PUBLIC, 443))]);
@@ -198,6 +200,30 @@ async fn a_connection_that_was_closed_is_not_used_again() {
         until_empty(&client).await;
     }
     assert_eq!(recorder.dialled().len(), 5);
+}
+
+/// Whether a receiver took a webhook that broke off is not known: the client does not send it again.
+#[tokio::test]
+async fn what_may_have_arrived_is_not_sent_again() {
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&taken);
+    let receiver = Receiver::new(move |mut stream| {
+        let count = Arc::clone(&count);
+        async move {
+            read_request(&mut stream).await;
+            count.fetch_add(1, Ordering::SeqCst);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+            read_request(&mut stream).await;
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    })
+    .await;
+    let recorder = Arc::new(Recorder::to(receiver.address));
+    let client = client(recorded(&recorder));
+    assert_eq!(answer(&client, &request(&receiver.url())).await.body, "ok");
+    let failure = failure(&client, &request(&receiver.url())).await;
+    assert_eq!(failure.class, FailureClass::Connection, "{failure}");
+    assert_eq!((taken.load(Ordering::SeqCst), recorder.dialled().len()), (2, 1));
 }
 
 #[tokio::test]
@@ -311,7 +337,7 @@ async fn messages_tell_no_secrets() {
         ("https://nowhere.example/s3cret".to_owned(), FailureClass::Connection),
     ] {
         let mut request = hasty(&url);
-        request.headers.insert("authorization", HeaderValue::from_static("Bearer s3cret"));
+        request.headers.extend([Credentials::bearer("s3cret").unwrap().header()]);
         request.body = Bytes::from_static(b"s3cret{\"hello\": \"world\"}");
         let failure = failure(&client, &request).await;
         assert_eq!(failure.class, class, "{url}: {failure}");

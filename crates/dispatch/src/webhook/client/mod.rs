@@ -153,8 +153,11 @@ impl Client {
         let visit = timeout_at(connect_by, self.pool.enter(&target)).await.map_err(|_| {
             Failure::timeout(format!("{target} has too many webhooks under way: none ended within {}", since(started)))
         })?;
-        for sending in 1..=SENDINGS {
-            let mut borrowed = self.connection(&visit, &target, connect_by, sending < SENDINGS).await?;
+        let mut sendings = 0;
+        loop {
+            sendings += 1;
+            // The last one is over a connection that is new, and is the last whatever comes of it.
+            let mut borrowed = self.connection(&visit, &target, connect_by, sendings < SENDINGS).await?;
             let message = message(request, &target, borrowed.is_http2())?;
             let sent = Instant::now();
             let answer_by = end.min(sent + request.timeouts.first_byte);
@@ -169,7 +172,6 @@ impl Client {
                 Err(_) => return Err(Failure::timeout(format!("{target} did not answer within {}", since(sent)))),
             }
         }
-        Err(Failure::connection(format!("{target} closed each connection before the webhook was sent")))
     }
 
     /// A connection, before the deadline.
@@ -214,15 +216,14 @@ impl fmt::Debug for ClientOptions {
 
 /// The request as it is written for a version of HTTP.
 fn message(request: &Request, target: &Target, is_http2: bool) -> Result<http::Request<Full<Bytes>>, Failure> {
-    let refused = |_| Failure::refused(format!("the target at {target} cannot be written as a URL of HTTP"));
-    let refused_uri = |_| Failure::refused(format!("the target at {target} cannot be written as a URL of HTTP"));
+    let refused = || Failure::refused(format!("the URL of the target at {target} cannot be written in HTTP"));
     let url = &request.url;
     let mut path = url.path().to_owned();
     if let Some(query) = url.query() {
         // Never fails: it is written to a text.
         let _ = write!(path, "?{query}");
     }
-    let path = PathAndQuery::try_from(path).map_err(refused)?;
+    let path = PathAndQuery::try_from(path).map_err(|_| refused())?;
     let mut authority = target.host.to_string();
     if let Some(port) = url.port() {
         let _ = write!(authority, ":{port}");
@@ -236,17 +237,13 @@ fn message(request: &Request, target: &Target, is_http2: bool) -> Result<http::R
     let mut uri = Uri::builder().path_and_query(path);
     if is_http2 {
         let scheme = if target.is_encrypted { Scheme::HTTPS } else { Scheme::HTTP };
-        uri = uri.scheme(scheme).authority(Authority::try_from(authority).map_err(refused)?);
+        uri = uri.scheme(scheme).authority(Authority::try_from(authority).map_err(|_| refused())?);
     } else {
-        headers.insert(
-            HOST,
-            HeaderValue::try_from(authority)
-                .map_err(|_| Failure::refused(format!("the target at {target} has a host that HTTP cannot name")))?,
-        );
+        headers.insert(HOST, HeaderValue::try_from(authority).map_err(|_| refused())?);
     }
     let mut message = http::Request::new(Full::new(request.body.clone()));
     *message.method_mut() = Method::POST;
-    *message.uri_mut() = uri.build().map_err(refused_uri)?;
+    *message.uri_mut() = uri.build().map_err(|_| refused())?;
     *message.version_mut() = if is_http2 { Version::HTTP_2 } else { Version::HTTP_11 };
     *message.headers_mut() = headers;
     Ok(message)

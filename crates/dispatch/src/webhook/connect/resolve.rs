@@ -17,6 +17,8 @@ use tokio::time::timeout;
 const AT_ONCE: usize = 256;
 /// How long a look-up may take, with what it waits for others.
 const LONGEST: Duration = Duration::from_secs(5);
+/// How long one server's answer is waited for at most, so that a packet that is lost can be sent again in time.
+const ONE_SERVER: Duration = Duration::from_secs(2);
 /// How many answers are remembered.
 const REMEMBERED: u64 = 1_024;
 /// How long an answer is remembered, whatever its owner says.
@@ -50,6 +52,7 @@ impl SystemResolver {
         let failed = |error: &dyn fmt::Display| ResolveError::Failed(format!("no resolver can be made: {error}"));
         let mut builder = TokioResolver::builder_tokio().map_err(|error| failed(&error))?;
         let options = builder.options_mut();
+        options.timeout = options.timeout.min(ONE_SERVER);
         options.cache_size = REMEMBERED;
         options.positive_max_ttl = Some(REMEMBERED_FOR);
         options.negative_max_ttl = Some(NOTHING_REMEMBERED_FOR);
