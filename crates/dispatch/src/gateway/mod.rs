@@ -8,14 +8,15 @@ mod apart;
 mod applied_sets;
 mod clients;
 mod compatibility;
-mod error;
+pub(crate) mod error;
 mod event_types;
 mod events;
-mod ingest;
-mod kept;
-mod pools;
+pub(crate) mod ingest;
+pub(crate) mod kept;
+mod made;
+pub(crate) mod pools;
 mod schemas;
-mod subscriptions;
+pub(crate) mod subscriptions;
 mod types;
 mod validation;
 mod validators;
@@ -48,6 +49,7 @@ use clients::Clients;
 use error::Result;
 use ingest::{Batchers, Flusher, Meters};
 use kept::Kept;
+use made::MadeJobs;
 use types::Types;
 use validators::Validators;
 
@@ -95,6 +97,7 @@ pub struct Gateway {
     queue: EventQueue,
     options: GatewayOptions,
     types: Arc<Kept<Types>>,
+    made: Arc<MadeJobs>,
     clients: Kept<Clients>,
     batchers: Batchers,
     meters: Meters,
@@ -154,17 +157,30 @@ impl Gateway {
     #[must_use]
     pub fn new(queue: EventQueue, options: GatewayOptions) -> Self {
         let types = Arc::default();
-        let flusher = Flusher::new(queue.clone(), Arc::clone(&types));
+        let made = Arc::<MadeJobs>::default();
+        let flusher = Flusher::new(queue.clone(), Arc::clone(&types), Arc::clone(&made));
         Self {
             batchers: Batchers::new(&queue, &Arc::new(flusher)),
             meters: Meters::default(),
             queue,
             types,
+            made,
             clients: Kept::default(),
             validators: Validators::new(options.validator_bytes),
             apart: Apart::new(options.workers),
             options,
         }
+    }
+
+    /// The queue of its database.
+    pub(crate) fn queue(&self) -> &EventQueue {
+        &self.queue
+    }
+
+    /// Tells for which subscriptions this node has made jobs, from now on.
+    pub(crate) fn made_jobs(&self) -> Arc<MadeJobs> {
+        self.made.listen();
+        Arc::clone(&self.made)
     }
 
     /// The catalogue version to go by: the given one, which must have been read after the call that needs it came.

@@ -14,6 +14,7 @@ use super::NewFact;
 use super::judge::Verdict;
 use super::keys::keys_of;
 use super::plan::{Planned, plan};
+use crate::gateway::made::MadeJobs;
 use crate::gateway::error::GatewayError;
 use crate::gateway::kept::{Kept, Snapshot};
 use crate::gateway::subscriptions::{Subscription, Subscriptions};
@@ -60,6 +61,7 @@ pub(in crate::gateway) struct Flusher {
     queue: EventQueue,
     types: Arc<Kept<Types>>,
     subscriptions: Kept<Subscriptions>,
+    made: Arc<MadeJobs>,
 }
 
 /// Types and subscriptions that were read after the events of a flush came.
@@ -111,8 +113,8 @@ impl Call {
 }
 
 impl Flusher {
-    pub(in crate::gateway) fn new(queue: EventQueue, types: Arc<Kept<Types>>) -> Self {
-        Self { queue, types, subscriptions: Kept::default() }
+    pub(in crate::gateway) fn new(queue: EventQueue, types: Arc<Kept<Types>>, made: Arc<MadeJobs>) -> Self {
+        Self { queue, types, subscriptions: Kept::default(), made }
     }
 
     /// Stores events. Each of them came before this began.
@@ -144,6 +146,8 @@ impl Flusher {
             IngestAnswer::Done(written) => written.into_iter(),
             IngestAnswer::Stale(_) => return Ok(None),
         };
+        let planned = plans.iter().flatten().flatten().flat_map(|planned| &planned.subscriptions);
+        self.made.add(planned.filter(|one| one.is_due_at_once()).map(|one| one.id));
         let answer = |plan: Option<Result<Planned, Error>>| match plan {
             None => Ok(Flushed::Outdated),
             Some(Err(error)) => Err(error),
