@@ -280,10 +280,7 @@ impl NewEvent {
     /// The attempts after which its entry is exhausted in a queue with these settings.
     #[must_use]
     pub fn attempts_in(&self, settings: &QueueSettings) -> u32 {
-        match settings.max_retries {
-            Some(retries) if self.retries_of_queue => retries.saturating_add(1),
-            _ => self.max_attempts,
-        }
+        settings.attempts(self.retries_of_queue, self.max_attempts)
     }
 
     /// Sets the delays between attempts.

@@ -8,6 +8,9 @@ use crate::id::Tsid;
 
 /// The longest name, in bytes, of a queue, an event type, a group, a key or a worker.
 pub const MAX_NAME: usize = 255;
+/// The longest group of an entry or a job that is made for a fact, in bytes: a subscription puts its code before the
+/// event's own group.
+pub const MAX_GROUP: usize = 511;
 
 /// The identity of a queue: a name of letters, digits and `. _ - : /`, at most 255 bytes, and its client.
 ///
@@ -124,6 +127,18 @@ pub fn check_text(what: &'static str, text: &str) -> Result<(), InvalidName> {
     Ok(())
 }
 
+/// Checks the group of an entry or a job that is made for a fact: as [`check_text`], with at most [`MAX_GROUP`] bytes.
+///
+/// # Errors
+/// When the text breaks one of these rules.
+pub fn check_group(text: &str) -> Result<(), InvalidName> {
+    if text.is_empty() || text.len() > MAX_GROUP || text.chars().any(char::is_control) {
+        let (what, rule) = ("message group", "1 to 511 bytes without control characters");
+        return Err(InvalidName { what, rule, given: clip(text) });
+    }
+    Ok(())
+}
+
 /// The first 60 characters, for error messages.
 fn clip(text: &str) -> String {
     text.chars().take(60).collect()
@@ -178,6 +193,16 @@ mod tests {
         for bad in ["", "\0", "a\tb", &"x".repeat(256)] {
             let error = check_text("event type", bad).unwrap_err();
             assert!(error.to_string().contains("event type"), "{error}");
+        }
+    }
+
+    #[test]
+    fn groups_of_what_is_made_for_a_fact_are_longer() {
+        for good in ["g", &"x".repeat(511)] {
+            assert!(check_group(good).is_ok(), "{good}");
+        }
+        for bad in ["", "a\tb", &"x".repeat(512)] {
+            assert!(check_group(bad).unwrap_err().to_string().contains("message group"), "{bad:?}");
         }
     }
 

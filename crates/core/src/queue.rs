@@ -68,6 +68,17 @@ pub struct QueueSettings {
     pub require_lease: bool,
 }
 
+impl QueueSettings {
+    /// The attempts of an entry that asks for the queue's own number, or for this one.
+    #[must_use]
+    pub fn attempts(&self, asks_the_queue: bool, otherwise: u32) -> u32 {
+        match self.max_retries {
+            Some(retries) if asks_the_queue => retries.saturating_add(1),
+            _ => otherwise,
+        }
+    }
+}
+
 /// What a queue holds, counted in one snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Depth {

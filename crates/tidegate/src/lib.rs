@@ -110,10 +110,10 @@ pub use tidegate_store::{
     AuditRow, Backend, CatalogueVersion, ChangeResource, Claimed, Clock, DeleteResource, EntryPhase, EntrySummary,
     EntryView, Fact, FactKey, FactKeyKind, FactTarget, FactTerm, FactsPage, FactsQuery, Family, Finalize, Finalized,
     Heartbeat, HeartbeatLease, Held, Holder, Ingest, IngestAnswer, IngestOutcome, Ingested, KeyView, ListQuery,
-    MAX_FACTS, MAX_RESOURCES, MAX_TARGETS, MAX_TARGETS_FOUND, MAX_TERMS, ManualClock, NewKey, Page, PublishOutcome,
-    Published, PutResource, QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt, Resource, ResourceChanges,
-    ResourcesQuery, Retained, Retention, SCHEMA_VERSION, SettingsChange, Store, StoreOptions, StoredFact, Target,
-    TypeFilter, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
+    MAX_FACTS, MAX_INGEST_ROWS, MAX_RESOURCES, MAX_TARGETS, MAX_TARGETS_FOUND, MAX_TERMS, ManualClock, NewKey, Page,
+    PublishOutcome, Published, PutResource, QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt, Resource,
+    ResourceChanges, ResourcesQuery, Retained, Retention, SCHEMA_VERSION, SettingsChange, Store, StoreOptions,
+    StoredFact, Target, TypeFilter, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
 };
 pub use tidegate_store::{ScheduleSpec, ScheduleView};
 

@@ -16,11 +16,11 @@ pub trait Ingestion: std::fmt::Debug + Send + Sync + 'static {
     /// whatever its targets are. `Conflict` when that fact had another fingerprint, or the item's keys belong to different
     /// facts.
     ///
-    /// With `under`, nothing is written unless the catalogue has exactly that version: what was decided under it is still
-    /// right. Making lanes that a target lacks is a change of the catalogue too.
+    /// With `under`, nothing is written unless the catalogue has exactly that version when the first item is written: what
+    /// was decided under it was still right when the batch came. Making lanes that a target lacks is a change of the
+    /// catalogue too.
     ///
     /// A batch is one transaction, unless it has more than 10,000 facts and targets: then it is split between items, and
-    /// an error after the first part, `Busy` for another version of the catalogue, is the answer to each item that was
-    /// not written.
+    /// an error after the first part is the answer to each item that was not written.
     async fn ingest(&self, items: Vec<Ingest>, under: Option<CatalogueVersion>) -> Result<IngestAnswer>;
 }

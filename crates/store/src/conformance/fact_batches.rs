@@ -106,6 +106,44 @@ pub(super) async fn a_large_batch_is_written_in_parts(scene: Scene) {
     assert_eq!(ingest_one(&store, fact("t", "{}", to_default(MAX_TARGETS))).await.targets.len(), MAX_TARGETS);
 }
 
+/// A subscription puts its code before the group of an event, which may have 255 bytes by itself.
+pub(super) async fn groups_of_targets_are_longer_than_those_of_events(scene: Scene) {
+    let store = scene.open().await;
+    let of = |family, length| Target { family, ..to_group(&default_queue(), &"g".repeat(length)) };
+    for family in Family::ALL {
+        let own = store.family(family);
+        let batch = vec![fact("t", "1", vec![of(family, 511); 2]), fact("t", "2", vec![of(family, 512)])];
+        let answers = try_ingest(&store, batch).await;
+        assert_eq!(kinds(&answers), [None, Some(Invalid)]);
+        let [first, second] = answers[0].as_ref().unwrap().targets[..] else { panic!("{answers:?}") };
+        let head = claim_one(&own).await;
+        assert_eq!((head.id, head.group.as_deref()), (first, Some(&*"g".repeat(511))));
+        finalize(&own, end(&head, End::Failed)).await.unwrap();
+        assert_eq!(redrive(&own, first).await.unwrap(), 2, "its group is read back");
+        let next = claim_one(&own).await;
+        assert_eq!((next.id, own.claim(want(9)).await.unwrap().len()), (second, 0), "the others wait");
+        complete(&own, &next).await;
+        complete(&own, &claim_one(&own).await).await;
+    }
+}
+
+/// A target that says no number of attempts has those of its queue, as an event that is published to it.
+pub(super) async fn targets_take_the_retries_of_their_queue(scene: Scene) {
+    let (store, other) = (scene.open().await, scene.open().await);
+    let set = |max_retries| QueueChange {
+        settings: SettingsChange { max_retries: Some(max_retries), ..SettingsChange::default() },
+        ..QueueChange::default()
+    };
+    let asks = || Target { max_attempts: 5, retries_of_queue: true, ..to(&default_queue()) };
+    for (retries, expected) in [(None, 5), (Some(7), 8), (Some(0), 1)] {
+        other.put_queue(&default_queue(), set(retries)).await.unwrap();
+        let own = Target { max_attempts: 3, ..to(&default_queue()) };
+        let stored = ingest_one(&store, fact("t", "{}", vec![asks(), own])).await;
+        let attempts = [view(&store, stored.targets[0]).await, view(&store, stored.targets[1]).await];
+        assert_eq!(attempts.map(|view| view.max_attempts), [expected, 3], "{retries:?}");
+    }
+}
+
 pub(super) async fn a_refused_fact_takes_room_in_no_family(scene: Scene) {
     let store = scene.open().await;
     let (name, jobs) = (queue("narrow"), store.family(Family::Jobs));

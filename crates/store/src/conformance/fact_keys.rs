@@ -203,7 +203,7 @@ pub(super) async fn bad_keys_are_refused(scene: Scene) {
         keyed("1", [named("", 1)]),
         keyed("1", [named(&"k".repeat(5_000), 1)]),
         keyed("1", [named("a", 1), named("b", 1)]),
-        Ingest { terms: (0..65).map(|n| FactTerm::new("n", n.to_string())).collect(), ..keyed("1", []) },
+        Ingest { terms: (0..=MAX_TERMS).map(|n| FactTerm::new("n", n.to_string())).collect(), ..keyed("1", []) },
         keyed("1", [named("\u{0}", 1)]),
     ];
     let invalid = Some(Invalid);

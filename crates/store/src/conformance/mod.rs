@@ -342,6 +342,8 @@ macro_rules! conformance_cases {
             fact_batches {
                 a_bad_target_refuses_its_item_alone,
                 a_large_batch_is_written_in_parts,
+                groups_of_targets_are_longer_than_those_of_events,
+                targets_take_the_retries_of_their_queue,
                 a_refused_fact_takes_room_in_no_family,
                 nothing_to_ingest_is_an_empty_answer,
             }

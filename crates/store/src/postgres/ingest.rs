@@ -1,7 +1,8 @@
 //! Ingest: facts, and any number of entries that refer to each. Numbers are drawn and known keys looked up first, then keys,
 //! facts, terms and entries are written, promotions come last. Lock order as for publishing: depth limits, keys, groups.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{join, join4};
@@ -18,7 +19,7 @@ use crate::postgres::fact_keys::{Known, StoredKey};
 use crate::postgres::ingest_plan::{Home, Placed, Planned, Room, homes, no_answer, plan, reload, room, take_room};
 use crate::postgres::ingest_rows::{write_facts, write_targets, write_terms};
 use crate::postgres::statements::deduplication::Drawn;
-use crate::values::ingest::{Part, changed_meanwhile, in_parts};
+use crate::values::ingest::{Part, in_parts};
 use crate::values::{Batch, CatalogueVersion, Ingest, IngestAnswer, IngestOutcome, Ingested};
 
 #[async_trait::async_trait]
@@ -36,6 +37,44 @@ pub(super) struct Numbered<'a> {
     targets: &'a [Placed<'a>],
     /// One for each target; a single one, which makes the fact's id, where there is none.
     drawn: &'a [Drawn],
+}
+
+/// The version that the transactions of one part are written under: the first that takes place has found it, and the others
+/// need not.
+struct Asked {
+    under: Option<CatalogueVersion>,
+    is_found: AtomicBool,
+    stale: OnceLock<CatalogueVersion>,
+}
+
+impl Asked {
+    fn new(under: Option<CatalogueVersion>) -> Self {
+        Self { under, is_found: AtomicBool::new(false), stale: OnceLock::new() }
+    }
+
+    /// The version to ask for.
+    fn under(&self) -> Option<CatalogueVersion> {
+        self.under.filter(|_| !self.is_found.load(Ordering::Acquire))
+    }
+
+    /// Notes what a transaction has found.
+    fn note(&self, part: Part) -> Result<Batch<Ingested>> {
+        match part {
+            Part::Done(answers) => {
+                self.is_found.store(true, Ordering::Release);
+                Ok(answers)
+            }
+            Part::Stale(version) => {
+                let version = self.stale.get_or_init(|| version);
+                Err(Error::new(ErrorKind::Busy, format!("the catalogue has version {}", version.number)))
+            }
+        }
+    }
+
+    /// The version that was found instead. Then nothing was written: after a transaction took place no other asks.
+    fn stale(&self) -> Option<CatalogueVersion> {
+        self.stale.get().copied()
+    }
 }
 
 impl Inner {
@@ -59,18 +98,14 @@ impl Inner {
         let done = self.ingest_together(opened, &all, under).await;
         let Err(error) = &done else { return done };
         let is_keyed = |item: &Ingest| !item.keys.is_empty();
+        let version = Arc::new(Asked::new(under));
         let apart = |items: Vec<&'a Ingest>| {
-            async move {
-                match self.ingest_together(opened, &items, under).await? {
-                    Part::Done(answers, _) => Ok(answers),
-                    Part::Stale(_) => Err(changed_meanwhile()),
-                }
-            }
-            .boxed()
+            let version = Arc::clone(&version);
+            async move { version.note(self.ingest_together(opened, &items, version.under()).await?) }.boxed()
         };
-        match error.kind() {
+        let answers = match error.kind() {
             // A value that the database cannot store must not fail the other items.
-            ErrorKind::Invalid if items.len() > 1 => Ok(Part::Done(halves(all, &apart).await, under)),
+            ErrorKind::Invalid if items.len() > 1 => halves(all, &apart).await,
             // A key that another transaction holds must not block the other items: first those without keys, then each of
             // the others alone.
             ErrorKind::Busy if items.len() > 1 && items.iter().any(is_keyed) => {
@@ -82,13 +117,11 @@ impl Inner {
                     let written = written.unwrap_or_else(|error| part.iter().map(|_| Err(error.clone())).collect());
                     part.into_iter().zip(written).for_each(|(at, answer)| answers[at] = Some(answer));
                 }
-                Ok(Part::Done(
-                    answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(no_answer()))).collect(),
-                    under,
-                ))
+                answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(no_answer()))).collect()
             }
-            _ => done,
-        }
+            _ => return done,
+        };
+        Ok(version.stale().map_or(Part::Done(answers), Part::Stale))
     }
 
     /// Writes items in one transaction, planned again while the catalogue changes; under a version of it, only while it
@@ -102,7 +135,7 @@ impl Inner {
         for _ in 0..MAX_CATALOG_READS {
             let homes = homes(opened, items).await?;
             match ingest_once(self, &homes, items, under).await {
-                Ok(answers) => return Ok(Part::Done(answers, under)),
+                Ok(answers) => return Ok(Part::Done(answers)),
                 Err(Fault::StaleCatalog) => {}
                 Err(fault) => return Err(fault.into_error()),
             }

@@ -35,6 +35,7 @@ pub(super) struct Placed<'a> {
     pub(super) target: &'a Target,
     pub(super) queue_id: i32,
     pub(super) lane: i32,
+    pub(super) max_attempts: u32,
 }
 
 /// The room that is left in queues with a depth limit, for each home.
@@ -95,7 +96,10 @@ fn place<'a>(homes: &[Home<'_>], item: &'a Ingest, missing: &mut [HashSet<Missin
         };
         let queue = homes[at].catalog.queue(&target.queue)?;
         match lane(homes[at].inner, queue, target, &item.fact)? {
-            Ok(lane) => targets.push(Placed { target, queue_id: queue.id, lane }),
+            Ok(lane) => {
+                let max_attempts = target.attempts_in(&queue.settings);
+                targets.push(Placed { target, queue_id: queue.id, lane, max_attempts });
+            }
             Err(lane) => lacking.push((at, lane)),
         }
     }

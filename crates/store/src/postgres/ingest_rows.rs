@@ -138,7 +138,7 @@ impl<'a> Columns<'a> {
         self.clients.push(target.queue.client().map(Tsid::to_i64));
         self.lanes.push(placed.lane);
         self.queues.push(placed.queue_id);
-        self.max_attempts.push(target.max_attempts as i32);
+        self.max_attempts.push(placed.max_attempts as i32);
         self.places.push(place_of(target.group.as_deref(), target.available, false));
         self.exhausted.push(target.exhausted_as.code());
         self.groups.push(target.group.as_deref());

@@ -216,7 +216,7 @@ impl<'a> Asked<'a> {
             Some(TypeFilter::Exact(exact)) => Some(exact.as_str()),
             _ => None,
         };
-        let hashes: Vec<[u8; 16]> = query.terms.iter().map(crate::values::FactTerm::hash).collect();
+        let hashes: Vec<_> = query.terms.iter().map(crate::values::FactTerm::hash).collect();
         let terms: Vec<String> =
             hashes.iter().map(|hash| format!("\"{}\"", crate::values::fact_keys::hex(hash))).collect();
         Self {

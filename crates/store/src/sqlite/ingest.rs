@@ -29,15 +29,15 @@ impl api::Ingestion for SqliteStore {
     }
 }
 
-/// Ingests a batch, if the catalogue has this version. The next part of it is written under the version that this one
-/// leaves: it may have made lanes.
+/// Ingests a batch, if the catalogue has this version.
 fn ingest_under(tx: &mut Tx<'_>, items: &[Ingest], under: Option<CatalogueVersion>) -> Result<Part> {
-    let version = |tx: &Tx<'_>| current_version(tx.conn, tx.shared).map(CatalogueVersion::from);
-    let Some(under) = under else { return Ok(Part::Done(ingest(tx, items)?, None)) };
-    match version(tx)? {
-        present if present == under => Ok(Part::Done(ingest(tx, items)?, Some(version(tx)?))),
-        present => Ok(Part::Stale(present)),
+    if let Some(under) = under {
+        let present = current_version(tx.conn, tx.shared).map(CatalogueVersion::from)?;
+        if present != under {
+            return Ok(Part::Stale(present));
+        }
     }
+    ingest(tx, items).map(Part::Done)
 }
 
 /// Ingests a batch.
@@ -259,7 +259,10 @@ fn write_entry(
     let expires = target.expires.map(|expiry| Ok::<_, Error>(micros(expiry.moment(moment(now)?)))).transpose()?;
     let flags = [(!tags.is_empty(), TAGGED), (target.keeps_place, KEEPS_PLACE), (target.in_envelope, IN_ENVELOPE)];
     let flags = flags.into_iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, bit)| flags | bit);
-    let queue_id = tx.known.queues[queue].id;
+    let (queue_id, max_attempts) = {
+        let of = &tx.known.queues[queue];
+        (of.id, target.attempts_in(&of.settings))
+    };
     let client = target.queue.client().map(Tsid::to_i64);
     tx.execute(
         &tx.sql().publish.put_entry,
@@ -270,7 +273,7 @@ fn write_entry(
             client,
             lane,
             queue_id,
-            target.max_attempts,
+            max_attempts,
             place.code(),
             target.exhausted_as.code(),
             target.group,

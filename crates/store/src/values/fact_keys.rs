@@ -67,7 +67,9 @@ impl FactKey {
     /// The key as it is stored: half of a hash, in hexadecimal digits.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn hash(&self) -> String {
-        hex(&half_hash(&[&self.text]))
+        let mut half = [0; KEY];
+        half.copy_from_slice(&hash_of(&[&self.text])[..KEY]);
+        hex(&half)
     }
 
     /// What an error calls it.
@@ -128,7 +130,13 @@ fn different_facts(keys: &[FactKey]) -> Error {
 
 /// The length of a stored term, in bytes.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(crate) const TERM: usize = 16;
+pub(crate) const TERM: usize = 24;
+/// How many of them are of the name, and of the beginning of the value. The others are a hash of both.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+const TERM_PARTS: (usize, usize) = (4, 12);
+/// The length of a stored key, in bytes.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+const KEY: usize = 16;
 /// The longest text of a key, in bytes.
 const MAX_KEY: usize = 4 << 10;
 
@@ -150,16 +158,24 @@ impl FactTerm {
         Self { name: name.into(), value: value.into() }
     }
 
-    /// The term as it is stored: half of a hash.
+    /// The term as it is stored: a hash of its name, the beginning of its value, and a hash of both. Values that follow each
+    /// other, as ids and times mostly do, are next to each other in the index, whose pages are then written for many of them
+    /// at once; hashes alone would write a page for each.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn hash(&self) -> [u8; TERM] {
-        half_hash(&[&self.name, &self.value])
+        let (name, value) = TERM_PARTS;
+        let mut term = [0; TERM];
+        term[..name].copy_from_slice(&hash_of(&[&self.name])[..name]);
+        let beginning = &self.value.as_bytes()[..self.value.len().min(value)];
+        term[name..name + beginning.len()].copy_from_slice(beginning);
+        term[name + value..].copy_from_slice(&hash_of(&[&self.name, &self.value])[..TERM - name - value]);
+        term
     }
 }
 
-/// Half of a SHA-256 of texts with NUL between them: what does not fit an index otherwise.
+/// The SHA-256 of texts with NUL between them: what does not fit an index otherwise.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-fn half_hash(texts: &[&str]) -> [u8; TERM] {
+fn hash_of(texts: &[&str]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for (at, text) in texts.iter().enumerate() {
         if at > 0 {
@@ -167,14 +183,12 @@ fn half_hash(texts: &[&str]) -> [u8; TERM] {
         }
         hash.update(text.as_bytes());
     }
-    let mut half = [0; TERM];
-    half.copy_from_slice(&hash.finalize()[..TERM]);
-    half
+    hash.finalize().into()
 }
 
 /// A hash as text.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(crate) fn hex(hash: &[u8; TERM]) -> String {
+pub(crate) fn hex(hash: &[u8]) -> String {
     let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or_default();
     hash.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
@@ -227,7 +241,15 @@ mod tests {
         let hash = |name: &str, value: &str| FactTerm::new(name, value).hash();
         assert_ne!(hash("ab", "c"), hash("a", "bc"));
         assert_eq!(hash("a", "b"), hash("a", "b"));
-        // Stored hashes must be found by later programs.
-        assert_eq!(hash("tenant", "x")[..4], [0xf4, 0x9e, 0x1d, 0x1e]);
+        // What is stored must be found by later programs.
+        let stored = hash("tenant", "x");
+        assert_eq!(stored[4..16], *b"x\0\0\0\0\0\0\0\0\0\0\0");
+        assert_eq!(stored[16..20], [0xf4, 0x9e, 0x1d, 0x1e]);
+        let long = |last: &str| hash("tenant", &format!("customer:0123456789{last}"));
+        assert_eq!(long("a")[..16], long("b")[..16]);
+        assert_ne!(long("a"), long("b"));
+        assert!(hash("order", "order:1002") > hash("order", "order:1001"), "they are in the order of their values");
+        assert_ne!(hash("a", "x")[..4], hash("b", "x")[..4]);
+        assert_eq!(hash("a", "é".repeat(9).as_str()).len(), TERM, "a character may be cut");
     }
 }

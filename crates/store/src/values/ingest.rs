@@ -3,7 +3,10 @@
 use std::future::Future;
 
 use tidegate_core::event::DEFAULT_MAX_ATTEMPTS;
-use tidegate_core::{Availability, End, EntryId, Expiry, NewEvent, PayloadLimit, QueueName, Timestamp, Tsid};
+use tidegate_core::name::check_group;
+use tidegate_core::{
+    Availability, End, EntryId, Expiry, NewEvent, PayloadLimit, QueueName, QueueSettings, Timestamp, Tsid,
+};
 
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -13,9 +16,9 @@ use crate::values::{Batch, CatalogueVersion, FactKey, FactTerm, Family};
 /// The most targets of one fact.
 pub const MAX_TARGETS: usize = 10_000;
 /// The most terms of one fact.
-pub const MAX_TERMS: usize = 64;
+pub const MAX_TERMS: usize = 128;
 /// The most facts and targets that one transaction writes, unless a single fact has more.
-const MAX_ROWS: usize = 10_000;
+pub const MAX_INGEST_ROWS: usize = 10_000;
 
 /// A fact to be stored, and the entries and jobs to be made for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +47,7 @@ pub struct Target {
     /// The event type by which it is sorted into a lane and claimed; the fact's own when `None`. Another type than the
     /// fact's needs a lane of its own: it is refused where only the shared lane is left.
     pub lane_type: Option<String>,
-    /// Its group, if it has one.
+    /// Its group, if it has one; it may be longer than those of events that are published.
     pub group: Option<String>,
     /// Order within the group before the number.
     pub rank: i32,
@@ -61,6 +64,8 @@ pub struct Target {
     pub in_envelope: bool,
     /// Attempts after which it is exhausted.
     pub max_attempts: u32,
+    /// Whether the queue's own number of retries, if it sets one, replaces `max_attempts`.
+    pub retries_of_queue: bool,
     /// How it ends when it is exhausted.
     pub exhausted_as: End,
 }
@@ -112,6 +117,7 @@ impl Target {
             keeps_place: false,
             in_envelope: false,
             max_attempts: DEFAULT_MAX_ATTEMPTS,
+            retries_of_queue: false,
             exhausted_as: End::CompletedWithErrors,
         }
     }
@@ -120,6 +126,12 @@ impl Target {
     #[must_use]
     pub fn type_of_lane<'a>(&'a self, fact: &'a NewEvent) -> &'a str {
         self.lane_type.as_deref().unwrap_or(&fact.event_type)
+    }
+
+    /// The attempts after which it is exhausted in a queue with these settings.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn attempts_in(&self, settings: &QueueSettings) -> u32 {
+        settings.attempts(self.retries_of_queue, self.max_attempts)
     }
 
     /// Whether it needs a lane of its own: claims find out by the fact which type an entry of a shared lane has.
@@ -136,8 +148,10 @@ impl Target {
                 self.queue.name()
             )));
         }
+        self.group.as_deref().map_or(Ok(()), check_group)?;
         let mut event = NewEvent::new(self.type_of_lane(fact), "").queue(self.queue.clone());
-        (event.group, event.keeps_place) = (self.group.clone(), self.keeps_place);
+        // The group itself is checked: it may be longer than an event's.
+        (event.group, event.keeps_place) = (self.group.as_ref().map(|_| "g".to_owned()), self.keeps_place);
         (event.priority, event.available, event.expires) = (self.priority, self.available, self.expires);
         (event.max_attempts, event.exhausted_as) = (self.max_attempts, self.exhausted_as);
         Ok(event.check(PayloadLimit::default())?)
@@ -196,8 +210,9 @@ impl Ingest {
         hashes
     }
 
-    /// What it costs a transaction, in rows.
-    fn rows(&self) -> usize {
+    /// What it costs a transaction, in rows; see [`MAX_INGEST_ROWS`].
+    #[must_use]
+    pub fn rows(&self) -> usize {
         1 + self.targets.len()
     }
 }
@@ -218,14 +233,15 @@ fn bare(fact: &NewEvent) -> NewEvent {
 /// What a transaction that ingests did.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) enum Part {
-    /// It took place. The next one of the same batch is written under this version.
-    Done(Batch<Ingested>, Option<CatalogueVersion>),
+    /// It took place.
+    Done(Batch<Ingested>),
     /// Nothing was written: the catalogue has this version.
     Stale(CatalogueVersion),
 }
 
-/// Writes a batch in transactions of bounded size. An error before anything was written is the answer to the whole
-/// batch; a later one is the answer to each item that is not written.
+/// Writes a batch in transactions of bounded size, the first of which finds out whether the catalogue has the version asked
+/// for: then what was decided under it was still right when the batch came. An error before anything was written is the
+/// answer to the whole batch; a later one is the answer to each item that is not written.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) async fn in_parts<F>(
     items: Vec<Ingest>,
@@ -239,14 +255,13 @@ where
     let mut answers = Vec::with_capacity(count);
     for part in parts(items) {
         let error = match write(part, under).await {
-            Ok(Part::Done(written, next)) => {
+            Ok(Part::Done(written)) => {
                 answers.extend(written);
-                under = next;
+                under = None;
                 continue;
             }
-            Ok(Part::Stale(version)) if answers.is_empty() => return Ok(IngestAnswer::Stale(version)),
+            Ok(Part::Stale(version)) => return Ok(IngestAnswer::Stale(version)),
             Err(error) if answers.is_empty() => return Err(error),
-            Ok(Part::Stale(_)) => changed_meanwhile(),
             Err(error) => error,
         };
         answers.resize_with(count, || Err(error.clone()));
@@ -255,20 +270,14 @@ where
     Ok(IngestAnswer::Done(answers))
 }
 
-/// The error for items that were not written because the catalogue has another version than they were decided under.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(crate) fn changed_meanwhile() -> Error {
-    Error::new(ErrorKind::Busy, "the configuration changed while the batch was being written; try again")
-}
-
-/// Splits a batch into parts of at most [`MAX_ROWS`] rows, or of one item.
+/// Splits a batch into parts of at most [`MAX_INGEST_ROWS`] rows, or of one item.
 fn parts(items: Vec<Ingest>) -> Vec<Vec<Ingest>> {
     let mut parts: Vec<Vec<Ingest>> = Vec::new();
     let mut rows = 0;
     for item in items {
         rows += item.rows();
         match parts.last_mut() {
-            Some(part) if rows <= MAX_ROWS => part.push(item),
+            Some(part) if rows <= MAX_INGEST_ROWS => part.push(item),
             _ => {
                 rows = item.rows();
                 parts.push(vec![item]);

@@ -8,6 +8,7 @@ mod failover;
 mod families;
 mod groups;
 mod indexes;
+mod ingest;
 mod isolation;
 mod lists;
 mod lost_answers;

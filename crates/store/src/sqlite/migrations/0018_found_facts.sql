@@ -1,5 +1,5 @@
 -- What facts with a range of numbers are found by. `targets` says how many entries and jobs were made for such a fact. `terms`
--- are the hashes under which it is in fact_terms, 16 bytes each: retention removes those with it.
+-- are what it is under in fact_terms, 24 bytes each: retention removes those with it.
 ALTER TABLE {ns}_events ADD COLUMN targets INTEGER;
 ALTER TABLE {ns}_events ADD COLUMN terms BLOB;
 CREATE TABLE {ns}_fact_terms (

@@ -22,7 +22,7 @@ row! {
     /// A fact that was removed, by what its terms are found.
     pub(in crate::sqlite) struct GoneFact {
         client_id: Option<i64>,
-        /// The hashes of its terms, 16 bytes each.
+        /// Its terms as they are stored, one after the other.
         terms: Option<Vec<u8>>,
     }
 }
