@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, VecDequ
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::{QueueName, Tsid};
+use tidegate::{LimitAsk, LimitGrant, PoolKey, QueueName, Tsid};
 use tidegate_core::pool::breaker::{Admission, Breaker, CallResult, Permit, State};
 use tidegate_core::pool::plan::{Capacity, Hold, Lane as Planned, Planner, Waiting};
 use tidegate_core::pool::rate::LATEST;
 
-use super::routes::{Origin, PoolKey, Route, Routes, Rule};
+use super::routes::{Origin, Route, Routes, Rule};
 use crate::SubscriptionStatus;
 
 /// For how long slots are granted.
@@ -71,16 +71,18 @@ struct Pool {
     /// Lanes with something waiting or in flight.
     active: BTreeSet<Tsid>,
     in_flight: u32,
-    /// Slots that this node was granted, until a moment.
+    /// Slots that this node holds, and how many of them it is to use, until a moment.
     slots: u32,
+    usable: u32,
     until: Option<Instant>,
     /// When deliveries may start, where there is a rate.
     moments: VecDeque<Instant>,
     /// Not before this are more moments asked for.
     moments_after: Option<Instant>,
     asked: Option<Instant>,
-    /// A question to the database is under way.
-    is_asking: bool,
+    /// A question to the database is under way, which says that so many slots are in use: until its answer is here no more
+    /// are, for it may give the others away.
+    asks_with: Option<u32>,
     /// When it was in use last.
     used: Instant,
 }
@@ -92,29 +94,6 @@ pub(super) struct Ask {
     /// The most of each lane.
     pub(super) quotas: BTreeMap<Tsid, u32>,
     clock: u64,
-}
-
-/// Slots and moments that a pool asks the database for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Need {
-    pub(super) pool: PoolKey,
-    pub(super) rule: Rule,
-    /// Slots in use.
-    pub(super) in_use: u32,
-    /// Slots that could be used.
-    pub(super) wanted: u32,
-    /// Moments that could be used.
-    pub(super) moments: u32,
-}
-
-/// What the database granted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Granted {
-    pub(super) slots: u32,
-    /// When deliveries may start, from the moment of the answer's reading on.
-    pub(super) moments: Vec<Instant>,
-    /// When to ask for moments again.
-    pub(super) ask_again: Option<Instant>,
 }
 
 impl Board {
@@ -160,7 +139,7 @@ impl Board {
             self.settle(id, now);
         }
         self.breakers.retain(|_, breaker| !breaker.is_idle(now));
-        self.pools.retain(|_, pool| !pool.active.is_empty() || pool.slots > 0 || pool.is_asking || !pool.is_forgotten(now));
+        self.pools.retain(|_, pool| !pool.active.is_empty() || pool.slots > 0 || pool.asks_with.is_some() || !pool.is_forgotten(now));
     }
 
     fn pool(&mut self, key: PoolKey, rule: Rule, now: Instant) -> &mut Pool {
@@ -369,7 +348,7 @@ impl Board {
 
     /// What is to be asked of the database about pools now, and when to look again at the latest. Each is answered by
     /// [`granted`](Self::granted) or [`not_granted`](Self::not_granted).
-    pub(super) fn needs(&mut self, now: Instant) -> (Vec<Need>, Option<Instant>) {
+    pub(super) fn needs(&mut self, now: Instant) -> (Vec<LimitAsk>, Option<Instant>) {
         let mut needs = Vec::new();
         let mut wake_at: Option<Instant> = None;
         for (key, pool) in &mut self.pools {
@@ -378,26 +357,35 @@ impl Board {
                 wake_at = Some(wake_at.map_or(at, |other| other.min(at)));
                 continue;
             }
-            needs.push(pool.need(*key));
-            (pool.is_asking, pool.asked) = (true, Some(now));
+            let need = pool.need(*key);
+            (pool.asks_with, pool.asked) = (Some(need.in_use), Some(now));
+            needs.push(need);
         }
         (needs, wake_at)
     }
 
     /// The database granted slots and moments, having been asked at `asked`.
-    pub(super) fn granted(&mut self, pool: PoolKey, granted: Granted, asked: Instant) {
-        let Some(pool) = self.pools.get_mut(&pool) else { return };
-        pool.is_asking = false;
-        (pool.slots, pool.until) = (granted.slots, Some(asked + GRANT - GRANT_MARGIN));
-        pool.moments.extend(granted.moments);
-        pool.moments_after = granted.ask_again;
+    pub(super) fn granted(&mut self, key: PoolKey, grant: &LimitGrant, asked: Instant, now: Instant) {
+        let Some(pool) = self.pools.get_mut(&key) else { return };
+        pool.asks_with = None;
+        (pool.slots, pool.usable, pool.until) = (grant.slots, grant.usable, Some(asked + GRANT - GRANT_MARGIN));
+        pool.moments.extend(grant.starts.iter().map(|wait| now + *wait));
+        pool.moments_after = grant.ask_again_in.map(|wait| now + wait);
     }
 
-    /// The database was not reached: asked again later.
-    pub(super) fn not_granted(&mut self, pool: PoolKey) {
-        if let Some(pool) = self.pools.get_mut(&pool) {
-            pool.is_asking = false;
+    /// The database was not reached: asked again later. What it granted before holds until it ends.
+    pub(super) fn not_granted(&mut self, key: PoolKey) {
+        if let Some(pool) = self.pools.get_mut(&key) {
+            // It may have been reached all the same, and have given away what was not in use.
+            let in_use = pool.asks_with.take();
+            pool.usable = in_use.map_or(pool.usable, |in_use| pool.usable.min(in_use));
         }
+    }
+
+    /// What gives back all slots.
+    pub(super) fn gives_back(&self) -> Vec<LimitAsk> {
+        let held = self.pools.iter().filter(|(_, pool)| pool.slots > 0);
+        held.map(|(key, pool)| LimitAsk { in_use: 0, wanted: 0, rate: None, ..pool.need(*key) }).collect()
     }
 
     /// Whether nothing is in flight and nothing is unrecorded.
@@ -421,11 +409,12 @@ impl Pool {
             active: BTreeSet::new(),
             in_flight: 0,
             slots: 0,
+            usable: 0,
             until: None,
             moments: VecDeque::new(),
             moments_after: None,
             asked: None,
-            is_asking: false,
+            asks_with: None,
             used: now,
         }
     }
@@ -444,7 +433,10 @@ impl Pool {
 
     /// The slots that attempts which begin now may use.
     fn slots_at(&self, now: Instant) -> u32 {
-        if self.until.is_some_and(|until| now < until) { self.slots.min(self.rule.concurrency) } else { 0 }
+        if self.until.is_none_or(|until| now >= until) {
+            return 0;
+        }
+        self.usable.min(self.rule.concurrency).min(self.asks_with.unwrap_or(u32::MAX))
     }
 
     fn next_moment(&mut self, now: Instant) -> Option<Instant> {
@@ -458,7 +450,7 @@ impl Pool {
 
     /// When it asks the database next; `None` if it has nothing to ask.
     fn asks_at(&self, now: Instant) -> Option<Instant> {
-        if self.is_asking {
+        if self.asks_with.is_some() {
             return None;
         }
         let Some(asked) = self.asked else { return self.is_wanted().then_some(now) };
@@ -476,11 +468,15 @@ impl Pool {
         !self.active.is_empty() && (!self.rule.is_suspended || self.in_flight > 0)
     }
 
-    fn need(&self, key: PoolKey) -> Need {
+    fn need(&self, key: PoolKey) -> LimitAsk {
         let is_wanted = self.is_wanted();
-        let wanted = if is_wanted { self.rule.concurrency.max(self.in_flight) } else { 0 };
+        let wanted = if is_wanted { self.rule.concurrency.max(self.in_flight) } else { self.in_flight };
         let moments = if is_wanted && self.moments.is_empty() { self.rule.concurrency } else { 0 };
-        Need { pool: key, rule: self.rule, in_use: self.in_flight, wanted, moments }
+        // All that it holds counts as in use until it learns that somebody else wants of it.
+        let is_contested = self.usable < self.slots || !is_wanted;
+        let in_use = if is_contested { self.in_flight } else { self.slots.max(self.in_flight) };
+        let rate = self.rule.rate.map(|rate| (rate, moments));
+        LimitAsk { pool: key, concurrency: self.rule.concurrency, in_use, wanted: wanted.max(in_use), rate }
     }
 
     fn is_forgotten(&self, now: Instant) -> bool {

@@ -14,13 +14,15 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::{End, EventQueue, JobClaim, Jobs, LimitGrant, Need as LimitNeed, QueueName, QueuedEvent, Tsid, Wake, WaitingLanes};
+use tidegate::{
+    End, EventQueue, JobClaim, Jobs, LimitAsk, LimitGrant, QueueName, QueuedEvent, Tsid, WaitingLanes, Wake,
+};
 use tidegate_core::pool::breaker::{CallResult, Permit};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use self::attempt::{Delivery, Recorded};
-use self::board::{Ask, Board, GRANT, Granted, Need};
+use self::board::{Ask, Board, GRANT};
 use self::routes::{KeptRoutes, Routes};
 use crate::gateway::Gateway;
 use crate::gateway::error::{GatewayError, Result};
@@ -52,7 +54,7 @@ pub struct Router {
 enum News {
     Claimed { ask: Ask, result: Result<(Routes, Vec<QueuedEvent>)> },
     Looked { began: Instant, result: Result<(Routes, WaitingLanes)> },
-    Limits { asked: Instant, needs: Vec<Need>, result: tidegate::Result<Vec<LimitGrant>> },
+    Limits { asked: Instant, needs: Vec<LimitAsk>, result: tidegate::Result<Vec<LimitGrant>> },
     Ended { lane: Tsid, permit: Permit, result: CallResult },
     Recorded { lane: Tsid, recorded: Option<Recorded> },
     Cancelled { lane: Tsid },
@@ -62,6 +64,8 @@ struct Conductor {
     gateway: Arc<Gateway>,
     queue: EventQueue,
     jobs: Jobs,
+    /// Under which the database knows this router.
+    node: String,
     client: Arc<Client>,
     kept: Arc<KeptRoutes>,
     routes: Routes,
@@ -99,6 +103,7 @@ impl Router {
             gateway,
             queue,
             jobs,
+            node: format!("{:032x}", rand::random::<u128>()),
             client: Arc::new(client),
             kept: Arc::default(),
             routes: Routes::default(),
@@ -157,7 +162,10 @@ impl Conductor {
             }
         }
         self.attempts.shutdown().await;
-        self.jobs.give_back_limits().await;
+        let held = self.board.gives_back();
+        if let Err(error) = self.jobs.limits(&self.node, held, GRANT).await {
+            tracing::warn!(%error, "slots of pools could not be given back: other nodes get them in a minute");
+        }
         self.jobs.close().await;
     }
 
@@ -175,11 +183,10 @@ impl Conductor {
         [needs_at, plan_at, look_at].into_iter().flatten().min().unwrap_or(now + LOOK_EVERY)
     }
 
-    fn ask_for(&self, needs: Vec<Need>, asked: Instant) {
-        let (jobs, sender) = (self.jobs.clone(), self.sender.clone());
+    fn ask_for(&self, needs: Vec<LimitAsk>, asked: Instant) {
+        let (jobs, sender, node) = (self.jobs.clone(), self.sender.clone(), self.node.clone());
         tokio::spawn(async move {
-            let asks = needs.iter().map(Need::ask).collect();
-            let result = jobs.limits(asks, GRANT).await;
+            let result = jobs.limits(&node, needs.clone(), GRANT).await;
             let _ = sender.send(News::Limits { asked, needs, result });
         });
     }
@@ -332,16 +339,14 @@ impl Conductor {
     fn granted(
         &mut self,
         asked: Instant,
-        needs: &[Need],
+        needs: &[LimitAsk],
         result: tidegate::Result<Vec<LimitGrant>>,
         now: Instant,
     ) {
         match result {
             Ok(grants) => {
-                for (need, grant) in needs.iter().zip(grants) {
-                    let moments = grant.moments.iter().map(|wait| now + *wait).collect();
-                    let ask_again = grant.ask_again_in.map(|wait| now + wait);
-                    self.board.granted(need.pool, Granted { slots: grant.slots, moments, ask_again }, asked);
+                for (need, grant) in needs.iter().zip(&grants) {
+                    self.board.granted(need.pool, grant, asked, now);
                 }
             }
             Err(error) => {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidegate::{EventQueue, QueueName, Resource, Tsid};
+use tidegate::{EventQueue, PoolKey, QueueName, Resource, Tsid};
 use tidegate_core::pool::rate::Rate;
 
 use crate::gateway::error::Result;
@@ -18,15 +18,6 @@ use crate::{PoolBody, Subscription, Target};
 
 /// Slots of the pool of subscriptions that name none.
 const DEFAULT_CONCURRENCY: u32 = 10;
-
-/// What tells pools apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum PoolKey {
-    /// That of a client's subscriptions which name none.
-    Default(Option<Tsid>),
-    /// One that was made.
-    Made(Tsid),
-}
 
 /// What a pool allows on all nodes together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,9 +93,9 @@ impl Routes {
 
     /// What a pool allows. One that is not there allows nothing: it is being deleted, and its subscriptions have changed.
     pub(super) fn rule(&self, pool: PoolKey) -> Rule {
-        match pool {
-            PoolKey::Default(_) => Rule { concurrency: DEFAULT_CONCURRENCY, rate: None, is_suspended: false },
-            PoolKey::Made(id) => {
+        match pool.pool {
+            None => Rule { concurrency: DEFAULT_CONCURRENCY, rate: None, is_suspended: false },
+            Some(id) => {
                 let nothing = Rule { concurrency: 1, rate: None, is_suspended: true };
                 self.rules.0.get(&id).copied().unwrap_or(nothing)
             }
@@ -127,7 +118,8 @@ impl Route {
     fn of(subscription: Subscription) -> Option<Self> {
         let Target::Webhook(url) = &subscription.body.target else { return None };
         let queue = QueueName::of(subscription.client, JOBS).ok()?;
-        let pool = subscription.body.dispatch_pool.map_or(PoolKey::Default(subscription.client), PoolKey::Made);
+        let of_client = || PoolKey::default_of(subscription.client);
+        let pool = subscription.body.dispatch_pool.map_or_else(of_client, PoolKey::of);
         let origin = (subscription.client, url.origin().ascii_serialization());
         Some(Self { subscription: Arc::new(subscription), queue, pool, origin })
     }
@@ -197,5 +189,19 @@ impl Kind for SigningSecrets {
 impl std::fmt::Debug for SigningSecrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SigningSecrets").field("subscriptions", &self.by_code.len()).finish()
+    }
+}
+
+#[cfg(test)]
+impl Routes {
+    /// Routes by subscriptions and pools.
+    pub(super) fn of(subscriptions: Vec<Resource>, pools: Vec<Resource>) -> Self {
+        let version = tidegate::CatalogueVersion { number: 1, stamp: 1 };
+        let all = |items| tidegate::ResourceChanges { version, complete: true, items };
+        Self {
+            webhooks: Snapshot::default().after(all(subscriptions)),
+            rules: Snapshot::default().after(all(pools)),
+            secrets: Snapshot::default(),
+        }
     }
 }

@@ -23,6 +23,15 @@ impl WakeHints {
         Self(store.wakeups())
     }
 
+    /// Waits for the next wake-up: where something may be claimable. `None` when the store is closed.
+    pub async fn next_wake(&mut self) -> Option<Wake> {
+        match self.0.recv().await {
+            Ok(wake) => Some(wake),
+            Err(RecvError::Lagged(_)) => Some(Wake::Any),
+            Err(RecvError::Closed) => None,
+        }
+    }
+
     /// Waits for the next wake-up, or for the notice that some were missed. False when the store is closed.
     pub async fn next(&mut self) -> bool {
         !matches!(self.0.recv().await, Err(RecvError::Closed))

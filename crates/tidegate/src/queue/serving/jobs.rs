@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use metrics::NoopRecorder;
 use tidegate_core::QueueName;
-use tidegate_store::{Claim, Family};
+use tidegate_store::{Claim, Family, LimitAsk, LimitGrant, WaitingLanes};
 
 use super::hints::WakeHints;
 use crate::background;
@@ -90,6 +90,26 @@ impl Jobs {
             claimed.into_iter().map(|data| QueuedEvent::new(data, Arc::clone(&origin), from, now)).collect();
         self.keeper.hold(jobs.iter().map(QueuedEvent::lease))?;
         Ok(jobs)
+    }
+
+    /// The lanes with jobs that may be claimable now, of one queue or of all that are not paused, and when the next timed job
+    /// is due.
+    ///
+    /// # Errors
+    /// Any error of the store.
+    pub async fn waiting_lanes(&self, queue: Option<QueueName>) -> Result<WaitingLanes> {
+        self.shared.store.waiting_lanes(queue).await
+    }
+
+    /// Asks for slots and moments of pools on behalf of a node, and returns what it gets, in the order of the pools.
+    ///
+    /// # Errors
+    /// Any error of the store; `Invalid` when a pool is named twice.
+    pub async fn limits(&self, node: &str, asks: Vec<LimitAsk>, hold: Duration) -> Result<Vec<LimitGrant>> {
+        if asks.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.shared.store.limits(node, asks, hold).await
     }
 
     /// Wake-ups from now on: hints that some job may be claimable. Losing one costs time, never a job.
