@@ -14,7 +14,10 @@
 //! | `tidegate_matched_total` | counter | | entries and jobs made for them |
 
 mod gateway;
+mod router;
 pub mod webhook;
+
+pub use router::Router;
 
 /// The guide, whose program is compiled with the examples in the documentation.
 #[cfg(doctest)]

@@ -49,7 +49,7 @@ use clients::Clients;
 use error::Result;
 use ingest::{Batchers, Flusher, Meters};
 use kept::Kept;
-use made::MadeJobs;
+pub(crate) use made::MadeJobs;
 use types::Types;
 use validators::Validators;
 

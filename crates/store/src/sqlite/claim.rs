@@ -260,7 +260,7 @@ fn end_undeliverable(tx: &mut Tx<'_>, entry: &Candidate) -> Result<()> {
     };
     let results = handlers::history(tx, id)?.results();
     let end = live.exhausted_as()?;
-    let ending = Ending { end, worker: None, errors: Some(&errors), results: results.as_deref(), raise_token: true };
+    let ending = Ending { errors: Some(&errors), results: results.as_deref(), raise_token: true, ..Ending::new(end) };
     tx.count_ended(live.queue_id, end)?;
     if entry.fact.is_some() { end_or_keep(tx, id, &live, &ending) } else { end_live(tx, id, &live, &ending) }
 }

@@ -140,6 +140,7 @@ async fn give_back(batchers: &Batchers, meters: &Meters, wake_ups: &WakeUps, mut
         counts: false,
         aside: false,
         error: None,
+        attempt: None,
     };
     let answers = batchers.release.call_many(held.iter().map(requeue).collect()).await;
     let mut again = Vec::new();

@@ -43,6 +43,8 @@ pub struct QueuedEvent {
     data: Arc<Claimed>,
     held: HeldLease,
     claimed: Instant,
+    /// What is recorded of the attempt, if it counts.
+    record: Option<String>,
 }
 
 /// Releases the lease when it is dropped.
@@ -105,7 +107,14 @@ impl QueuedEvent {
     pub(crate) fn new(data: Claimed, origin: Arc<Origin>, from: Instant, now: Instant) -> Self {
         let length = Duration::try_from(data.lease_until.duration_since(data.claimed_at)).unwrap_or_default();
         let lease = Arc::new(Lease::new(data.id, data.token, from, length));
-        Self { data: Arc::new(data), held: HeldLease { origin: Some(origin), lease }, claimed: now }
+        Self { data: Arc::new(data), held: HeldLease { origin: Some(origin), lease }, claimed: now, record: None }
+    }
+
+    /// Has the attempt at a job recorded: JSON text of at most [`MAX_ATTEMPT_BYTES`](crate::MAX_ATTEMPT_BYTES), written
+    /// together with what follows from the attempt, if that counts. Entries that are not jobs refuse it then.
+    pub fn with_attempt(mut self, record: impl Into<String>) -> Self {
+        self.record = Some(record.into());
+        self
     }
 
     /// The event's type.
@@ -158,7 +167,14 @@ impl QueuedEvent {
     /// # Errors
     /// `Fenced` when the lease was lost.
     pub async fn end_as(mut self, end: End, errors: Option<String>, results: Option<String>) -> Result<Finalized> {
-        let item = Finalize { id: self.data.id, token: Some(self.data.token), end, errors, results };
+        let item = Finalize {
+            id: self.data.id,
+            token: Some(self.data.token),
+            end,
+            errors,
+            results,
+            attempt: self.record.take(),
+        };
         let mut window = self.retry_window();
         loop {
             let Some(origin) = self.held.origin.clone() else { return Err(Error::fenced()) };
@@ -339,7 +355,8 @@ impl QueuedEvent {
     }
 
     async fn requeue(mut self, when: RequeueAt, counts: bool, aside: bool, error: Option<String>) -> Result<()> {
-        let item = Requeue { id: self.data.id, token: self.data.token, when, counts, aside, error };
+        let attempt = self.record.take().filter(|_| counts);
+        let item = Requeue { id: self.data.id, token: self.data.token, when, counts, aside, error, attempt };
         let mut window = self.retry_window();
         loop {
             let Some(origin) = self.held.origin.clone() else { return Err(Error::fenced()) };

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidegate::{
-    Attempt, End, EntryId, EntryPhase, EventQueue, Family, Ingest, IngestAnswer, JobClaim, Jobs, NewEvent, QueueName, QueuedEvent,
-    Target,
+    Attempt, End, EntryId, EntryPhase, EventQueue, Family, Ingest, IngestAnswer, JobClaim, Jobs, NewEvent, QueueName,
+    QueuedEvent, Target,
 };
 
 use crate::databases::on_each_database;
@@ -133,6 +133,25 @@ on_each_database! {
         let second = claim(&jobs, &[("a", 5)], 5).await.remove(0);
         assert_eq!(second.id, ids[1], "the next of the group goes on");
         second.complete().await.unwrap();
+        jobs.close().await;
+        queue.close().await;
+    }
+
+    async fn attempts_are_recorded_with_what_follows(place) {
+        let queue = place.open().await;
+        let jobs = queue.jobs();
+        let ids = make(&queue, &["a"], |target| target.max_attempts = 3).await;
+        let next = async || claim(&jobs, &[("a", 1)], 1).await.remove(0);
+        next().await.with_attempt("released").release().await.unwrap();
+        next().await.with_attempt("1").retry_after(Duration::ZERO, "no").await.unwrap();
+        next().await.with_attempt("2").step_aside(Duration::ZERO, "no").await.unwrap();
+        next().await.with_attempt("3").fail("no").await.unwrap();
+        let store = queue.store().family(Family::Jobs);
+        store.redrive(vec![ids[0]]).await.unwrap().remove(0).unwrap();
+        next().await.with_attempt("4").complete().await.unwrap();
+        let recorded = store.job_attempts(ids[0]).await.unwrap();
+        let recorded: Vec<_> = recorded.iter().map(|one| (one.generation, one.attempt, one.record.as_str())).collect();
+        assert_eq!(recorded, [(1, 1, "1"), (1, 2, "2"), (1, 3, "3"), (2, 1, "4")]);
         jobs.close().await;
         queue.close().await;
     }
