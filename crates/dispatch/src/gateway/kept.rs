@@ -106,7 +106,7 @@ impl<K: Kind> Snapshot<K> {
     }
 
     /// The resources after changes.
-    pub(super) fn after(self, changes: ResourceChanges) -> Self {
+    pub(crate) fn after(self, changes: ResourceChanges) -> Self {
         let version = Some(changes.version);
         if changes.items.is_empty() && !changes.complete {
             return Self { version, ..self };

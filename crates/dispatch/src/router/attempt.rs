@@ -107,11 +107,7 @@ impl Delivery {
 }
 
 /// The request of an attempt.
-fn request(
-    job: &QueuedEvent,
-    route: &Route,
-    secrets: &[SigningSecret],
-) -> std::result::Result<Request, Failure> {
+fn request(job: &QueuedEvent, route: &Route, secrets: &[SigningSecret]) -> std::result::Result<Request, Failure> {
     let body = &route.subscription.body;
     let refused = |why: String| Failure { class: FailureClass::Refused, message: why };
     let Target::Webhook(url) = &body.target else { return Err(refused("the target is no webhook".into())) };
@@ -148,10 +144,6 @@ impl Tried {
                 FailureClass::Timeout | FailureClass::Connection | FailureClass::InvalidAnswer => CallResult::Failed,
             },
         }
-    }
-
-    pub(super) fn took(&self) -> Duration {
-        self.took
     }
 
     /// Writes down what came of it: the job ends, or is due again later.

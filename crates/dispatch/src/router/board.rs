@@ -115,10 +115,8 @@ impl Board {
                 }
                 None => {
                     let (waiting, hinted, in_flight) = (Waiting::AtLeast(0), 0, 0);
-                    self.lanes.insert(
-                        id,
-                        Lane { route: Arc::clone(route), waiting, hinted, in_flight, is_gone: false },
-                    );
+                    self.lanes
+                        .insert(id, Lane { route: Arc::clone(route), waiting, hinted, in_flight, is_gone: false });
                     self.pool(route.pool, routes.rule(route.pool), now);
                 }
             }
@@ -130,8 +128,7 @@ impl Board {
         for (key, pool) in &mut self.pools {
             pool.rule = routes.rule(*key);
         }
-        let gone: Vec<Tsid> =
-            self.lanes.iter().filter(|(_, lane)| lane.is_gone).map(|(id, _)| *id).collect();
+        let gone: Vec<Tsid> = self.lanes.iter().filter(|(_, lane)| lane.is_gone).map(|(id, _)| *id).collect();
         for id in gone {
             if let Some(lane) = self.lanes.get_mut(&id) {
                 lane.waiting = Waiting::AtLeast(0);
@@ -139,7 +136,9 @@ impl Board {
             self.settle(id, now);
         }
         self.breakers.retain(|_, breaker| !breaker.is_idle(now));
-        self.pools.retain(|_, pool| !pool.active.is_empty() || pool.slots > 0 || pool.asks_with.is_some() || !pool.is_forgotten(now));
+        self.pools.retain(|_, pool| {
+            !pool.active.is_empty() || pool.slots > 0 || pool.asks_with.is_some() || !pool.is_forgotten(now)
+        });
     }
 
     fn pool(&mut self, key: PoolKey, rule: Rule, now: Instant) -> &mut Pool {
@@ -215,7 +214,8 @@ impl Board {
                 .iter()
                 .filter_map(|id| self.lanes.get(id).map(|lane| (*id, lane)))
                 .map(|(id, lane)| {
-                    let state = self.breakers.get(&lane.route.origin).map_or(State::Closed, |breaker| breaker.state(now));
+                    let state =
+                        self.breakers.get(&lane.route.origin).map_or(State::Closed, |breaker| breaker.state(now));
                     let held_by = match state {
                         State::Closed => None,
                         State::HalfOpen => Some(Hold::BreakerHalfOpen),

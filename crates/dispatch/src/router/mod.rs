@@ -336,13 +336,7 @@ impl Conductor {
         }
     }
 
-    fn granted(
-        &mut self,
-        asked: Instant,
-        needs: &[LimitAsk],
-        result: tidegate::Result<Vec<LimitGrant>>,
-        now: Instant,
-    ) {
+    fn granted(&mut self, asked: Instant, needs: &[LimitAsk], result: tidegate::Result<Vec<LimitGrant>>, now: Instant) {
         match result {
             Ok(grants) => {
                 for (need, grant) in needs.iter().zip(&grants) {

@@ -199,8 +199,8 @@ impl Routes {
         let version = tidegate::CatalogueVersion { number: 1, stamp: 1 };
         let all = |items| tidegate::ResourceChanges { version, complete: true, items };
         Self {
-            webhooks: Snapshot::default().after(all(subscriptions)),
-            rules: Snapshot::default().after(all(pools)),
+            webhooks: Snapshot::<Webhooks>::default().after(all(subscriptions)),
+            rules: Snapshot::<Rules>::default().after(all(pools)),
             secrets: Snapshot::default(),
         }
     }

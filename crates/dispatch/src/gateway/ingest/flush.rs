@@ -14,9 +14,9 @@ use super::NewFact;
 use super::judge::Verdict;
 use super::keys::keys_of;
 use super::plan::{Planned, plan};
-use crate::gateway::made::MadeJobs;
 use crate::gateway::error::GatewayError;
 use crate::gateway::kept::{Kept, Snapshot};
+use crate::gateway::made::MadeJobs;
 use crate::gateway::subscriptions::{Subscription, Subscriptions};
 use crate::gateway::types::Types;
 

@@ -35,7 +35,7 @@ fn subscription(id: i64, status: &str, pool: Option<i64>) -> Resource {
 fn pool(concurrency: u32, rate: Option<u32>, status: &str) -> Resource {
     let mut body = json!({ "name": "n", "concurrency": concurrency, "status": status });
     if let Some(rate) = rate {
-        body["rate_limit_per_minute"] = json!(rate);
+        body["rateLimitPerMinute"] = json!(rate);
     }
     resource(POOL, "dispatch_pool", body)
 }
@@ -198,9 +198,11 @@ fn an_open_breaker_holds_its_target_and_no_other() {
     }
     scene.make(2, 1);
     assert_eq!(lanes(&scene.claim()), [2]);
+    assert_eq!(scene.claim().len(), 0);
     let (asks, wake_at) = scene.board.plan(scene.now);
     assert_eq!((asks.len(), wake_at), (0, Some(scene.now + OPEN_FOR)));
     scene.pass(OPEN_FOR);
+    scene.make(1, 50);
     for _ in 0..CLOSING_SUCCESSES {
         let mut one = scene.claim();
         assert_eq!(lanes(&one), [1], "one at a time");
@@ -217,6 +219,7 @@ fn under_a_rate_each_attempt_has_a_moment() {
     scene.make(1, 10);
     scene.grant();
     let ask = scene.board.plan(scene.now).0.remove(0);
+    scene.jobs.clear();
     let lane = Tsid::from_i64(1);
     scene.board.claimed(&ask, &ask.quotas.clone().into_iter().collect(), false, scene.now);
     let first = scene.board.admit(lane, scene.now).unwrap();
