@@ -13,7 +13,7 @@ row! {
         /// Something may be claimable now.
         is_due: bool = "s.is_due",
         /// After how many microseconds the first timed job is due that is not due yet.
-        due_in: Option<i64> = "(extract(epoch FROM coalesce(u.due_at, s.due_at) - {now}) * 1000000)::bigint",
+        due_in: Option<i64> = "(extract(epoch FROM coalesce(u.due_at, s.due_at) - s.now) * 1000000)::bigint",
     }
 }
 
@@ -28,7 +28,7 @@ row! {
         since: Option<Moment> = "s.since",
         until: Option<Moment> = "s.until",
         moment: Option<Moment> = "r.moment",
-        now: Moment = "{now}",
+        now: Moment = "i.now",
     }
 }
 
@@ -69,10 +69,10 @@ const WAITING: &str = "
     )
     SELECT {columns}
     FROM (
-        SELECT f.lane, true AS is_due, false AS goes_on, NULL::timestamptz AS due_at FROM fresh f
+        SELECT f.lane, true AS is_due, false AS goes_on, NULL::timestamptz AS due_at, {now} AS now FROM fresh f
         UNION ALL
         SELECT t.lane, t.due_at <= {now}, t.due_at <= {now},
-               CASE WHEN t.due_at > {now} AND t.due_at < {never} THEN t.due_at END
+               CASE WHEN t.due_at > {now} AND t.due_at < {never} THEN t.due_at END, {now}
         FROM timed t
     ) AS s
     CROSS JOIN LATERAL (
@@ -108,7 +108,10 @@ statements! {
         /// The moments and the slots of pools (primary keys).
         limits: LimitRow = "
             SELECT {columns}
-            FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS i(pool, client_id, item)
+            FROM (
+                SELECT i.*, {now} AS now
+                FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS i(pool, client_id, item)
+            ) AS i
             LEFT JOIN LATERAL (
                 SELECT s.* FROM {ns}.dispatch_slots s WHERE s.pool = i.pool AND s.client_id = i.client_id OFFSET 0
             ) AS s ON true
