@@ -1,8 +1,8 @@
 //! What Tidegate does with events beyond queues. Owns event types, their versions and schemas, subscriptions and ingest
 //! ([`Gateway`]), the delivery of jobs ([`Router`]), and the client that sends [webhooks](webhook).
 //!
-//! It works on what the library offers, and must not know SQL or, outside of `webhook`, HTTP. What decides about the life of a version is in
-//! `tidegate_core::event_type`; what compiles and validates is `tidegate_schema`.
+//! It works on what the library offers, and must not know SQL or, outside of `webhook`, HTTP. What decides about the life
+//! of a version is in `tidegate_core::event_type`; what compiles and validates is `tidegate_schema`.
 //!
 //! # Metrics
 //!

@@ -456,6 +456,9 @@ mod tests {
     }
 
     proptest! {
+        // Each costs several computations of Ed25519, which are slow where nothing is optimised.
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
         /// What is signed verifies, with each of the secrets, and a body that is not the same does not.
         #[test]
         fn what_is_signed_verifies(

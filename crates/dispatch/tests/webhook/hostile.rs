@@ -64,8 +64,8 @@ async fn endless_answers() {
         })
         .await;
         let client = client(local());
-        let started = Instant::now();
-        match (client.deliver(&hasty(&receiver.url())).await, expected) {
+        // With time enough, even on a slow machine: bytes are what bounds it.
+        match (client.deliver(&request(&receiver.url())).await, expected) {
             (Outcome::Failed(failure), Err(class)) => assert_eq!(failure.class, class, "{what}: {failure}"),
             (Outcome::Answered(answer), Ok(end)) => {
                 assert_eq!((answer.status, answer.body_end), (200, end), "{what}");
@@ -73,7 +73,6 @@ async fn endless_answers() {
             }
             (outcome, _) => panic!("{what}: {outcome:?}"),
         }
-        assert!(started.elapsed() < SOON, "{what}: {:?}", started.elapsed());
         until_empty(&client).await;
         assert!(written.load(Ordering::SeqCst) < MUCH, "{what}: {written:?}");
     }

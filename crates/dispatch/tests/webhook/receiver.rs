@@ -37,7 +37,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(20);
 /// Records each address that is connected to, and connects to another one instead.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    dialled: Mutex<Vec<SocketAddr>>,
+    pub(crate) dialled: Mutex<Vec<SocketAddr>>,
     /// Where connections really go; nowhere by default.
     pub(crate) to: Option<SocketAddr>,
     /// Addresses that nobody answers at.
