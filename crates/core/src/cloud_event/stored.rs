@@ -76,6 +76,9 @@ struct Stored<'a> {
     dataschema: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     schemaversion: Option<String>,
+    /// Nobody validated it by that version.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    unvalidated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     deduplicationid: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -154,6 +157,7 @@ impl CloudEvent {
             context_data: pairs.into_iter().map(|(key, value)| ContextData { key, value }).collect(),
             sequence: members.raw("sequence").and_then(|raw| AttributeValue::of_json("sequence", raw).ok()?),
             schema_version: members.get("schemaversion"),
+            is_unvalidated: members.get("unvalidated").unwrap_or(false),
             traceparent: members.get("traceparent"),
             tracestate: members.get("tracestate"),
             extensions: extensions.into_iter().filter_map(value).map(|(value, name)| (name, value)).collect(),
@@ -174,6 +178,7 @@ impl CloudEvent {
             },
             dataschema: self.dataschema.as_deref(),
             schemaversion: self.schema_version.map(Into::into),
+            unvalidated: self.is_unvalidated,
             deduplicationid: self.deduplication_id.as_deref(),
             messagegroup: self.message_group.as_deref(),
             sequence: self.sequence.as_ref(),

@@ -13,6 +13,7 @@ mod event_types;
 mod events;
 mod ingest;
 mod kept;
+mod listed;
 mod pools;
 mod schemas;
 mod subscriptions;
@@ -34,6 +35,7 @@ pub use error::GatewayError;
 pub use event_types::TypesQuery;
 pub use events::{EventsPage, EventsQuery, type_filter};
 pub use ingest::{Accepted, EventEntry, EventJob, EventView, NewFact};
+pub use listed::Listed;
 pub use pools::{Pool, PoolBody, PoolStatus, PoolsQuery};
 pub use schemas::SchemasQuery;
 pub use subscriptions::{

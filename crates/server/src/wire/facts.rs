@@ -159,6 +159,14 @@ pub(crate) struct FactAnswer {
     dispatch_jobs: Vec<JobAnswer>,
     /// The entries that were made for it.
     entries: Vec<EntryAnswer>,
+    /// Whether more jobs and entries were made than are shown: lists, previews and batches show the first 100 of each event,
+    /// of which a caller of a client sees that client's. `GET /api/events/{id}` shows all. Absent if all are shown.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    truncated: bool,
+    /// How many more there are at most; only for an unscoped caller, and only if `truncated`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_shown: Option<usize>,
     /// Whether it was stored before, under one of its keys. Only in the answer to a publish.
     #[serde(skip_serializing_if = "Option::is_none")]
     deduplicated: Option<bool>,
@@ -365,6 +373,8 @@ impl FactAnswer {
             created_at: view.created_at,
             dispatch_jobs: view.jobs.into_iter().map(JobAnswer::from).collect(),
             entries: view.entries.into_iter().map(EntryAnswer::from).collect(),
+            truncated: view.is_cut,
+            not_shown: view.left_out,
             deduplicated: None,
             warnings: Vec::new(),
         })

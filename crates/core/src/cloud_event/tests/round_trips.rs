@@ -114,7 +114,7 @@ prop_compose! {
             id: Some(id), source, event_type, subject, time, datacontenttype, dataschema, data, deduplication_id,
             correlation_id, causation_id, message_group, context_data, sequence,
             schema_version: schema_version.map(|(major, minor)| VersionNumber { major, minor }),
-            traceparent, tracestate, extensions,
+            is_unvalidated: false, traceparent, tracestate, extensions,
         }
     }
 }

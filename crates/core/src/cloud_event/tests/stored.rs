@@ -45,6 +45,17 @@ fn every_attribute_has_its_place() {
     assert_eq!(stored(&fact), event);
 }
 
+/// A version that an event names, of a type that has none, is kept and is no version that it was validated against.
+#[test]
+fn a_version_that_nobody_validated_by_is_told_from_others() {
+    let mut event = structured(&with(&[("schemaversion", r#""1.2""#)])).unwrap();
+    assert_eq!(stored(&event.clone().into_fact()).validated_version(), event.schema_version);
+    event.is_unvalidated = true;
+    let read = stored(&event.clone().into_fact());
+    assert_eq!((read.validated_version(), read.schema_version), (None, event.schema_version));
+    assert_eq!(read, event);
+}
+
 #[test]
 fn what_needs_no_attributes_has_none() {
     for members in [

@@ -18,7 +18,7 @@ pub(super) type Revision = Option<i64>;
 pub(super) struct Verdict {
     /// The version it is valid by; `None` if it was not validated.
     pub(super) version: Option<VersionNumber>,
-    revision: Revision,
+    pub(super) revision: Revision,
 }
 
 /// An event that may be stored.

@@ -81,7 +81,7 @@ pub struct TypeBinding {
     /// The registered type that was named, if one was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_type: Option<Tsid>,
-    /// The code or pattern; of a type that was named by its id, its code.
+    /// The code or pattern; of a type that was named by its id, its code, or that id until the subscription is checked.
     pub code: TypePattern,
     /// The version that events have been validated against; any if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -171,6 +171,13 @@ struct Stored {
     said: SubscriptionBody,
 }
 
+impl TypeBinding {
+    /// Whether it names a registered type by its id, and no code beside it.
+    pub(super) fn is_by_id_alone(&self) -> bool {
+        self.event_type.is_some_and(|id| self.code.to_string() == id.to_string())
+    }
+}
+
 impl SubscriptionBody {
     /// What the source gives a subscription that says no more than this.
     #[must_use]
@@ -252,7 +259,7 @@ impl RetryStrategy {
 }
 
 impl Subscription {
-    pub(super) fn read(resource: &Resource) -> Result<Self> {
+    pub(in crate::gateway) fn read(resource: &Resource) -> Result<Self> {
         let damaged = damaged(resource);
         let Ok(stored) = serde_json::from_str::<Stored>(&resource.body) else { return Err(damaged("its body")) };
         Ok(Self {
