@@ -65,13 +65,13 @@ event: { type: report.wanted, tags: [reports], queue: mail, client: acme, payloa
 const SCHEMA: &str = "{\n  \"type\": \"object\",\n  \"properties\": { \"total\": { \"type\": \"number\" } }\n}\n";
 
 /// A folder with documents, and the server that they are applied to.
-struct Scene {
-    server: Server,
-    docs: PathBuf,
+pub(crate) struct Scene {
+    pub(crate) server: Server,
+    pub(crate) docs: PathBuf,
 }
 
 impl Scene {
-    fn new(documents: &str) -> Self {
+    pub(crate) fn new(documents: &str) -> Self {
         let server = Server::start(&[]);
         let docs = server.dir.path().join("docs");
         std::fs::create_dir_all(docs.join("schemas")).unwrap();
@@ -81,11 +81,11 @@ impl Scene {
         scene
     }
 
-    fn write(&self, documents: &str) {
+    pub(crate) fn write(&self, documents: &str) {
         std::fs::write(self.docs.join("all.yaml"), documents).unwrap();
     }
 
-    fn command(&self, more: &[&str]) -> Command {
+    pub(crate) fn command(&self, more: &[&str]) -> Command {
         let docs = self.docs.to_str().unwrap();
         let mut command = tidegate(&[["apply", "-f", docs].as_slice(), more].concat());
         command.env("TIDEGATE_URL", &self.server.url);
@@ -98,7 +98,7 @@ impl Scene {
 
     /// Applies without being asked; it must succeed.
     #[track_caller]
-    fn applied(&self, more: &[&str]) -> String {
+    pub(crate) fn applied(&self, more: &[&str]) -> String {
         let output = self.apply(&[["--yes"].as_slice(), more].concat());
         assert!(output.status.success(), "{}{}", text(&output), error(&output));
         text(&output)
@@ -106,7 +106,7 @@ impl Scene {
 
     /// The plan, and whether it has changes.
     #[track_caller]
-    fn checked(&self, more: &[&str]) -> (String, bool) {
+    pub(crate) fn checked(&self, more: &[&str]) -> (String, bool) {
         let output = self.apply(&[["--check"].as_slice(), more].concat());
         let code = output.status.code().unwrap();
         assert!(matches!(code, 0 | 2), "{code}: {}{}", text(&output), error(&output));
@@ -115,7 +115,7 @@ impl Scene {
 
     /// Applies what must be refused.
     #[track_caller]
-    fn refused(&self, more: &[&str]) -> String {
+    pub(crate) fn refused(&self, more: &[&str]) -> String {
         let output = self.apply(&[["--yes"].as_slice(), more].concat());
         assert_eq!(output.status.code(), Some(1), "{}", text(&output));
         format!("{}{}", text(&output), error(&output))
