@@ -106,18 +106,18 @@ enum StoredData {
 impl CloudEvent {
     /// The fact that keeps the event. It has neither client nor keys: those are the caller's.
     #[must_use]
-    pub fn into_fact(self) -> NewEvent {
-        let attributes = self.stored_attributes();
+    pub fn to_fact(&self) -> NewEvent {
         let untyped = self.data.as_ref().is_some_and(|data| data.kind == DataKind::Untyped);
-        let mut fact = NewEvent::new(self.event_type, self.data.map(|data| data.bytes).unwrap_or_default());
-        fact.content_type = if untyped { Some(NO_MEDIA_TYPE.into()) } else { self.datacontenttype };
-        fact.source = Some(self.source);
-        fact.subject = self.subject;
-        fact.time = self.time.map(|time| time.at());
-        fact.external_id = self.id;
-        fact.correlation_id = self.correlation_id;
-        fact.causation_id = self.causation_id;
-        fact.attributes = attributes;
+        let data = self.data.as_ref().map(|data| data.bytes.clone());
+        let mut fact = NewEvent::new(self.event_type.clone(), data.unwrap_or_default());
+        fact.content_type = if untyped { Some(NO_MEDIA_TYPE.into()) } else { self.datacontenttype.clone() };
+        fact.source = Some(self.source.clone());
+        fact.subject = self.subject.clone();
+        fact.time = self.time.as_ref().map(EventTime::at);
+        fact.external_id = self.id.clone();
+        fact.correlation_id = self.correlation_id.clone();
+        fact.causation_id = self.causation_id.clone();
+        fact.attributes = self.stored_attributes();
         fact
     }
 

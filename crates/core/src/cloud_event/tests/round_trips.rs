@@ -163,7 +163,7 @@ proptest! {
 
     #[test]
     fn facts_keep_their_events(event in event()) {
-        let fact = event.clone().into_fact();
+        let fact = event.to_fact();
         prop_assert!(fact.check(PayloadLimit::default()).is_ok());
         prop_assert_eq!(fact.payload.as_ref(), event.data.as_ref().map_or(&[][..], |data| &data.bytes[..]));
         prop_assert_eq!(CloudEvent::from_stored(&StoredEvent::from(&fact)), event);

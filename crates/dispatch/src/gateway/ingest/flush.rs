@@ -93,7 +93,7 @@ impl Call {
         // Shown as the version that the event was validated against.
         event.schema_version = verdict.version.or(event.schema_version);
         event.is_unvalidated = verdict.version.is_none() && event.schema_version.is_some();
-        let mut stored = event.clone().into_fact();
+        let mut stored = event.to_fact();
         stored.client = fact.client;
         let keys = keys_of(&event);
         Self(Arc::new(Inner { event, client: fact.client, verdict, fact: stored, keys, shown }))
