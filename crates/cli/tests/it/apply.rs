@@ -124,6 +124,14 @@ impl Scene {
     fn get(&self, words: &[&str]) -> Value {
         self.server.json(words)
     }
+
+    /// Posts what no command says.
+    #[track_caller]
+    fn post(&self, path: &str, body: &Value) {
+        let (body, url) = (body.to_string(), format!("{}{path}", self.server.url));
+        let args = ["-s", "-f", "-H", "content-type: application/json", "-d", &body, &url];
+        assert!(Command::new("curl").args(args).stdout(std::process::Stdio::null()).status().unwrap().success());
+    }
 }
 
 #[test]
@@ -171,6 +179,13 @@ fn an_export_plans_nothing_and_makes_the_same_elsewhere() {
     scene.server.run(&["queues", "pause", "default"]);
     scene.server.run(&["types", "create", "a:b:c:d", "--description", "line one\nline two: \"quoted\""]);
     scene.server.run(&["types", "archive", "a:b:c:d"]);
+    let named = scene.server.run(&["types", "create", "a:b:c:e"]);
+    let linked = json!({
+        "name": "An order", "description": "What is ordered.", "mimeType": "application/json",
+        "schemaType": "JSON_SCHEMA", "content": "{}", "eventTypeId": named.split(": ").last(), "version": "1.0",
+    });
+    scene.post("/api/schemas", &linked);
+    scene.server.run(&["types", "finalise", "a:b:c:e", "1.0"]);
     let other = Scene::new("");
     let exported = scene.server.run(&["export"]);
     assert!(
@@ -183,6 +198,9 @@ fn an_export_plans_nothing_and_makes_the_same_elsewhere() {
     assert!(!has_changes, "{plan}\n{exported}");
     other.applied(&[]);
     assert_eq!(other.server.run(&["export"]), exported);
+    assert!(exported.contains("schemaName: An order") && exported.matches("schemaName").count() == 1, "{exported}");
+    let schema = &other.get(&["types", "show", "a:b:c:e"])["specVersions"][0];
+    assert_eq!((&schema["schemaName"], &schema["schemaDescription"]), (&linked["name"], &linked["description"]));
     let as_json = scene.server.run(&["export", "--json"]);
     std::fs::write(scene.docs.join("all.yaml"), "").unwrap();
     std::fs::write(scene.docs.join("all.json"), &as_json).unwrap();
@@ -201,12 +219,7 @@ fn an_export_plans_nothing_and_makes_the_same_elsewhere() {
 #[test]
 fn only_what_the_set_has_made_is_pruned() {
     let scene = Scene::new("kind: Pool\ncode: made\n---\nkind: Pool\ncode: hand\nname: renamed\n");
-    let post = |code: &str| {
-        let body = json!({ "code": code, "name": code }).to_string();
-        let url = format!("{}/api/dispatch-pools", scene.server.url);
-        let args = ["-s", "-f", "-H", "content-type: application/json", "-d", &body, &url];
-        assert!(Command::new("curl").args(args).stdout(std::process::Stdio::null()).status().unwrap().success());
-    };
+    let post = |code: &str| scene.post("/api/dispatch-pools", &json!({ "code": code, "name": code }));
     post("hand");
     let said = scene.applied(&[]);
     assert!(said.contains("not made by a set"), "{said}");

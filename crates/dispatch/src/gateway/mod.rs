@@ -131,11 +131,19 @@ pub struct Written {
     pub changed: Changed,
     /// Differences from the version before of which nobody can tell whether they break something.
     pub warnings: Vec<Change>,
+    /// The schemas as the change has left them, in the order of their versions: of the version that was changed, or of all
+    /// when the type was.
+    pub schemas: Vec<Schema>,
 }
 
 impl Written {
-    fn nothing(event_type: EventType) -> Self {
-        Self { event_type, changed: Changed::No, warnings: Vec::new() }
+    fn nothing(event_type: EventType, schemas: Vec<Schema>) -> Self {
+        Self { event_type, changed: Changed::No, warnings: Vec::new(), schemas }
+    }
+
+    /// A change with nothing to warn of.
+    fn of(event_type: EventType, schemas: Vec<Schema>) -> Self {
+        Self { event_type, changed: Changed::Yes, warnings: Vec::new(), schemas }
     }
 }
 
@@ -177,7 +185,8 @@ impl Gateway {
         }
     }
 
-    /// Makes a change, again as long as other writers are faster.
+    /// Makes a change, again as long as other writers are faster. So nothing in it may fail as a race after it has written:
+    /// what it answers with is what the write returned.
     async fn until_written<T, F: Future<Output = Result<T>>>(&self, mut change: impl FnMut() -> F) -> Result<T> {
         for _ in 0..TRIES {
             match change().await {

@@ -68,7 +68,8 @@ pub(crate) struct NewFactBody {
     /// Searchable pairs.
     #[schema(value_type = Option<Vec<Object>>, example = json!([{ "key": "region", "value": "us-west" }]))]
     context_data: Option<String>,
-    /// The version of its type that it is validated against; the highest CURRENT one if absent.
+    /// The version of its type that it is validated against; if absent the highest CURRENT one or, if there is none, the
+    /// highest DEPRECATED one.
     #[schema(example = "1.0")]
     schema_version: Option<String>,
     /// Order within the group: lower goes first.
