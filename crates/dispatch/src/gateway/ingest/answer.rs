@@ -57,7 +57,7 @@ pub struct EventEntry {
 
 impl EventView {
     /// An event that was just stored.
-    pub(super) fn of_new(call: &Call, stored: Stored) -> Self {
+    pub(super) fn of_new(call: Call, stored: Stored) -> Self {
         let (mut jobs, mut entries) = (Vec::new(), Vec::new());
         for (number, subscription) in stored.made {
             match &subscription.body.target {
@@ -74,7 +74,8 @@ impl EventView {
                 }
             }
         }
-        let (event, client) = (call.event().clone(), call.client());
+        let client = call.client();
+        let event = call.into_event();
         let (is_cut, left_out) = cut(stored.left_out);
         Self { id: stored.id, created_at: stored.created_at, client, event, jobs, entries, is_cut, left_out }
     }

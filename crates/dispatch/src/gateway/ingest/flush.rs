@@ -35,6 +35,8 @@ struct Inner {
     fact: NewEvent,
     keys: Vec<FactKey>,
     shown: usize,
+    /// The version that the event names.
+    named: Option<VersionNumber>,
 }
 
 /// What became of an event in a flush.
@@ -88,15 +90,29 @@ struct Piece {
 
 impl Call {
     /// An event whose answer shows so many of the entries and jobs that are made for it.
-    pub(super) fn new(fact: &NewFact, verdict: Verdict, shown: usize) -> Self {
-        let mut event = fact.event.clone();
+    pub(super) fn new(fact: NewFact, verdict: Verdict, shown: usize) -> Self {
+        let NewFact { mut event, client } = fact;
+        let named = event.schema_version;
         // Shown as the version that the event was validated against.
-        event.schema_version = verdict.version.or(event.schema_version);
+        event.schema_version = verdict.version.or(named);
         event.is_unvalidated = verdict.version.is_none() && event.schema_version.is_some();
         let mut stored = event.to_fact();
-        stored.client = fact.client;
+        stored.client = client;
         let keys = keys_of(&event);
-        Self(Arc::new(Inner { event, client: fact.client, verdict, fact: stored, keys, shown }))
+        Self(Arc::new(Inner { event, named, client, verdict, fact: stored, keys, shown }))
+    }
+
+    /// The event as it came.
+    pub(super) fn into_fact(self) -> NewFact {
+        let (named, client) = (self.0.named, self.0.client);
+        let mut event = self.into_event();
+        event.schema_version = named;
+        NewFact { event, client }
+    }
+
+    /// The event, without a copy if nobody else has the call any more.
+    pub(super) fn into_event(self) -> CloudEvent {
+        Arc::try_unwrap(self.0).map_or_else(|shared| shared.event.clone(), |inner| inner.event)
     }
 
     pub(super) fn event(&self) -> &CloudEvent {
@@ -297,7 +313,7 @@ mod tests {
         let call = |at: usize| {
             let body = json!({ "specversion": "1.0", "id": at.to_string(), "source": "/s", "type": "t" });
             let event = CloudEvent::from_structured(&body.to_string().into()).unwrap();
-            Call::new(&NewFact { event, client: None }, Verdict { version: None, revision: None }, 100)
+            Call::new(NewFact { event, client: None }, Verdict { version: None, revision: None }, 100)
         };
         (0..count).map(call).collect()
     }

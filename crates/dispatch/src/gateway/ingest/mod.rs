@@ -95,13 +95,14 @@ impl Gateway {
         answer
     }
 
-    async fn ingest_one(&self, fact: NewFact) -> Result<Accepted> {
+    async fn ingest_one(&self, mut fact: NewFact) -> Result<Accepted> {
         for _ in 0..JUDGEMENTS {
-            let (call, warnings) = self.judged(&fact, MAX_TARGETS).await?;
+            let (call, warnings) = self.judged(fact, MAX_TARGETS).await?;
             let flushed = self.batchers.of(&call).call(call.clone()).await.map_err(GatewayError::from_ingest)?;
             if let Flushed::Stored(stored) = flushed {
-                return self.accepted(&call, stored, warnings).await;
+                return self.accepted(call, stored, warnings).await;
             }
+            fact = call.into_fact();
         }
         Err(keeps_changing(&fact))
     }
@@ -116,7 +117,7 @@ impl Gateway {
                 if answer.is_some() {
                     continue;
                 }
-                match self.judged(fact, SHOWN_OF_EACH).await {
+                match self.judged(fact.clone(), SHOWN_OF_EACH).await {
                     Ok((call, warnings)) => calls.push((at, call, warnings)),
                     Err(error) => *answer = Some(Err(error)),
                 }
@@ -131,7 +132,7 @@ impl Gateway {
             for ((at, call, warnings), flushed) in calls.into_iter().zip(flushed) {
                 match flushed {
                     Ok(Flushed::Stored(stored)) => {
-                        let accepted = self.accepted(&call, stored, warnings).await;
+                        let accepted = self.accepted(call, stored, warnings).await;
                         set(&mut answers, at, accepted);
                     }
                     Ok(Flushed::Outdated) => {}
@@ -145,12 +146,12 @@ impl Gateway {
     }
 
     /// An event with the judgement on it, ready to be flushed. Its answer will show so many jobs and entries.
-    async fn judged(&self, fact: &NewFact, shown: usize) -> Result<(Call, Vec<String>)> {
+    async fn judged(&self, fact: NewFact, shown: usize) -> Result<(Call, Vec<String>)> {
         let Judgement { verdict, warnings } = self.judge(&fact.event).await?;
         Ok((Call::new(fact, verdict, shown), warnings))
     }
 
-    async fn accepted(&self, call: &Call, stored: Stored, warnings: Vec<String>) -> Result<Accepted> {
+    async fn accepted(&self, call: Call, stored: Stored, warnings: Vec<String>) -> Result<Accepted> {
         let deduplicated = stored.is_repeat;
         let first = if deduplicated { self.stored_event(stored.id, call.shown()).await? } else { None };
         // A repeat outlives its first, which retention may have removed: all that is known of it is what was sent again.
