@@ -9,6 +9,7 @@ pub(crate) mod failover;
 mod groups;
 pub(crate) mod handlers;
 pub(crate) mod http;
+pub(crate) mod ingest;
 mod leases;
 mod publishes;
 pub(crate) mod replaces;
@@ -37,6 +38,10 @@ pub(crate) enum Invariant {
     DeniedIsNotThere,
     /// The workloads only make valid requests, so none is refused.
     NothingRefused,
+    /// An ingested fact is there with all its entries, jobs, keys and terms, or nothing of it is.
+    AllOrNone,
+    /// All answers to one event are the same, whoever gave them and however often it was sent.
+    OneAnswer,
     /// Every fact has exactly one entry, and every entry a fact.
     OneEntryPerFact,
     /// Leases of one entry never overlap in database time.

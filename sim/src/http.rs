@@ -31,9 +31,21 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Sends a request and waits for its answer, for at most `ANSWER_TIMEOUT`.
+    /// Sends a request with a body of JSON and waits for its answer, for at most `ANSWER_TIMEOUT`.
     pub(crate) async fn send(
         &mut self,
+        server: SocketAddr,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, Lost> {
+        self.send_as("application/json", server, method, path, body).await
+    }
+
+    /// As [`send`](Self::send), with a body of another media type.
+    pub(crate) async fn send_as(
+        &mut self,
+        media_type: &str,
         server: SocketAddr,
         method: &str,
         path: &str,
@@ -47,7 +59,7 @@ impl Client {
             };
             // Without the option requests are only slower.
             let _ = stream.set_nodelay(true);
-            stream.write_all(&request(method, path, body)).await.map_err(|_| Lost)?;
+            stream.write_all(&request(media_type, method, path, body)).await.map_err(|_| Lost)?;
             let answer = read(&mut stream).await?;
             Ok((stream, answer))
         };
@@ -57,11 +69,11 @@ impl Client {
     }
 }
 
-fn request(method: &str, path: &str, body: Option<&Value>) -> Vec<u8> {
+fn request(media_type: &str, method: &str, path: &str, body: Option<&Value>) -> Vec<u8> {
     let body = body.map(Value::to_string).unwrap_or_default();
     let length = body.len();
     format!(
-        "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n\
+        "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {media_type}\r\ncontent-length: {length}\r\n\r\n\
          {body}"
     )
     .into_bytes()

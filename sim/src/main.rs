@@ -17,7 +17,7 @@ use std::time::Instant;
 use clap::{Parser, Subcommand};
 
 use scenario::{
-    ScenarioResult, Settings, failpoints, handlers, hang_ups, http_server, poison, postgres_processes,
+    ScenarioResult, Settings, failpoints, handlers, hang_ups, http_server, ingest, poison, postgres_processes,
     postgres_restarts, power_loss, sqlite_restarts,
 };
 
@@ -41,6 +41,8 @@ enum Command {
     Handlers(Settings),
     /// The server over HTTP under load, killed and restarted, on both databases.
     Server(Settings),
+    /// Two nodes that get the same events at once, killed within an ingest, on both databases.
+    Ingest(Settings),
     /// Every named failpoint on both databases.
     Failpoints(Settings),
     /// An event that kills its worker each time.
@@ -84,6 +86,7 @@ fn main() -> ExitCode {
         Command::PostgresRestarts(settings) => one(("postgres-restarts", postgres_restarts::run), settings),
         Command::Handlers(settings) => one(("handlers", handlers::run), settings),
         Command::Server(settings) => one(("server", http_server::run), settings),
+        Command::Ingest(settings) => one(("ingest", ingest::run), settings),
         Command::Failpoints(settings) => one(("failpoints", failpoints::run), settings),
         Command::Poison(settings) => one(("poison", poison::run), settings),
         Command::HangUps(settings) => one(("hang-ups", hang_ups::run), settings),
@@ -110,7 +113,7 @@ fn one(scenario: Scenario, settings: Settings) -> ExitCode {
 
 /// All scenarios, including the fault campaign.
 fn all() -> Vec<Numbered> {
-    let scenarios: [Numbered; 9] = [
+    let scenarios: [Numbered; 10] = [
         (("power-loss", power_loss::run), 0, 8),
         (("hang-ups", hang_ups::run), 200, 300),
         (("poison", poison::run), 50, 0),
@@ -120,6 +123,7 @@ fn all() -> Vec<Numbered> {
         (("postgres-restarts", postgres_restarts::run), 2_000, 4),
         (("handlers", handlers::run), 1_200, 6),
         (("server", http_server::run), 500, 3),
+        (("ingest", ingest::run), 60, 2),
     ];
     scenarios.into_iter().chain(campaign::SCENARIOS).collect()
 }

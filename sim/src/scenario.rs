@@ -4,10 +4,12 @@ pub(crate) mod failpoints;
 pub(crate) mod handlers;
 pub(crate) mod hang_ups;
 pub(crate) mod http_server;
+pub(crate) mod ingest;
 pub(crate) mod poison;
 pub(crate) mod postgres_processes;
 pub(crate) mod postgres_restarts;
 pub(crate) mod power_loss;
+mod server_process;
 pub(crate) mod sqlite_restarts;
 
 use std::path::PathBuf;
@@ -33,7 +35,7 @@ pub(crate) struct Settings {
     #[arg(long)]
     pub(crate) seed: Option<u64>,
     /// Events that each process publishes; with `handlers`, of all processes together; with `server`, by how many
-    /// events publishers may be ahead of workers.
+    /// events publishers may be ahead of workers; with `ingest`, per fault.
     #[arg(long)]
     pub(crate) events: Option<u64>,
     /// Kills, restarts or power losses.

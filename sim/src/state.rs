@@ -1,5 +1,7 @@
 //! Reads the contents of the database with plain SQL, without the library under test.
 
+pub(crate) mod ingest;
+
 use std::error::Error;
 use std::path::Path;
 

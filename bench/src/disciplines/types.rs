@@ -76,6 +76,8 @@ async fn create_one(gateway: &Gateway, number: usize, schema: &str) -> Result<Ts
             message: None,
             strict: false,
             force: None,
+            schema_name: None,
+            schema_description: None,
         };
         gateway.add_version(made.id, Match::Any, version.parse()?, &new, Timestamp::UNIX_EPOCH).await?;
     }

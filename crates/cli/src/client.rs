@@ -7,6 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::exact;
 use crate::failure::Failure;
 use crate::output::shown;
 
@@ -66,7 +67,7 @@ impl Client {
 
     /// Sends a POST request.
     pub(crate) async fn post(&self, path: &str, body: &impl Serialize) -> Result<Value, Failure> {
-        self.send(self.request(Method::POST, path).json(body)).await
+        self.send(with_json(self.request(Method::POST, path), body)?).await
     }
 
     /// Sends a POST request with further headers.
@@ -76,7 +77,7 @@ impl Client {
         body: &impl Serialize,
         headers: &[(&str, &str)],
     ) -> Result<Value, Failure> {
-        let request = self.request(Method::POST, path).json(body);
+        let request = with_json(self.request(Method::POST, path), body)?;
         self.send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
     }
 
@@ -99,7 +100,7 @@ impl Client {
 
     /// Sends a PUT request.
     pub(crate) async fn put(&self, path: &str, body: &impl Serialize) -> Result<Value, Failure> {
-        self.send(self.request(Method::PUT, path).json(body)).await
+        self.send(with_json(self.request(Method::PUT, path), body)?).await
     }
 
     /// Sends a GET request and returns the answer with its entity tag.
@@ -115,7 +116,10 @@ impl Client {
         body: Option<&Value>,
         on: Option<&str>,
     ) -> Result<(Value, Option<String>), Failure> {
-        let request = body.into_iter().fold(self.request(method, path), reqwest::RequestBuilder::json);
+        let mut request = self.request(method, path);
+        if let Some(body) = body {
+            request = with_json(request, body)?;
+        }
         let request = on.into_iter().fold(request, |request, tag| request.header("if-match", tag));
         let response = request.send().await.map_err(|error| self.lost(&error))?;
         let tag = response.headers().get("etag").and_then(|tag| tag.to_str().ok()).map(str::to_owned);
@@ -145,13 +149,18 @@ impl Client {
         if !status.is_success() {
             return Err(refused(status, &text).into());
         }
-        if text.is_empty() { Ok(Value::Null) } else { Ok(serde_json::from_str(&text)?) }
+        if text.is_empty() { Ok(Value::Null) } else { Ok(exact::from_str(&text)?) }
     }
 
     fn lost(&self, error: &reqwest::Error) -> Failure {
         let why = if error.is_connect() { "is a server running there?" } else { "the connection broke or timed out" };
         format!("{} does not answer: {why}", self.url).into()
     }
+}
+
+/// A request with a body of JSON.
+fn with_json(request: reqwest::RequestBuilder, body: &impl Serialize) -> Result<reqwest::RequestBuilder, Failure> {
+    Ok(request.header("content-type", "application/json").body(exact::to_string(body)?))
 }
 
 fn refused(status: StatusCode, text: &str) -> Refused {

@@ -53,7 +53,9 @@ fn document(name: &Name, fields: &Map<String, Value>) -> Map<String, Value> {
             continue;
         }
         let value = match (name.kind, field.name) {
-            (Kind::EventType, "versions") => value.as_array().into_iter().flatten().map(without_nulls).collect(),
+            (Kind::EventType, "versions") => {
+                value.as_array().into_iter().flatten().map(|one| version(&name.code, one)).collect()
+            }
             _ => value.clone(),
         };
         document.insert(field.name.into(), value);
@@ -61,7 +63,12 @@ fn document(name: &Name, fields: &Map<String, Value>) -> Map<String, Value> {
     document
 }
 
-fn without_nulls(value: &Value) -> Value {
-    let said = value.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+/// A version without what is not said, and without the name that the server gives its schema by itself.
+fn version(code: &str, value: &Value) -> Value {
+    let usual = format!("{code} {}", value["version"].as_str().unwrap_or_default());
+    let is_said = |(name, value): &(&String, &Value)| {
+        !value.is_null() && (name.as_str() != "schemaName" || **value != usual.as_str())
+    };
+    let said = value.as_object().into_iter().flatten().filter(is_said);
     Value::Object(said.map(|(name, value)| (name.clone(), value.clone())).collect())
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::exact;
 use crate::failure::Failure;
 
 /// The bytes of a file.
@@ -19,5 +20,7 @@ pub(crate) fn read(file: &Path) -> Result<Vec<u8>, Failure> {
 
 /// The JSON in a file.
 pub(crate) fn read_json(file: &Path) -> Result<Value, Failure> {
-    serde_json::from_slice(&read(file)?).map_err(|error| format!("{} is not JSON: {error}", file.display()).into())
+    let bad = |why: &dyn std::fmt::Display| format!("{} is not JSON: {why}", file.display()).into();
+    let text = String::from_utf8(read(file)?).map_err(|error| bad(&error))?;
+    exact::from_str(&text).map_err(|error| bad(&error))
 }

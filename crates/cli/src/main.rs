@@ -6,6 +6,7 @@ mod clients;
 mod config;
 mod doctor;
 mod events;
+mod exact;
 mod export;
 mod failure;
 mod files;

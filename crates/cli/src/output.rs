@@ -4,11 +4,12 @@ use std::io::Write;
 
 use serde::Serialize;
 
+use crate::exact;
 use crate::failure::Failure;
 
 /// Prints a value as indented JSON.
 pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value)?;
+    let text = exact::to_string_pretty(value)?;
     line(&text);
     Ok(())
 }
@@ -69,7 +70,7 @@ pub(crate) fn cell(value: &serde_json::Value, key: &str) -> String {
     match &value[key] {
         serde_json::Value::Null => "-".into(),
         serde_json::Value::String(text) => text.clone(),
-        other => other.to_string(),
+        other => exact::to_string(other).unwrap_or_default(),
     }
 }
 

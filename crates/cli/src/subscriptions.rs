@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use crate::client::{Client, ServerArgs, all, path_part};
+use crate::exact;
 use crate::failure::Failure;
 use crate::files::read_json;
 use crate::output::{self, cell, shown};
@@ -190,7 +191,7 @@ async fn create(args: CreateArgs) -> Result<(), Failure> {
     set("target", args.target.map(Value::from));
     set("name", args.name.map(Value::from));
     set("clientId", args.client.map(Value::from));
-    let filter = args.filter.as_deref().map(serde_json::from_str).transpose();
+    let filter = args.filter.as_deref().map(exact::from_str).transpose();
     set("filter", filter.map_err(|error| format!("--filter is not JSON: {error}"))?);
     fields.entry("name").or_insert_with(|| args.code.into());
     let made = Client::new(&args.server)?.post("/api/subscriptions", &body).await?;

@@ -63,7 +63,7 @@ enum TypesCommand {
         of: NamedType,
         /// The data; - for standard input.
         file: PathBuf,
-        /// The version; the highest CURRENT one if absent.
+        /// The version; if absent the highest CURRENT one, else the highest DEPRECATED one.
         #[arg(long = "version", value_name = "VERSION")]
         number: Option<String>,
         /// The media type of the data; the version's if absent.
@@ -182,12 +182,14 @@ impl NamedType {
         if !self.named.contains(':') {
             return Ok(path_part(&self.named));
         }
-        let page = client.get("/api/event-types", &[("code", self.named.clone()), ("limit", "2".into())]).await?;
-        match page["items"].as_array().map_or(&[][..], Vec::as_slice) {
-            [found] => Ok(cell(found, "id")),
-            [] => Err(format!("there is no event type {}: `tidegate types list` shows all", shown(&self.named)).into()),
-            _ => Err(format!("{} is a pattern: name one event type", shown(&self.named)).into()),
+        // The server takes the code for a pattern, and what one matches by chance is not what was named.
+        if self.named.split(':').any(|part| part == "*") {
+            return Err(format!("{} is a pattern: name one event type", shown(&self.named)).into());
         }
+        let page = client.get("/api/event-types", &[("code", self.named.clone()), ("limit", "1".into())]).await?;
+        let found = page["items"].as_array().into_iter().flatten().find(|item| item["code"] == self.named.as_str());
+        let missing = || format!("there is no event type {}: `tidegate types list` shows all", shown(&self.named));
+        Ok(cell(found.ok_or_else(missing)?, "id"))
     }
 
     async fn find(&self, client: &Client) -> Result<Value, Failure> {

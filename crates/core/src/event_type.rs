@@ -303,10 +303,12 @@ pub fn predecessor(stages: &[Stage], number: VersionNumber) -> Option<VersionNum
     stages.iter().filter(before).map(|stage| stage.0).max()
 }
 
-/// The version that an event which names none is validated against: the highest CURRENT one.
+/// The version that an event which names none is validated against: the highest CURRENT one. Where none is CURRENT any
+/// more, the highest DEPRECATED one: it is still accepted, and deprecating a version does not let everything pass.
 #[must_use]
 pub fn default_version(stages: &[Stage]) -> Option<VersionNumber> {
-    stages.iter().filter(|stage| stage.1 == VersionStatus::Current).map(|stage| stage.0).max()
+    let highest = |status| stages.iter().filter(|stage| stage.1 == status).map(|stage| stage.0).max();
+    highest(VersionStatus::Current).or_else(|| highest(VersionStatus::Deprecated))
 }
 
 #[cfg(test)]
@@ -411,6 +413,8 @@ mod tests {
         assert_eq!(predecessor(&all, number("2.0")), None, "another major need not be compatible");
         assert_eq!(default_version(&all), Some(number("1.1")));
         assert_eq!(default_version(&all[2..]), None);
+        let ended = stages(&[("1.0", Deprecated), ("1.1", Deprecated), ("1.2", Finalising)]);
+        assert_eq!(default_version(&ended), Some(number("1.1")), "none is CURRENT any more");
     }
 
     proptest! {

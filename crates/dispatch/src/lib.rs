@@ -30,8 +30,8 @@ pub struct Guide;
 pub use gateway::{
     Accepted, AllowedTarget, AppliedItem, AppliedSet, AppliedSetsQuery, Changed, Client, ClientsQuery, ConfigEntry,
     DispatchMode, EventEntry, EventJob, EventType, EventTypeBody, EventView, EventsPage, EventsQuery, Forced, Gateway,
-    GatewayError, GatewayOptions, Match, NewFact, NewVersion, Pool, PoolBody, PoolStatus, PoolsQuery, RetryStrategy,
-    Schema, SchemaBody, SchemasQuery, SpecVersion, Subscription, SubscriptionBody, SubscriptionStatus,
+    GatewayError, GatewayOptions, Listed, Match, NewFact, NewVersion, Pool, PoolBody, PoolStatus, PoolsQuery,
+    RetryStrategy, Schema, SchemaBody, SchemasQuery, SpecVersion, Subscription, SubscriptionBody, SubscriptionStatus,
     SubscriptionsQuery, Target, TypeBinding, TypesQuery, UnknownTypes, Validated, Written, type_filter,
 };
 pub use tidegate_core::event_type::{

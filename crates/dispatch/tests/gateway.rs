@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::{EventQueue, Timestamp, Tsid};
+use tidegate::{ChangeResource, EventQueue, PutResource, Timestamp, Tsid};
 use tidegate_dispatch::{
     Changed, EventType, EventTypeBody, Gateway, GatewayError, GatewayOptions, Match, NewVersion, SchemaBody,
     SchemaType, SchemasQuery, TypeStatus, TypesQuery, VersionNumber, VersionStatus,
@@ -10,6 +10,7 @@ use tidegate_dispatch::{
 
 /// A database with two gateways on it, as two nodes would have them.
 struct Scene {
+    queue: EventQueue,
     one: Arc<Gateway>,
     other: Gateway,
     place: Place,
@@ -22,8 +23,10 @@ enum Place {
 
 impl Scene {
     async fn at(address: &str, place: Place) -> Self {
-        let open = || async { Gateway::new(EventQueue::open(address).await.unwrap(), GatewayOptions::default()) };
-        Self { one: Arc::new(open().await), other: open().await, place }
+        let open = || async { EventQueue::open(address).await.unwrap() };
+        let gateway = |queue: EventQueue| Gateway::new(queue, GatewayOptions::default());
+        let queue = open().await;
+        Self { one: Arc::new(gateway(queue.clone())), other: gateway(open().await), queue, place }
     }
 
     async fn sqlite() -> Self {
@@ -76,6 +79,14 @@ on_both!(
     schemas_of_versions_are_those_of_versions,
     data_is_validated_against_the_version_of_now,
     writers_at_once_lose_nothing,
+    one_writer_wins_a_revision_of_a_schema,
+    a_schema_and_its_version_are_changed_at_once_and_both_stay,
+    an_answer_shows_what_its_own_change_wrote,
+    two_finalise_at_once,
+    lists_read_schemas_in_pieces_and_leave_their_texts_out,
+    the_schemas_of_a_type_are_bounded_together,
+    messages_are_chosen_by_versions,
+    a_refusal_says_where_a_reason_can_be_given,
 );
 
 fn about(name: &str) -> EventTypeBody {
@@ -94,7 +105,24 @@ fn json_schema(schema: &str) -> NewVersion {
         message: None,
         strict: false,
         force: None,
+        schema_name: None,
+        schema_description: None,
     }
+}
+
+fn schema_body(name: &str, content: &str) -> SchemaBody {
+    SchemaBody {
+        name: name.into(),
+        description: None,
+        mime_type: "application/json".into(),
+        schema_type: SchemaType::JsonSchema,
+        content: content.into(),
+    }
+}
+
+/// A JSON Schema of about so many bytes, different for each number.
+fn large(number: usize, bytes: usize) -> String {
+    format!(r#"{{"type": "object", "$comment": "{number} {}"}}"#, "x".repeat(bytes))
 }
 
 const NARROW: &str = r#"{"type": "object", "required": ["a", "b"], "properties": {"a": {"type": "integer"}}}"#;
@@ -133,7 +161,7 @@ async fn types_are_created_listed_changed_and_archived(scene: Scene) {
     assert_eq!(list(None, None, 9).await.0.len(), 4);
 
     let changed = scene.other.change_type(made.id, Match::Is(made.revision), &about("another")).await.unwrap();
-    assert_eq!(changed.name, "another");
+    assert_eq!(changed.event_type.name, "another");
     let stale = scene.one.change_type(made.id, Match::Is(made.revision), &about("late")).await;
     assert!(matches!(stale, Err(GatewayError::Changed(_))), "{stale:?}");
     assert_eq!(
@@ -246,13 +274,7 @@ async fn what_is_wrong_is_refused_and_leaves_nothing(scene: Scene) {
 }
 
 async fn schemas_of_versions_are_those_of_versions(scene: Scene) {
-    let body = |name: &str, content: &str| SchemaBody {
-        name: name.into(),
-        description: None,
-        mime_type: "application/json".into(),
-        schema_type: SchemaType::JsonSchema,
-        content: content.into(),
-    };
+    let body = schema_body;
     let alone = scene.one.create_schema(&body("alone", WIDE), None, now()).await.unwrap();
     let twin = scene.one.create_schema(&body("alone", WIDE), None, now()).await.unwrap();
     assert_ne!(alone.id, twin.id, "names need not differ");
@@ -326,4 +348,262 @@ async fn writers_at_once_lose_nothing(scene: Scene) {
     assert_eq!(found.versions.len(), 12);
     let (schemas, _) = scene.other.list_schemas(&SchemasQuery { after: None, limit: 99 }).await.unwrap();
     assert_eq!(schemas.len(), 12, "no schema without its version");
+}
+
+async fn one_writer_wins_a_revision_of_a_schema(scene: Scene) {
+    let id = scene.made("a:b:c:d").await.id;
+    let linked = Some((id, number("1.0")));
+    let mut schema = scene.one.create_schema(&schema_body("linked", WIDE), linked, now()).await.unwrap();
+    for round in 0..5 {
+        let on = Match::Is(schema.revision);
+        let write = |at: usize| {
+            let gateway = Arc::clone(&scene.one);
+            let body = schema_body(&format!("{round} {at}"), WIDE);
+            tokio::spawn(async move { gateway.change_schema(schema.id, on, &body, now()).await })
+        };
+        let all: Vec<_> = (0..8).map(write).collect();
+        let mut won = Vec::new();
+        for one in all {
+            match one.await.unwrap() {
+                Ok(written) => won.push(written),
+                Err(GatewayError::Changed(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(won.len(), 1, "all others are told that it has changed: {won:?}");
+        schema = scene.other.schema(schema.id).await.unwrap();
+        assert_eq!(won[0], schema, "and the one that won was not overwritten");
+    }
+}
+
+async fn a_schema_and_its_version_are_changed_at_once_and_both_stay(scene: Scene) {
+    let id = scene.made("a:b:c:d").await.id;
+    let linked = Some((id, number("1.0")));
+    let schema = scene.one.create_schema(&schema_body("linked", WIDE), linked, now()).await.unwrap();
+    for round in 0..20 {
+        let strict = round % 2 == 0;
+        let gateway = Arc::clone(&scene.one);
+        let by_schema = tokio::spawn(async move {
+            gateway.change_schema(schema.id, Match::Any, &schema_body(&format!("{round}"), WIDE), now()).await
+        });
+        let new = NewVersion { strict, ..json_schema(WIDE) };
+        let by_version = scene.other.change_version(id, Match::Any, number("1.0"), &new, now());
+        assert!(by_version.await.is_ok() && by_schema.await.unwrap().is_ok());
+        let found = scene.one.event_type(id, None).await.unwrap();
+        assert_eq!(found.versions[0].strict, strict, "round {round}: a change of the text leaves the rest");
+        let name = scene.one.schema(schema.id).await.unwrap().name;
+        assert_eq!(name, round.to_string(), "and a change of the version leaves the name");
+    }
+}
+
+async fn an_answer_shows_what_its_own_change_wrote(scene: Scene) {
+    let id = scene.made("a:b:c:d").await.id;
+    let first = scene.one.add_version(id, Match::Any, number("1.0"), &json_schema(WIDE), now()).await.unwrap();
+    assert_eq!((first.schemas.len(), first.schemas[0].content.as_str()), (1, WIDE));
+    assert_eq!(first.schemas[0].name, "a:b:c:d 1.0");
+    let schema = first.schemas[0].id;
+    let change = |at: usize| {
+        let gateway = Arc::clone(&scene.one);
+        tokio::spawn(async move {
+            let text = large(at, 0);
+            loop {
+                let new = json_schema(&text);
+                let written = match at % 2 {
+                    0 => gateway.change_version(id, Match::Any, number("1.0"), &new, now()).await.map(|mut written| {
+                        assert_eq!(written.event_type.revision, written.schemas[0].revision);
+                        written.schemas.remove(0)
+                    }),
+                    _ => gateway.change_schema(schema, Match::Any, &schema_body("s", &text), now()).await,
+                };
+                match written {
+                    Err(GatewayError::Conflict(text)) if text.contains("try again") => {}
+                    written => return assert_eq!(written.unwrap().content, text),
+                }
+            }
+        })
+    };
+    let all: Vec<_> = (0..12).map(change).collect();
+    for one in all {
+        one.await.unwrap();
+    }
+    let named = NewVersion {
+        schema_name: Some("Order".into()),
+        schema_description: Some("what is ordered".into()),
+        ..json_schema(WIDE)
+    };
+    scene.one.change_version(id, Match::Any, number("1.0"), &named, now()).await.unwrap();
+    let kept = scene.one.change_version(id, Match::Any, number("1.0"), &json_schema(NARROW), now()).await.unwrap();
+    let kept = &kept.schemas[0];
+    assert_eq!((kept.name.as_str(), kept.description.as_deref()), ("Order", Some("what is ordered")));
+    for written in [
+        scene.one.finalise_version(id, Match::Any, number("1.0")).await,
+        scene.other.finalise_version(id, Match::Any, number("1.0")).await,
+        scene.one.change_type(id, Match::Any, &about("renamed")).await,
+        scene.one.deprecate_version(id, Match::Any, number("1.0")).await,
+        scene.other.deprecate_version(id, Match::Any, number("1.0")).await,
+        scene.one.archive_type(id, Match::Any).await,
+        scene.other.archive_type(id, Match::Any).await,
+    ] {
+        let schemas = written.unwrap().schemas;
+        assert_eq!((schemas.len(), schemas[0].content.as_str()), (1, NARROW));
+    }
+}
+
+async fn two_finalise_at_once(scene: Scene) {
+    use VersionStatus::{Current, Deprecated, Finalising};
+    for round in 0..8 {
+        let id = scene.made(&format!("a:b:c:{round}")).await.id;
+        for text in ["1.0", "1.1"] {
+            scene.one.add_version(id, Match::Any, number(text), &json_schema(WIDE), now()).await.unwrap();
+        }
+        let lower = scene.one.finalise_version(id, Match::Any, number("1.0"));
+        let higher = scene.other.finalise_version(id, Match::Any, number("1.1"));
+        let (lower, higher) = tokio::join!(lower, higher);
+        assert_eq!(higher.unwrap().changed, Changed::Yes);
+        let first = match lower {
+            Ok(_) => Deprecated,
+            Err(GatewayError::Conflict(text)) => {
+                assert!(text.contains("version 1.1 is in use already"), "{text}");
+                Finalising
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let found = scene.one.event_type(id, None).await.unwrap();
+        assert_eq!(stages(&found), [("1.0".into(), first), ("1.1".into(), Current)]);
+
+        scene.one.add_version(id, Match::Any, number("2.0"), &json_schema(WIDE), now()).await.unwrap();
+        let one = scene.one.finalise_version(id, Match::Any, number("2.0"));
+        let other = scene.other.finalise_version(id, Match::Any, number("2.0"));
+        let (one, other) = tokio::join!(one, other);
+        let changed = [one.unwrap().changed, other.unwrap().changed];
+        assert_eq!(changed.iter().filter(|changed| **changed == Changed::Yes).count(), 1, "{changed:?}");
+    }
+}
+
+async fn lists_read_schemas_in_pieces_and_leave_their_texts_out(scene: Scene) {
+    let name = |at: usize| format!("small {at:02}");
+    for at in 0..40 {
+        scene.one.create_schema(&schema_body(&name(at), WIDE), None, now()).await.unwrap();
+    }
+    let page = async |after: Option<String>, limit: usize| {
+        let (schemas, more) = scene.other.list_schemas(&SchemasQuery { after, limit }).await.unwrap();
+        assert!(schemas.iter().all(|one| one.content.is_empty()), "texts are left out");
+        (schemas, more)
+    };
+    let mut seen = Vec::new();
+    for limit in [1, 15, 16, 17, 32, 39, 40, 1_000] {
+        let (schemas, more) = page(None, limit).await;
+        assert_eq!((schemas.len(), more), (limit.min(40), limit < 40), "limit {limit}");
+        let names: Vec<&str> = schemas.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, (0..limit.min(40)).map(name).collect::<Vec<_>>());
+        let (rest, more) = page(schemas.last().map(|last| last.cursor().into()), 1_000).await;
+        assert_eq!((rest.len(), more), (40 - limit.min(40), false));
+        seen = schemas;
+    }
+    // A schema that is renamed keeps its place.
+    let renamed = schema_body("zzz", WIDE);
+    scene.one.change_schema(seen[0].id, Match::Any, &renamed, now()).await.unwrap();
+    assert_eq!(page(None, 1).await.0[0].name, "zzz");
+
+    for at in 0..40 {
+        scene.one.create_schema(&schema_body("tall", &large(at, 500_000)), None, now()).await.unwrap();
+    }
+    let (first, more) = page(seen.last().map(|last| last.cursor().into()), 1_000).await;
+    assert!(more && (30..40).contains(&first.len()), "a page ends by its bytes: {}", first.len());
+    let (rest, more) = page(first.last().map(|last| last.cursor().into()), 1_000).await;
+    assert_eq!((first.len() + rest.len(), more), (40, false));
+}
+
+async fn the_schemas_of_a_type_are_bounded_together(scene: Scene) {
+    let id = scene.made("a:b:c:d").await.id;
+    let version = |major: u32| VersionNumber { major, minor: 0 };
+    let add = async |major: u32, text: &str| {
+        scene.one.add_version(id, Match::Any, version(major), &json_schema(text), now()).await
+    };
+    for major in 1..=32 {
+        add(major, &large(0, 523_000)).await.unwrap();
+    }
+    add(33, WIDE).await.unwrap();
+    let full = |refused: Result<tidegate_dispatch::Written, GatewayError>| match refused {
+        Err(GatewayError::Conflict(text)) => assert!(text.contains("16777216 are allowed"), "{text}"),
+        other => panic!("{other:?}"),
+    };
+    full(add(34, &large(0, 523_000)).await);
+    let grown = json_schema(&large(0, 523_000));
+    full(scene.other.change_version(id, Match::Any, version(33), &grown, now()).await);
+    let described = NewVersion { schema_description: Some("d".repeat(60_000)), ..json_schema(WIDE) };
+    full(scene.other.change_version(id, Match::Any, version(33), &described, now()).await);
+    let schema = scene.one.event_type(id, None).await.unwrap();
+    let schema = scene.one.schema_of(&schema, version(33)).await.unwrap();
+    let by_schema = scene.one.change_schema(schema.id, Match::Any, &schema_body("s", &grown.schema), now()).await;
+    assert!(matches!(by_schema, Err(GatewayError::Conflict(_))), "{by_schema:?}");
+    // Types that were written before bytes were counted.
+    let stored = scene.queue.resources().get("event_type", id).await.unwrap().unwrap();
+    let mut older: serde_json::Value = serde_json::from_str(&stored.body).unwrap();
+    for version in older["versions"].as_array_mut().unwrap() {
+        assert!(version.as_object_mut().unwrap().remove("bytes").is_some());
+    }
+    let put = PutResource::Change { id, kind: "event_type".into(), expected: None, body: older.to_string() };
+    scene.queue.resources().change(vec![ChangeResource::Put(put)]).await.unwrap();
+    full(add(34, &large(0, 523_000)).await);
+    scene.one.delete_version(id, Match::Any, version(1)).await.unwrap();
+    add(34, &large(0, 523_000)).await.unwrap();
+    let (found, schemas) = scene.other.type_with_schemas(id, None).await.unwrap();
+    assert_eq!((found.versions.len(), schemas.len()), (33, 33));
+}
+
+async fn messages_are_chosen_by_versions(scene: Scene) {
+    let proto = |content: &str| SchemaBody {
+        schema_type: SchemaType::Proto,
+        mime_type: "application/protobuf".into(),
+        ..schema_body("shop", content)
+    };
+    let two = "syntax = \"proto3\"; package shop; message Order {} message Line {}";
+    let alone = scene.one.create_schema(&proto(two), None, now()).await.unwrap();
+    let changed = format!("{two} message Customer {{}}");
+    let changed = scene.one.change_schema(alone.id, Match::Is(alone.revision), &proto(&changed), now()).await.unwrap();
+    assert!(changed.content.contains("Customer"));
+    let bad = scene.one.create_schema(&proto("syntax = \"proto3\"; message A { B b = 1; }"), None, now()).await;
+    assert!(matches!(&bad, Err(GatewayError::Unprocessable { .. })), "{bad:?}");
+
+    let id = scene.made("a:b:c:d").await.id;
+    let linked = scene.one.create_schema(&proto(two), Some((id, number("1.0"))), now()).await;
+    let Err(GatewayError::Unprocessable { message, .. }) = linked else { panic!("{linked:?}") };
+    assert!(message.ends_with("the message of a version is named where versions of its event type are written"));
+    let new = NewVersion {
+        schema_type: SchemaType::Proto,
+        mime_type: "application/protobuf".into(),
+        message: Some("shop.Line".into()),
+        ..json_schema(two)
+    };
+    let added = scene.one.add_version(id, Match::Any, number("1.0"), &new, now()).await.unwrap();
+    let schema = added.schemas[0].id;
+    scene.one.change_schema(schema, Match::Any, &proto(&two.replace("Order", "Offer")), now()).await.unwrap();
+    let found = scene.other.event_type(id, None).await.unwrap();
+    assert_eq!(found.versions[0].message.as_deref(), Some("shop.Line"));
+}
+
+async fn a_refusal_says_where_a_reason_can_be_given(scene: Scene) {
+    let id = scene.made("a:b:c:d").await.id;
+    let add = async |text: &str, schema: &str| {
+        scene.one.add_version(id, Match::Any, number(text), &json_schema(schema), now()).await
+    };
+    add("1.0", WIDE).await.unwrap();
+    let open = add("1.1", NARROW).await.unwrap().schemas.remove(0);
+    scene.one.finalise_version(id, Match::Any, number("1.0")).await.unwrap();
+    let here = |error: GatewayError| error.to_string().contains("say why it is wanted in force.reason");
+    assert!(here(add("1.2", NARROW).await.unwrap_err()));
+    let change = scene.one.change_version(id, Match::Any, number("1.1"), &json_schema(NARROW), now()).await;
+    assert!(here(change.unwrap_err()));
+    let body = schema_body("s", NARROW);
+    for error in [
+        scene.one.create_schema(&body, Some((id, number("1.2"))), now()).await.unwrap_err(),
+        scene.one.change_schema(open.id, Match::Any, &body, now()).await.unwrap_err(),
+        scene.one.finalise_version(id, Match::Any, number("1.1")).await.unwrap_err(),
+    ] {
+        assert!(matches!(error, GatewayError::Unprocessable { .. }), "{error}");
+        let text = error.to_string();
+        assert!(!text.contains("force.reason"), "these have no such field: {text}");
+        assert!(text.contains("write it as a version of its event type, which may say why it is wanted"), "{text}");
+    }
 }

@@ -22,6 +22,15 @@ pub trait Language: Send + Sync + fmt::Debug {
     /// construct that would not be enforced.
     fn compile(&self, definition: &Definition) -> Result<Box<dyn Validator>, SchemaError>;
 
+    /// Checks a schema that no data is validated against yet: as [`compile`](Self::compile), but nobody has to have chosen
+    /// among its messages.
+    ///
+    /// # Errors
+    /// As those of [`compile`](Self::compile).
+    fn check(&self, definition: &Definition) -> Result<(), SchemaError> {
+        self.compile(definition).map(drop)
+    }
+
     /// Compares two versions of a schema. What is not on the language's list of known changes is told as
     /// [`Verdict::CannotTell`](crate::Verdict::CannotTell).
     ///

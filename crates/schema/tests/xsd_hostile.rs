@@ -290,6 +290,25 @@ fn inheritance_is_bounded() {
         write!(attributes, "<xs:complexType name=\"u{at}\"><xs:complexContent><xs:extension base=\"t0\"/></xs:complexContent></xs:complexType>").unwrap();
     }
     refused("2,000 types of 2,000 attributes", &attributes, "attributes together");
+    let groups = |count: usize, inside: &dyn Fn(usize) -> String, types: usize| {
+        let all = (0..count).map(|at| format!("<xs:attributeGroup name=\"g{at}\">{}</xs:attributeGroup>", inside(at)));
+        let all = all.collect::<String>();
+        let uses = (0..count).map(|at| format!("<xs:attributeGroup ref=\"g{at}\"/>")).collect::<String>();
+        all + &(0..types)
+            .map(|at| format!("<xs:complexType name=\"t{at}\">{uses}</xs:complexType>"))
+            .collect::<String>()
+    };
+    compile("a type of 2,000 groups", &groups(2_000, &|at| format!("<xs:attribute name=\"a{at}\"/>"), 1)).unwrap();
+    let spaces = (0..40_000).map(|at| format!("{at:x} ")).collect::<String>();
+    let wildcard = |_| format!("<xs:anyAttribute namespace=\"{spaces}\"/>");
+    refused("2,000 wildcards of 40,000 namespaces", &groups(1, &wildcard, 2_000), "attributes together");
+    let based = "<xs:extension base=\"t0\"/>";
+    let mut heirs = groups(1, &wildcard, 1);
+    for at in 0..2_000 {
+        write!(heirs, "<xs:complexType name=\"u{at}\"><xs:complexContent>{based}</xs:complexContent></xs:complexType>")
+            .unwrap();
+    }
+    refused("2,000 heirs of 40,000 namespaces", &heirs, "attributes together");
     let mut listed = "<xs:simpleType name=\"t\"><xs:restriction base=\"xs:string\">".to_owned();
     for number in 0..5_000 {
         write!(listed, "<xs:enumeration value=\"v{number}\"/>").unwrap();

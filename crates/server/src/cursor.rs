@@ -8,6 +8,8 @@ use crate::error::{ApiError, Result};
 
 /// Bytes of the checksum that binds a cursor to its list.
 const CHECKSUM: usize = 6;
+/// The longest text that is read as a cursor: positions have some 260 bytes at most.
+const MAX_TEXT: usize = 1_024;
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 /// Which list a cursor belongs to.
@@ -187,11 +189,15 @@ fn digit(value: u32) -> char {
 }
 
 fn masked<'a>(checksum: &'a [u8; CHECKSUM], position: &'a [u8]) -> impl Iterator<Item = u8> + 'a {
-    let mask = (0_u8..).flat_map(move |round| Sha256::new().chain_update(checksum).chain_update([round]).finalize());
+    let mask =
+        (0..=u8::MAX).flat_map(move |round| Sha256::new().chain_update(checksum).chain_update([round]).finalize());
     position.iter().zip(mask).map(|(byte, mask)| byte ^ mask)
 }
 
 fn read(list: List, client: Option<Tsid>, text: &str) -> Result<Vec<u8>> {
+    if text.len() > MAX_TEXT {
+        return Err(invalid());
+    }
     let mut bytes = Vec::with_capacity(text.len() * 5 / 8);
     let (mut held, mut bits) = (0_u32, 0);
     for character in text.bytes() {
@@ -229,6 +235,9 @@ mod tests {
         assert!(!of_worker(None, client, "secret-host:1").contains("secret"));
         for bad in ["", "1", "12", "../..", "Ü", "00000000000000000000", "9007199254740991"] {
             assert!(read_event(bad, None).is_err(), "{bad}");
+        }
+        for length in [MAX_TEXT + 1, 20_000] {
+            assert!(read_event(&"0".repeat(length), None).is_err(), "{length} digits");
         }
         assert_eq!(read_audit(&of_audit(5, 99), 5).unwrap(), 99);
         assert!(read_audit(&of_audit(5, 99), 6).is_err());

@@ -2,11 +2,7 @@
 
 mod load;
 
-use std::fs::OpenOptions;
 use std::io::Read;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
-use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rand::Rng;
@@ -17,17 +13,12 @@ use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 
 use self::load::{Load, PUBLISHERS, Tasks, WORKERS};
-use super::{Arena, STOP_WITHIN, ScenarioResult, Settings, runtime, server};
+use super::server_process::{READY_WITHIN, ServerProcess};
+use super::{Arena, ScenarioResult, Settings, runtime, server};
 use crate::checker::http;
-use crate::http::Client;
 use crate::state;
-use crate::supervisor::{POLL_INTERVAL, myself};
+use crate::supervisor::POLL_INTERVAL;
 use crate::workload::{Failure, sqlite_path};
-
-/// How long a server may take to become ready.
-const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Below the ephemeral ports, so that no connection of a client occupies a port on which a server is to listen.
-const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
 pub(crate) fn run(settings: Settings) -> ScenarioResult {
     let arena = Arena::sqlite(settings)?;
@@ -46,7 +37,7 @@ fn work(arena: &Arena, settings: Settings) -> ScenarioResult {
     let deadline = Instant::now() + settings.limit();
     let clients = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (address_sender, address_receiver) = watch::channel(None);
-    let mut served = ServerProcess::new(arena, address_sender)?;
+    let mut served = ServerProcess::new(arena, "server", address_sender)?;
     let mut rng = settings.rng();
     served.start(&mut rng)?;
     let load = Load::new(address_receiver, settings.seed(), lead);
@@ -55,7 +46,7 @@ fn work(arena: &Arena, settings: Settings) -> ScenarioResult {
         load.start()
     };
     for _ in 0..kills {
-        served.let_run(&load, &mut rng)?;
+        let_run(&mut served, &load, &mut rng)?;
         served.kill()?;
         served.start(&mut rng)?;
         // Every fourth time also while it starts.
@@ -71,7 +62,7 @@ fn work(arena: &Arena, settings: Settings) -> ScenarioResult {
     served.wait_until_ready()?;
     load.end_publishing();
     join(&clients, &mut publishers, deadline)?;
-    served.wait_until_drained(deadline)?;
+    wait_until_drained(&served, deadline)?;
     load.end_working();
     join(&clients, &mut workers, deadline)?;
     served.stop()?;
@@ -106,150 +97,33 @@ fn audit(arena: &Arena) -> Result<Vec<state::AuditRow>, Failure> {
     }
 }
 
-/// The server, across its restarts. It is killed with the harness.
-#[derive(Debug)]
-struct ServerProcess {
-    database: String,
-    log: PathBuf,
-    child: Option<Child>,
-    address: SocketAddr,
-    /// Tells clients the address of the server, `None` while it is down.
-    address_sender: watch::Sender<Option<SocketAddr>>,
-    /// For the harness's own requests.
-    runtime: Runtime,
-    kills: u32,
+/// Lets the server run for 100 to 600 ms. Three times out of four that time starts only after it has given some
+/// answers, since on a slow machine it might give none before it is killed; otherwise it starts when it is ready.
+fn let_run(served: &mut ServerProcess, load: &Load, rng: &mut StdRng) -> Result<(), Failure> {
+    let enough = load.answers() + u64::from(rng.random_ratio(3, 4)) * PUBLISHERS;
+    served.wait_until_ready()?;
+    let deadline = Instant::now() + READY_WITHIN;
+    while load.answers() < enough {
+        if Instant::now() > deadline {
+            return Err(format!("the server answered too few requests within {READY_WITHIN:?}").into());
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    std::thread::sleep(Duration::from_millis(rng.random_range(100..600)));
+    Ok(())
 }
 
-impl ServerProcess {
-    fn new(arena: &Arena, address_sender: watch::Sender<Option<SocketAddr>>) -> Result<Self, Failure> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let log = arena.histories().join("server.log");
-        Ok(Self {
-            database: arena.address.clone(),
-            log,
-            child: None,
-            address,
-            address_sender,
-            runtime: runtime()?,
-            kills: 0,
-        })
-    }
-
-    /// Starts the server on a random port.
-    fn start(&mut self, rng: &mut StdRng) -> Result<(), Failure> {
-        self.address = free_port(rng)?;
-        let log = OpenOptions::new().append(true).create(true).open(&self.log)?;
-        let mut command = myself(&["server-child", &self.database, &self.address.to_string()])?;
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).env_remove("TIDEGATE_FAILPOINT");
-        self.child = Some(command.spawn()?);
-        Ok(())
-    }
-
-    fn kill(&mut self) -> Result<(), Failure> {
-        if let Some(status) = self.ended()? {
-            return Err(self.ended_by_itself(status));
+fn wait_until_drained(served: &ServerProcess, deadline: Instant) -> Result<(), Failure> {
+    loop {
+        let answer = served.get("/queues/default/metrics").ok_or("the server does not answer")?;
+        if answer.status == 200 && answer.body["depth"] == 0 {
+            return Ok(());
         }
-        if let Some(mut child) = self.child.take() {
-            child.kill()?;
-            child.wait()?;
-            self.kills += 1;
+        if Instant::now() > deadline {
+            return Err(format!("not drained in time: {}", answer.body).into());
         }
-        self.address_sender.send_replace(None);
-        Ok(())
+        std::thread::sleep(POLL_INTERVAL * 5);
     }
-
-    fn ended(&mut self) -> Result<Option<ExitStatus>, Failure> {
-        Ok(self.child.as_mut().map(Child::try_wait).transpose()?.flatten())
-    }
-
-    fn ended_by_itself(&self, status: ExitStatus) -> Failure {
-        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let end: Vec<&str> = log.lines().rev().take(10).collect();
-        format!("the server ended by itself: {status}\n{}", end.into_iter().rev().collect::<Vec<_>>().join("\n")).into()
-    }
-
-    /// Sends a GET request on a new connection; `None` when there was no answer.
-    fn get(&self, path: &str) -> Option<crate::http::Answer> {
-        self.runtime.block_on(Client::default().send(self.address, "GET", path, None)).ok()
-    }
-
-    fn wait_until_ready(&mut self) -> Result<(), Failure> {
-        let deadline = Instant::now() + READY_WITHIN;
-        while self.get("/readyz").is_none_or(|answer| answer.status != 200) {
-            if let Some(status) = self.ended()? {
-                return Err(self.ended_by_itself(status));
-            }
-            if Instant::now() > deadline {
-                return Err(format!("the server was not ready within {READY_WITHIN:?}").into());
-            }
-            std::thread::sleep(POLL_INTERVAL);
-        }
-        self.address_sender.send_replace(Some(self.address));
-        Ok(())
-    }
-
-    /// Lets the server run for 100 to 600 ms. Three times out of four that time starts only after it has given some
-    /// answers, since on a slow machine it might give none before it is killed; otherwise it starts when it is ready.
-    fn let_run(&mut self, load: &Load, rng: &mut StdRng) -> Result<(), Failure> {
-        let enough = load.answers() + u64::from(rng.random_ratio(3, 4)) * PUBLISHERS;
-        self.wait_until_ready()?;
-        let deadline = Instant::now() + READY_WITHIN;
-        while load.answers() < enough {
-            if Instant::now() > deadline {
-                return Err(format!("the server answered too few requests within {READY_WITHIN:?}").into());
-            }
-            std::thread::sleep(POLL_INTERVAL);
-        }
-        std::thread::sleep(Duration::from_millis(rng.random_range(100..600)));
-        Ok(())
-    }
-
-    fn wait_until_drained(&mut self, deadline: Instant) -> Result<(), Failure> {
-        loop {
-            let answer = self.get("/queues/default/metrics").ok_or("the server does not answer")?;
-            if answer.status == 200 && answer.body["depth"] == 0 {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(format!("not drained in time: {}", answer.body).into());
-            }
-            std::thread::sleep(POLL_INTERVAL * 5);
-        }
-    }
-
-    /// Asks the server to stop and waits until it has exited.
-    fn stop(&mut self) -> Result<(), Failure> {
-        if let Some(child) = &mut self.child {
-            drop(child.stdin.take());
-        }
-        let deadline = Instant::now() + STOP_WITHIN;
-        while Instant::now() < deadline {
-            match self.ended()? {
-                Some(status) if status.success() => return Ok(()),
-                Some(status) => return Err(self.ended_by_itself(status)),
-                None => std::thread::sleep(POLL_INTERVAL),
-            }
-        }
-        Err(format!("the server did not stop within {STOP_WITHIN:?}").into())
-    }
-}
-
-impl Drop for ServerProcess {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            // Both fail only when the child has already exited.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-fn free_port(rng: &mut StdRng) -> Result<SocketAddr, Failure> {
-    let free = (0..100).find_map(|_| {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, rng.random_range(PORTS)));
-        TcpListener::bind(address).is_ok().then_some(address)
-    });
-    Ok(free.ok_or("no free port found")?)
 }
 
 /// The server process: runs until the parent closes standard input.

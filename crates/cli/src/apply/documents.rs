@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::kinds::{Absent, BINDING, EVENT, Field, Holds, Kind, Name, VERSION};
 use super::normal;
+use crate::exact;
 use crate::failure::Failure;
 use crate::files;
 use crate::yaml::{Content, Node, documents};
@@ -92,7 +93,7 @@ fn holds_documents(file: &Path) -> Result<bool, Failure> {
         return Ok(true);
     }
     let bytes = files::read(file)?;
-    let parsed = serde_json::from_slice::<Value>(&bytes);
+    let parsed = exact::from_str(&String::from_utf8_lossy(&bytes));
     Ok(parsed.map_or(true, |value| value.get("kind").is_some() || !value.is_object()))
 }
 
@@ -243,7 +244,7 @@ impl Reader<'_> {
         let file = fields.remove(by_file).filter(|file| !file.is_null());
         let text = match (fields.get(inline).filter(|said| !said.is_null()), file.as_ref().and_then(Value::as_str)) {
             (Some(Value::String(text)), None) => text.clone(),
-            (Some(said), None) => serde_json::to_string_pretty(said).unwrap_or_default(),
+            (Some(said), None) => exact::to_string_pretty(said).unwrap_or_default(),
             (None, Some(file)) => match std::fs::read_to_string(self.folder.join(file)) {
                 Ok(text) => text,
                 Err(error) => {

@@ -106,6 +106,8 @@ pub(crate) const VERSION: &[Field] = &[
     field("strict", Flag, Is("false")),
     field("schema", Anything, Nothing),
     field("schemaFile", Text, Nothing),
+    field("schemaName", Text, AsItIs),
+    field("schemaDescription", Text, AsItIs),
     field("force", Fields, AsItIs),
 ];
 

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::kinds::Kind;
+use crate::exact;
 
 /// Brings the fields of a document into the form, defaults of defaults included.
 pub(crate) fn document(kind: Kind, fields: &mut Map<String, Value>) {
@@ -117,6 +118,7 @@ fn without_nulls(fields: &mut Map<String, Value>) {
 pub(crate) fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(a), Value::Number(b)) => a == b || (a.is_f64() != b.is_f64() && a.as_f64() == b.as_f64()),
+        _ if exact::digits(one).is_some() => exact::canonical(one) == exact::canonical(other),
         (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
         (Value::Object(a), Value::Object(b)) => {
             a.len() == b.len() && a.iter().all(|(name, a)| b.get(name).is_some_and(|b| same(a, b)))
@@ -129,7 +131,7 @@ pub(crate) fn same(one: &Value, other: &Value) -> bool {
 pub(crate) fn same_schema(language: &Value, one: &Value, other: &Value) -> bool {
     if language == "JSON_SCHEMA"
         && let (Some(one), Some(other)) = (one.as_str(), other.as_str())
-        && let (Ok(one), Ok(other)) = (serde_json::from_str::<Value>(one), serde_json::from_str::<Value>(other))
+        && let (Ok(one), Ok(other)) = (exact::from_str(one), exact::from_str(other))
     {
         return same(&one, &other);
     }
@@ -159,6 +161,12 @@ mod tests {
         assert!(same(&json!({ "a": [1, 2.0] }), &json!({ "a": [1.0, 2] })));
         assert!(!same(&json!({ "a": 1 }), &json!({ "a": 1, "b": null })));
         assert!(!same(&json!(9_007_199_254_740_993_u64), &json!(9_007_199_254_740_992_u64)));
+        let long = |text: &str| exact::from_str(text).unwrap();
+        assert!(same(&long("[1.00000000000000000001]"), &long("[100000000000000000001e-20]")));
+        assert!(!same(&long("1.00000000000000000001"), &long("1.00000000000000000002")));
+        assert!(!same(&long("1.00000000000000000001"), &json!(1)) && !same(&json!(1), &long("1.00000000000000000001")));
+        let schema = |number: &str| json!(format!("{{\"maximum\": {number}}}"));
+        assert!(!same_schema(&json!("JSON_SCHEMA"), &schema("99999999999999999998"), &schema("99999999999999999999")));
         assert!(same_schema(&json!("JSON_SCHEMA"), &json!("{\"a\": 1}"), &json!("{ \"a\":1 }\n")));
         assert!(!same_schema(&json!("XSD"), &json!("<a/>"), &json!("<a/>\n")));
     }

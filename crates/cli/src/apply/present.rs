@@ -266,7 +266,17 @@ impl Present {
 /// The versions of a type as documents say them.
 fn versions(items: &Value) -> Value {
     let one = |item: &Value| {
-        let names = ["version", "status", "schemaType", "mimeType", "message", "strict", "schema"];
+        let names = [
+            "version",
+            "status",
+            "schemaType",
+            "mimeType",
+            "message",
+            "strict",
+            "schema",
+            "schemaName",
+            "schemaDescription",
+        ];
         let mut version: Map<String, Value> =
             names.into_iter().map(|name| (name.to_owned(), item[name].clone())).collect();
         if let Some(reason) = item["force"]["reason"].as_str() {

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use super::kinds::{Kind, Name};
 use super::present::{Present, Thing};
 use crate::client::{Client, all, is_status};
+use crate::exact;
 use crate::failure::Failure;
 use crate::output::cell;
 
@@ -266,6 +267,7 @@ fn plain(value: Option<&Value>) -> Value {
             Some(whole) if whole.fract() == 0.0 && whole.abs() < 9e15 => json!(whole as i64),
             _ => Value::Number(number.clone()),
         },
+        Some(long) if exact::digits(long).is_some() => exact::canonical(long).into(),
         Some(Value::Array(items)) => items.iter().map(|item| plain(Some(item))).collect(),
         Some(Value::Object(fields)) => {
             let sorted: BTreeMap<_, _> =

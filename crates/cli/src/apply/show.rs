@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::plan::{Action, Plan, Step};
+use crate::exact;
 use crate::output::{self, shown};
 
 /// The longest value that is shown whole, in characters.
@@ -59,7 +60,7 @@ fn short(value: &Value) -> String {
     let text = match value {
         Value::Null => "nothing".to_owned(),
         Value::String(text) => text.clone(),
-        other => other.to_string(),
+        other => exact::to_string(other).unwrap_or_default(),
     };
     if text.chars().count() <= LONGEST {
         return text;

@@ -127,9 +127,9 @@ fn differs(version: &Value, known: &Value) -> Option<&'static str> {
     if !same_schema(&version["schemaType"], &version["schema"], &known["schema"]) {
         return Some("schema");
     }
-    // A message that is left out is found by the server.
-    let is_left_out = |name: &str| name == "message" && version[name].is_null();
-    ["schemaType", "mimeType", "message", "strict"]
+    // A message that is left out is found by the server, and what the schema is called stays as it is.
+    let is_left_out = |name: &str| !matches!(name, "schemaType" | "mimeType" | "strict") && version[name].is_null();
+    ["schemaType", "mimeType", "message", "strict", "schemaName", "schemaDescription"]
         .into_iter()
         .find(|name| !(same(&version[*name], &known[*name]) || is_left_out(name)))
 }
@@ -183,6 +183,21 @@ mod tests {
         let open = [version("2.0", Some("FINALISING"), a)];
         assert_eq!(said(&[version("2.0", None, b)], &open).unwrap(), ["version 2.0: change"]);
         assert_eq!(steps(&[], &open).unwrap().1, ["2.0 FINALISING"]);
+    }
+
+    #[test]
+    fn a_schema_keeps_its_name_unless_another_one_is_said() {
+        let named = |status: &str, name: &str| {
+            let mut version = version("1.0", Some(status), "{}");
+            version["schemaName"] = name.into();
+            version
+        };
+        let (open, fixed) = ([named("FINALISING", "Order")], [named("CURRENT", "Order")]);
+        assert!(said(&[version("1.0", None, "{}")], &open).unwrap().is_empty());
+        assert!(said(&fixed, &fixed).unwrap().is_empty());
+        assert_eq!(said(&[named("FINALISING", "Orders")], &open).unwrap(), ["version 1.0: change"]);
+        let refused = said(&[named("CURRENT", "Orders")], &fixed).unwrap_err();
+        assert!(refused.contains("its schemaName differs"), "{refused}");
     }
 
     #[test]

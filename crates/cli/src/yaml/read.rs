@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
+
+use crate::exact;
 
 /// The largest file, in bytes.
 const MAX_BYTES: usize = 16 << 20;
@@ -164,14 +166,17 @@ impl Node {
     /// The value by the rules of YAML's core schema.
     ///
     /// # Errors
-    /// The line of a number that cannot be kept as it is.
+    /// The line of a name that is kept for other things.
     pub(crate) fn value(&self) -> Result<Value, Refusal> {
         match &self.content {
             Content::Scalar { text, is_plain: false } => Ok(Value::String(text.clone())),
-            Content::Scalar { text, is_plain: true } => plain(text).map_err(|why| (self.line, why)),
+            Content::Scalar { text, is_plain: true } => Ok(plain(text)),
             Content::List(items) => items.iter().map(Self::value).collect::<Result<Vec<_>, _>>().map(Value::Array),
             Content::Fields(fields) => {
-                let read = |(name, _, node): &(String, usize, Self)| Ok((name.clone(), node.value()?));
+                let read = |(name, line, node): &(String, usize, Self)| match name == exact::TOKEN {
+                    true => Err((*line, format!("the name {name} is kept for other things"))),
+                    false => Ok((name.clone(), node.value()?)),
+                };
                 fields.iter().map(read).collect::<Result<Map<_, _>, _>>().map(Value::Object)
             }
         }
@@ -183,11 +188,11 @@ fn is_null(text: &str) -> bool {
 }
 
 /// A scalar without quotes.
-fn plain(text: &str) -> Result<Value, String> {
+fn plain(text: &str) -> Value {
     match text {
-        _ if is_null(text) => return Ok(Value::Null),
-        "true" | "True" | "TRUE" => return Ok(Value::Bool(true)),
-        "false" | "False" | "FALSE" => return Ok(Value::Bool(false)),
+        _ if is_null(text) => return Value::Null,
+        "true" | "True" | "TRUE" => return Value::Bool(true),
+        "false" | "False" | "FALSE" => return Value::Bool(false),
         _ => {}
     }
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -195,21 +200,16 @@ fn plain(text: &str) -> Result<Value, String> {
         && digits.bytes().all(|byte| byte.is_ascii_digit() || b".eE+-".contains(&byte))
         && digits.bytes().any(|byte| byte.is_ascii_digit());
     if !is_number {
-        return Ok(Value::String(text.to_owned()));
+        return Value::String(text.to_owned());
     }
     let unsigned = text.strip_prefix('+').unwrap_or(text);
     if let Ok(number) = unsigned.parse::<i64>() {
-        return Ok(number.into());
+        return number.into();
     }
     if let Ok(number) = unsigned.parse::<u64>() {
-        return Ok(number.into());
+        return number.into();
     }
-    if digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("the number {text} is too large to be kept exactly: put it into quotes"));
-    }
-    let Ok(number) = unsigned.parse::<f64>() else { return Ok(Value::String(text.to_owned())) };
-    let too_large = || format!("the number {text} is too large: put it into quotes");
-    Number::from_f64(number).map(Value::Number).ok_or_else(too_large)
+    exact::number_of(text).unwrap_or_else(|| text.into())
 }
 
 #[cfg(test)]
@@ -254,8 +254,12 @@ mod tests {
         ] {
             assert_eq!(values(&format!("a: {text}")), [json!({ "a": value })], "{text}");
         }
-        let (line, why) = documents("a: 1\nb: 99999999999999999999").unwrap()[0].value().unwrap_err();
-        assert!(line == 2 && why.contains("too large"), "{why}");
+        for long in ["99999999999999999999", "0.1234567890123456789", "1e400"] {
+            let read = values(&format!("a: {long}"));
+            assert_eq!(exact::digits(&read[0]["a"]), Some(long));
+        }
+        let (line, why) = documents(&format!("a: 1\n\"{}\": x", exact::TOKEN)).unwrap()[0].value().unwrap_err();
+        assert!(line == 2 && why.contains("kept for other things"), "{why}");
     }
 
     #[test]

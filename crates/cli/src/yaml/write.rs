@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::exact;
+
 /// A document with these fields, each followed by a line end.
 pub(crate) fn document(fields: &Map<String, Value>) -> String {
     let mut text = String::new();
@@ -26,6 +28,11 @@ fn put_fields(text: &mut String, fields: &Map<String, Value>, depth: usize) {
 /// Puts a value behind its key or its dash, and ends the line.
 fn put(text: &mut String, value: &Value, depth: usize) {
     match value {
+        long if exact::digits(long).is_some() => {
+            text.push(' ');
+            text.push_str(exact::digits(long).unwrap_or_default());
+            text.push('\n');
+        }
         Value::Object(fields) if !fields.is_empty() => {
             text.push('\n');
             put_fields(text, fields, depth + 1);
@@ -36,7 +43,7 @@ fn put(text: &mut String, value: &Value, depth: usize) {
                 indent(text, depth + 1);
                 text.push('-');
                 match item {
-                    Value::Object(fields) if !fields.is_empty() => {
+                    Value::Object(fields) if !fields.is_empty() && exact::digits(item).is_none() => {
                         text.push(' ');
                         put_fields(text, fields, depth + 2);
                     }
@@ -161,6 +168,7 @@ mod tests {
             any::<i64>().prop_map(Value::from),
             any::<u64>().prop_map(Value::from),
             prop::num::f64::NORMAL.prop_map(Value::from),
+            "[1-9][0-9]{25}\\.[0-9]{0,9}[1-9]".prop_map(|digits| exact::from_str(&digits).unwrap()),
             texts().prop_map(Value::from),
         ];
         leaf.prop_recursive(4, 40, 5, |inner| {

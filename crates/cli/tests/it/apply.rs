@@ -65,13 +65,13 @@ event: { type: report.wanted, tags: [reports], queue: mail, client: acme, payloa
 const SCHEMA: &str = "{\n  \"type\": \"object\",\n  \"properties\": { \"total\": { \"type\": \"number\" } }\n}\n";
 
 /// A folder with documents, and the server that they are applied to.
-struct Scene {
-    server: Server,
-    docs: PathBuf,
+pub(crate) struct Scene {
+    pub(crate) server: Server,
+    pub(crate) docs: PathBuf,
 }
 
 impl Scene {
-    fn new(documents: &str) -> Self {
+    pub(crate) fn new(documents: &str) -> Self {
         let server = Server::start(&[]);
         let docs = server.dir.path().join("docs");
         std::fs::create_dir_all(docs.join("schemas")).unwrap();
@@ -81,11 +81,11 @@ impl Scene {
         scene
     }
 
-    fn write(&self, documents: &str) {
+    pub(crate) fn write(&self, documents: &str) {
         std::fs::write(self.docs.join("all.yaml"), documents).unwrap();
     }
 
-    fn command(&self, more: &[&str]) -> Command {
+    pub(crate) fn command(&self, more: &[&str]) -> Command {
         let docs = self.docs.to_str().unwrap();
         let mut command = tidegate(&[["apply", "-f", docs].as_slice(), more].concat());
         command.env("TIDEGATE_URL", &self.server.url);
@@ -98,7 +98,7 @@ impl Scene {
 
     /// Applies without being asked; it must succeed.
     #[track_caller]
-    fn applied(&self, more: &[&str]) -> String {
+    pub(crate) fn applied(&self, more: &[&str]) -> String {
         let output = self.apply(&[["--yes"].as_slice(), more].concat());
         assert!(output.status.success(), "{}{}", text(&output), error(&output));
         text(&output)
@@ -106,7 +106,7 @@ impl Scene {
 
     /// The plan, and whether it has changes.
     #[track_caller]
-    fn checked(&self, more: &[&str]) -> (String, bool) {
+    pub(crate) fn checked(&self, more: &[&str]) -> (String, bool) {
         let output = self.apply(&[["--check"].as_slice(), more].concat());
         let code = output.status.code().unwrap();
         assert!(matches!(code, 0 | 2), "{code}: {}{}", text(&output), error(&output));
@@ -115,7 +115,7 @@ impl Scene {
 
     /// Applies what must be refused.
     #[track_caller]
-    fn refused(&self, more: &[&str]) -> String {
+    pub(crate) fn refused(&self, more: &[&str]) -> String {
         let output = self.apply(&[["--yes"].as_slice(), more].concat());
         assert_eq!(output.status.code(), Some(1), "{}", text(&output));
         format!("{}{}", text(&output), error(&output))
@@ -123,6 +123,14 @@ impl Scene {
 
     fn get(&self, words: &[&str]) -> Value {
         self.server.json(words)
+    }
+
+    /// Posts what no command says.
+    #[track_caller]
+    fn post(&self, path: &str, body: &Value) {
+        let (body, url) = (body.to_string(), format!("{}{path}", self.server.url));
+        let args = ["-s", "-f", "-H", "content-type: application/json", "-d", &body, &url];
+        assert!(Command::new("curl").args(args).stdout(std::process::Stdio::null()).status().unwrap().success());
     }
 }
 
@@ -171,6 +179,13 @@ fn an_export_plans_nothing_and_makes_the_same_elsewhere() {
     scene.server.run(&["queues", "pause", "default"]);
     scene.server.run(&["types", "create", "a:b:c:d", "--description", "line one\nline two: \"quoted\""]);
     scene.server.run(&["types", "archive", "a:b:c:d"]);
+    let named = scene.server.run(&["types", "create", "a:b:c:e"]);
+    let linked = json!({
+        "name": "An order", "description": "What is ordered.", "mimeType": "application/json",
+        "schemaType": "JSON_SCHEMA", "content": "{}", "eventTypeId": named.split(": ").last(), "version": "1.0",
+    });
+    scene.post("/api/schemas", &linked);
+    scene.server.run(&["types", "finalise", "a:b:c:e", "1.0"]);
     let other = Scene::new("");
     let exported = scene.server.run(&["export"]);
     assert!(
@@ -183,6 +198,9 @@ fn an_export_plans_nothing_and_makes_the_same_elsewhere() {
     assert!(!has_changes, "{plan}\n{exported}");
     other.applied(&[]);
     assert_eq!(other.server.run(&["export"]), exported);
+    assert!(exported.contains("schemaName: An order") && exported.matches("schemaName").count() == 1, "{exported}");
+    let schema = &other.get(&["types", "show", "a:b:c:e"])["specVersions"][0];
+    assert_eq!((&schema["schemaName"], &schema["schemaDescription"]), (&linked["name"], &linked["description"]));
     let as_json = scene.server.run(&["export", "--json"]);
     std::fs::write(scene.docs.join("all.yaml"), "").unwrap();
     std::fs::write(scene.docs.join("all.json"), &as_json).unwrap();
@@ -201,12 +219,7 @@ fn an_export_plans_nothing_and_makes_the_same_elsewhere() {
 #[test]
 fn only_what_the_set_has_made_is_pruned() {
     let scene = Scene::new("kind: Pool\ncode: made\n---\nkind: Pool\ncode: hand\nname: renamed\n");
-    let post = |code: &str| {
-        let body = json!({ "code": code, "name": code }).to_string();
-        let url = format!("{}/api/dispatch-pools", scene.server.url);
-        let args = ["-s", "-f", "-H", "content-type: application/json", "-d", &body, &url];
-        assert!(Command::new("curl").args(args).stdout(std::process::Stdio::null()).status().unwrap().success());
-    };
+    let post = |code: &str| scene.post("/api/dispatch-pools", &json!({ "code": code, "name": code }));
     post("hand");
     let said = scene.applied(&[]);
     assert!(said.contains("not made by a set"), "{said}");

@@ -1,6 +1,7 @@
 //! The `tidegate` binary end to end: a real server process, and the commands against it.
 
 mod apply;
+mod exports;
 mod stub;
 mod stubbed;
 mod trouble;

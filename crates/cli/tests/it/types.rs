@@ -59,6 +59,32 @@ fn a_type_from_its_first_schema_to_a_change_that_breaks() {
 }
 
 #[test]
+fn a_pattern_is_not_taken_for_the_only_type_that_it_matches() {
+    let server = Server::start(&[]);
+    server.run(&["types", "create", CODE]);
+    let path = server.dir.path().join("order.json");
+    std::fs::write(&path, FIRST).unwrap();
+    let file = path.to_str().unwrap();
+    server.run(&["types", "add", CODE, "1.0", file]);
+    for pattern in ["shop:*:*:*", "*:*:*:*", "shop:orders:order:*"] {
+        for args in [
+            ["types", "archive", pattern].as_slice(),
+            &["types", "add", pattern, "1.1", file],
+            &["types", "finalise", pattern, "1.0"],
+            &["types", "deprecate", pattern, "1.0"],
+            &["types", "show", pattern],
+        ] {
+            let said = refused(&server, args);
+            assert!(said.contains(&format!("{pattern} is a pattern: name one event type")), "{said}");
+        }
+    }
+    let found = &server.json(&["types", "list"])[0];
+    assert_eq!((&found["status"], &found["specVersions"][0]["status"]), (&"CURRENT".into(), &"FINALISING".into()));
+    assert_eq!(found["specVersions"].as_array().unwrap().len(), 1);
+    server.stop();
+}
+
+#[test]
 fn what_is_wrong_says_where() {
     let server = Server::start(&[]);
     server.run(&["types", "create", CODE]);

@@ -64,6 +64,7 @@ impl Draft {
             context_data: Vec::new(),
             sequence: None,
             schema_version: None,
+            is_unvalidated: false,
             traceparent: None,
             tracestate: None,
             extensions: BTreeMap::new(),

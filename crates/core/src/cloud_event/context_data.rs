@@ -1,6 +1,9 @@
 //! Context data: the searchable pairs of an event.
 
-use serde::Serialize;
+use std::fmt;
+
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::envelope::members;
@@ -25,6 +28,9 @@ const SHAPE: &str = r#"must be a JSON array of pairs such as {"key": "region", "
 
 /// Reads the pairs from a JSON array. `field` names it in errors.
 pub(super) fn read(field: &'static str, json: &str) -> Result<Vec<ContextData>, InvalidCloudEvent> {
+    if let Some(pairs) = read_valid(json) {
+        return Ok(pairs);
+    }
     let invalid = |reason: String| InvalidCloudEvent::new(field, reason);
     if !json.trim_ascii_start().starts_with('[') {
         return Err(invalid(SHAPE.into()));
@@ -35,6 +41,14 @@ pub(super) fn read(field: &'static str, json: &str) -> Result<Vec<ContextData>, 
     }
     let within = |at: usize, error: InvalidCloudEvent| invalid(format!("item {at}: {error}"));
     items.into_iter().enumerate().map(|(at, item)| pair(item).map_err(|error| within(at, error))).collect()
+}
+
+/// The pairs if nothing is wrong with them: in one pass, for most have none of what is told in detail otherwise.
+fn read_valid(json: &str) -> Option<Vec<ContextData>> {
+    let pairs: Vec<Pair> =
+        serde_json::from_str(json).ok().filter(|pairs: &Vec<Pair>| pairs.len() <= MAX_CONTEXT_DATA)?;
+    let pairs: Vec<ContextData> = pairs.into_iter().map(|Pair(pair)| pair).collect();
+    pairs.iter().all(|pair| check(pair).is_ok()).then_some(pairs)
 }
 
 fn pair(item: &RawValue) -> Result<ContextData, InvalidCloudEvent> {
@@ -52,13 +66,51 @@ fn pair(item: &RawValue) -> Result<ContextData, InvalidCloudEvent> {
     }
     let key = key.ok_or_else(|| InvalidCloudEvent::new("key", "is missing"))?;
     let value = value.ok_or_else(|| InvalidCloudEvent::new("value", "is missing"))?;
-    check_key("key", &key)?;
-    check_text("value", &value)?;
-    if value.len() > MAX_CONTEXT_VALUE {
-        let reason = format!("has {} bytes: it may have {MAX_CONTEXT_VALUE}", value.len());
+    let pair = ContextData { key, value };
+    check(&pair).map(|()| pair)
+}
+
+fn check(pair: &ContextData) -> Result<(), InvalidCloudEvent> {
+    check_key("key", &pair.key)?;
+    check_text("value", &pair.value)?;
+    if pair.value.len() > MAX_CONTEXT_VALUE {
+        let reason = format!("has {} bytes: it may have {MAX_CONTEXT_VALUE}", pair.value.len());
         return Err(InvalidCloudEvent::new("value", reason));
     }
-    Ok(ContextData { key, value })
+    Ok(())
+}
+
+/// A JSON object with `key` and `value`, each once, and nothing else.
+struct Pair(ContextData);
+
+impl<'de> Deserialize<'de> for Pair {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(PairVisitor)
+    }
+}
+
+struct PairVisitor;
+
+impl<'de> Visitor<'de> for PairVisitor {
+    type Value = Pair;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a pair of key and value")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Pair, M::Error> {
+        let (mut key, mut value) = (None, None);
+        while let Some(name) = map.next_key::<&str>()? {
+            let slot = match name {
+                "key" if key.is_none() => &mut key,
+                "value" if value.is_none() => &mut value,
+                _ => return Err(M::Error::custom("a name that is not known, or is there twice")),
+            };
+            *slot = Some(map.next_value()?);
+        }
+        let missing = || M::Error::custom("something is missing");
+        Ok(Pair(ContextData { key: key.ok_or_else(missing)?, value: value.ok_or_else(missing)? }))
+    }
 }
 
 /// The pairs as JSON text, as [`read`] takes it.

@@ -79,6 +79,8 @@ pub struct CloudEvent {
     pub sequence: Option<AttributeValue>,
     /// The version of its type that it is validated against.
     pub schema_version: Option<VersionNumber>,
+    /// Whether it was stored without being validated although it names a version: of a type that has none.
+    pub is_unvalidated: bool,
     /// The W3C trace that it belongs to.
     pub traceparent: Option<String>,
     /// What vendors add to that trace.
@@ -109,6 +111,12 @@ impl CloudEvent {
             AttributeValue::Text(text) => text.parse().ok(),
             AttributeValue::Boolean(_) => None,
         }
+    }
+
+    /// The version of its type that it was validated against, once it is stored.
+    #[must_use]
+    pub fn validated_version(&self) -> Option<VersionNumber> {
+        self.schema_version.filter(|_| !self.is_unvalidated)
     }
 
     /// The data as the JSON that they are; `None` when there are none, or they are declared to be something else, or are

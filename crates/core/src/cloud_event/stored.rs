@@ -76,6 +76,9 @@ struct Stored<'a> {
     dataschema: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     schemaversion: Option<String>,
+    /// Nobody validated it by that version.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    unvalidated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     deduplicationid: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,18 +106,18 @@ enum StoredData {
 impl CloudEvent {
     /// The fact that keeps the event. It has neither client nor keys: those are the caller's.
     #[must_use]
-    pub fn into_fact(self) -> NewEvent {
-        let attributes = self.stored_attributes();
+    pub fn to_fact(&self) -> NewEvent {
         let untyped = self.data.as_ref().is_some_and(|data| data.kind == DataKind::Untyped);
-        let mut fact = NewEvent::new(self.event_type, self.data.map(|data| data.bytes).unwrap_or_default());
-        fact.content_type = if untyped { Some(NO_MEDIA_TYPE.into()) } else { self.datacontenttype };
-        fact.source = Some(self.source);
-        fact.subject = self.subject;
-        fact.time = self.time.map(|time| time.at());
-        fact.external_id = self.id;
-        fact.correlation_id = self.correlation_id;
-        fact.causation_id = self.causation_id;
-        fact.attributes = attributes;
+        let data = self.data.as_ref().map(|data| data.bytes.clone());
+        let mut fact = NewEvent::new(self.event_type.clone(), data.unwrap_or_default());
+        fact.content_type = if untyped { Some(NO_MEDIA_TYPE.into()) } else { self.datacontenttype.clone() };
+        fact.source = Some(self.source.clone());
+        fact.subject = self.subject.clone();
+        fact.time = self.time.as_ref().map(EventTime::at);
+        fact.external_id = self.id.clone();
+        fact.correlation_id = self.correlation_id.clone();
+        fact.causation_id = self.causation_id.clone();
+        fact.attributes = self.stored_attributes();
         fact
     }
 
@@ -154,6 +157,7 @@ impl CloudEvent {
             context_data: pairs.into_iter().map(|(key, value)| ContextData { key, value }).collect(),
             sequence: members.raw("sequence").and_then(|raw| AttributeValue::of_json("sequence", raw).ok()?),
             schema_version: members.get("schemaversion"),
+            is_unvalidated: members.get("unvalidated").unwrap_or(false),
             traceparent: members.get("traceparent"),
             tracestate: members.get("tracestate"),
             extensions: extensions.into_iter().filter_map(value).map(|(value, name)| (name, value)).collect(),
@@ -174,6 +178,7 @@ impl CloudEvent {
             },
             dataschema: self.dataschema.as_deref(),
             schemaversion: self.schema_version.map(Into::into),
+            unvalidated: self.is_unvalidated,
             deduplicationid: self.deduplication_id.as_deref(),
             messagegroup: self.message_group.as_deref(),
             sequence: self.sequence.as_ref(),

@@ -9,12 +9,15 @@ use tidegate::{CatalogueVersion, ChangeResource, DeleteResource, ErrorKind, PutR
 use super::error::{GatewayError, Result};
 use super::event_types::only;
 use super::kept::Kind;
+use super::pools::PoolsQuery;
 use super::subscriptions::SubscriptionsQuery;
 use super::values::{check_code, check_name, damaged, write};
 use super::{Gateway, Match};
 
 /// The kind of resources that are clients.
 const CLIENT: &str = "client";
+/// How many things of a client are looked at at once when it is deleted.
+const PAGE: usize = 100;
 
 /// A client: a tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -167,8 +170,8 @@ impl Gateway {
         .await
     }
 
-    /// Deletes a client that has no subscriptions and no keys that are not revoked. Its queues and events stay. What is made
-    /// for it at the same moment goes with it.
+    /// Deletes a client that has no subscriptions, no dispatch pools and no keys that are not revoked. Its queues and events
+    /// stay. What is made for it at the same moment goes with it.
     ///
     /// # Errors
     /// `NotFound`, `Changed`, or `Conflict` with what it still has.
@@ -187,25 +190,36 @@ impl Gateway {
         self.remove_latecomers(id).await
     }
 
-    /// Revokes the keys and deletes the subscriptions that were made after it was seen that a client has none, and before
-    /// it was gone. Whoever makes one looks afterwards whether the client is still there.
+    /// Revokes the keys and deletes the subscriptions and pools that were made after it was seen that a client has none, and
+    /// before it was gone. Whoever makes one looks afterwards whether the client is still there.
     async fn remove_latecomers(&self, id: Tsid) -> Result<()> {
         for key in self.queue.api_keys().list().await? {
             if key.client == Some(id) && key.revoked_at.is_none() {
                 self.queue.api_keys().revoke(key.id).await?;
             }
         }
-        let mut query = SubscriptionsQuery { client: Some(Some(id)), after: None, limit: 100 };
+        let gone = |deleted: Result<()>| match deleted {
+            Err(GatewayError::NotFound(_)) => Ok(()),
+            other => other,
+        };
+        // Subscriptions first: a pool that one of them names is not deleted.
         loop {
-            let (page, more) = self.list_subscriptions(&query).await?;
-            for found in &page {
-                match self.delete_subscription(found.id, Some(id), Match::Any).await {
-                    Ok(()) | Err(GatewayError::NotFound(_)) => {}
-                    Err(error) => return Err(error),
-                }
+            let found = self.subscription_rows(&subscriptions_of(id), PAGE).await?;
+            for row in &found {
+                gone(self.delete_subscription(row.id, Some(id), Match::Any).await)?;
             }
-            let Some(last) = page.last().filter(|_| more) else { return Ok(()) };
-            query.after = Some((last.client, last.code.clone()));
+            if found.len() < PAGE {
+                break;
+            }
+        }
+        loop {
+            let found = self.pool_rows(&pools_of(id), PAGE).await?;
+            for row in &found {
+                gone(self.delete_pool(row.id, Some(id), Match::Any).await)?;
+            }
+            if found.len() < PAGE {
+                return Ok(());
+            }
         }
     }
 
@@ -215,8 +229,11 @@ impl Gateway {
         if keys.iter().any(|key| key.client == Some(id) && key.revoked_at.is_none()) {
             return Ok(Some("keys that are not revoked"));
         }
-        let query = SubscriptionsQuery { client: Some(Some(id)), after: None, limit: 1 };
-        Ok(self.list_subscriptions(&query).await?.0.first().map(|_| "subscriptions"))
+        if !self.subscription_rows(&subscriptions_of(id), 1).await?.is_empty() {
+            return Ok(Some("subscriptions"));
+        }
+        let has_pools = !self.pool_rows(&pools_of(id), 1).await?.is_empty();
+        Ok(has_pools.then_some("dispatch pools"))
     }
 
     async fn stored_client(&self, id: Tsid, on: Match) -> Result<Client> {
@@ -229,4 +246,12 @@ impl Gateway {
 
 fn no_client(id: Tsid) -> GatewayError {
     GatewayError::NotFound(format!("there is no client {id}"))
+}
+
+fn subscriptions_of(client: Tsid) -> SubscriptionsQuery {
+    SubscriptionsQuery { client: Some(Some(client)), ..SubscriptionsQuery::default() }
+}
+
+fn pools_of(client: Tsid) -> PoolsQuery {
+    PoolsQuery { client: Some(Some(client)), ..PoolsQuery::default() }
 }

@@ -5,11 +5,20 @@ use tidegate_schema::{Change, Comparison, Definition, SchemaError, SchemaType, V
 
 use super::Gateway;
 use super::error::{GatewayError, Result};
-use super::values::{EventType, NewVersion, Schema, SpecVersion};
+use super::values::{EventType, NewVersion, Schema, SchemaBody, SpecVersion};
 use super::versions::as_new;
 
 /// The most changes that a refusal shows.
 const SHOWN: usize = 100;
+
+/// Where a caller can say why a change that breaks is wanted all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ForceAt {
+    /// In the request itself.
+    Here,
+    /// Not in this one: with the version.
+    Version,
+}
 
 impl Gateway {
     /// Refuses a schema that does not compile, with where it is wrong.
@@ -28,6 +37,13 @@ impl Gateway {
         compiled.map_err(|error| bad_schema(field, schema_type, error))
     }
 
+    /// Refuses the text of a schema that no data is validated against.
+    pub(super) async fn check_alone(&self, body: &SchemaBody) -> Result<()> {
+        let (schema_type, definition) = (body.schema_type, body.definition());
+        let checked = self.apart.run(move || schema_type.language().check(&definition)).await?;
+        checked.map_err(|error| bad_schema("content", schema_type, error))
+    }
+
     /// Refuses a version that breaks what its predecessor accepted, unless that is forced. Returns the differences of which
     /// nobody can tell.
     pub(super) async fn check_compatible(
@@ -35,6 +51,7 @@ impl Gateway {
         found: &EventType,
         number: VersionNumber,
         new: &NewVersion,
+        force_at: ForceAt,
     ) -> Result<Vec<Change>> {
         let Some(before) = event_type::predecessor(&found.stages(), number) else { return Ok(Vec::new()) };
         if new.force.is_some() {
@@ -43,7 +60,7 @@ impl Gateway {
         let version = found.version(before)?;
         if version.schema_type != new.schema_type {
             let text = format!("schemaType was {} and is {}", version.schema_type, new.schema_type);
-            return Err(breaks(number, before, vec![Violation::new("schemaType", text)]));
+            return Err(breaks(number, before, force_at, vec![Violation::new("schemaType", text)]));
         }
         let old = self.schema_of(found, before).await?;
         let old = as_new(version, old).definition();
@@ -52,7 +69,8 @@ impl Gateway {
             return Ok(comparison.at_least(Verdict::CannotTell).take(SHOWN).cloned().collect());
         }
         let shown = comparison.at_least(Verdict::Breaking).take(SHOWN);
-        Err(breaks(number, before, shown.map(|change| Violation::new(&change.path, &change.message)).collect()))
+        let violations = shown.map(|change| Violation::new(&change.path, &change.message)).collect();
+        Err(breaks(number, before, force_at, violations))
     }
 
     /// Compares the schemas of two versions of a type.
@@ -83,10 +101,13 @@ impl Gateway {
     }
 }
 
-fn breaks(number: VersionNumber, before: VersionNumber, violations: Vec<Violation>) -> GatewayError {
+fn breaks(number: VersionNumber, before: VersionNumber, force_at: ForceAt, violations: Vec<Violation>) -> GatewayError {
+    let or = match force_at {
+        ForceAt::Here => "say why it is wanted in force.reason",
+        ForceAt::Version => "write it as a version of its event type, which may say why it is wanted",
+    };
     let message = format!(
-        "version {number} breaks what version {before} accepts: change the schema, use the next major ({}.0), or say why \
-         it is wanted in force.reason",
+        "version {number} breaks what version {before} accepts: change the schema, use the next major ({}.0), or {or}",
         u64::from(number.major) + 1
     );
     GatewayError::Unprocessable { message, violations }

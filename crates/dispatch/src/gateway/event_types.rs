@@ -7,7 +7,7 @@ use tidegate_core::event_type::{CodePattern, EventTypeCode, TypeStatus};
 
 use super::error::{GatewayError, Result};
 use super::values::{EVENT_TYPE, EventType, EventTypeBody};
-use super::{Changed, Gateway, Match, Written};
+use super::{Gateway, Match, Written};
 
 /// Which event types to list, in the order of their codes.
 #[derive(Debug, Clone, Default)]
@@ -88,12 +88,15 @@ impl Gateway {
     ///
     /// # Errors
     /// `NotFound`, `Changed`, `Conflict` when it is archived, or `Invalid`.
-    pub async fn change_type(&self, id: Tsid, on: Match, body: &EventTypeBody) -> Result<EventType> {
+    pub async fn change_type(&self, id: Tsid, on: Match, body: &EventTypeBody) -> Result<Written> {
         body.check()?;
         self.until_written(|| async move {
             let mut changed = self.open_type(id, on).await?;
+            // Every change of a schema changes the type: those that were read before are those of the revision written on.
+            let schemas = self.schemas_of(&changed).await?;
             (changed.name, changed.description) = (body.name.clone(), body.description.clone());
-            self.write_type(&changed, Vec::new()).await
+            let (event_type, _) = self.write_type(&changed, Vec::new()).await?;
+            Ok(Written::of(event_type, schemas))
         })
         .await
     }
@@ -105,12 +108,13 @@ impl Gateway {
     pub async fn archive_type(&self, id: Tsid, on: Match) -> Result<Written> {
         self.until_written(|| async move {
             let mut found = self.stored_type(id, on).await?;
+            let schemas = self.schemas_of(&found).await?;
             if found.status == TypeStatus::Archive {
-                return Ok(Written::nothing(found));
+                return Ok(Written::nothing(found, schemas));
             }
             found.status = TypeStatus::Archive;
-            let event_type = self.write_type(&found, Vec::new()).await?;
-            Ok(Written { event_type, changed: Changed::Yes, warnings: Vec::new() })
+            let (event_type, _) = self.write_type(&found, Vec::new()).await?;
+            Ok(Written::of(event_type, schemas))
         })
         .await
     }
@@ -135,8 +139,12 @@ impl Gateway {
         }
     }
 
-    /// Writes a type over the revision that was read, together with other changes.
-    pub(super) async fn write_type(&self, changed: &EventType, others: Vec<ChangeResource>) -> Result<EventType> {
+    /// Writes a type over the revision that was read, together with other changes. Returns what all of them have left.
+    pub(super) async fn write_type(
+        &self,
+        changed: &EventType,
+        others: Vec<ChangeResource>,
+    ) -> Result<(EventType, Vec<Resource>)> {
         let put = PutResource::Change {
             id: changed.id,
             kind: EVENT_TYPE.into(),
@@ -145,8 +153,10 @@ impl Gateway {
         };
         let mut items = vec![ChangeResource::Put(put)];
         items.extend(others);
-        let written = self.queue.resources().change(items).await?;
-        EventType::read(only(&written)?)
+        let mut written = self.queue.resources().change(items).await?;
+        let event_type = EventType::read(only(&written)?)?;
+        written.remove(0);
+        Ok((event_type, written))
     }
 }
 

@@ -7,15 +7,13 @@ use tidegate_core::filter::Candidate;
 
 use super::Gateway;
 use super::error::{GatewayError, Result};
-use super::ingest::{EventView, context_term, group_term};
+use super::ingest::{EventView, SHOWN_OF_EACH, context_term, group_term};
 use super::subscriptions::Subscription;
 
 /// How many of the last events a preview looks at.
 const LOOKED_AT: usize = 1_000;
 /// How many it reads at once.
 const STEP: usize = 100;
-/// How many jobs and entries of each event a list shows.
-const SHOWN_IN_LISTS: usize = 100;
 
 /// Which events to list, youngest first.
 #[derive(Debug, Clone, Default)]
@@ -82,7 +80,7 @@ impl EventsQuery {
             to: self.to,
             before: self.before,
             limit: self.limit,
-            targets: SHOWN_IN_LISTS,
+            targets: SHOWN_OF_EACH,
         }
     }
 }
@@ -94,20 +92,26 @@ impl Gateway {
     /// `NotFound`, or the store's.
     pub async fn event(&self, id: Tsid, client: Option<Tsid>) -> Result<EventView> {
         let missing = || GatewayError::NotFound(format!("there is no event {id}"));
-        let found = self.queue.facts().get(vec![id], MAX_TARGETS).await?.pop().flatten().ok_or_else(missing)?;
-        if client.is_some() && found.fact.client != client {
+        let found = self.stored_event(id, MAX_TARGETS).await?.ok_or_else(missing)?;
+        if client.is_some() && found.client != client {
             return Err(missing());
         }
-        Ok(EventView::of_stored(found).seen_by(client))
+        Ok(found.seen_by(client))
     }
 
-    /// Lists events.
+    /// An event by its id with so many of its jobs and entries; `None` if there is none.
+    pub(super) async fn stored_event(&self, id: Tsid, shown: usize) -> Result<Option<EventView>> {
+        let found = self.queue.facts().get(vec![id], shown).await?.pop().flatten();
+        Ok(found.map(|found| EventView::of_stored(found, shown)))
+    }
+
+    /// Lists events, each with its first 100 jobs and entries.
     ///
     /// # Errors
     /// `Invalid` when a filter is out of range, or the store's.
     pub async fn events(&self, query: &EventsQuery) -> Result<EventsPage> {
         let page = self.queue.facts().find(query.facts()).await?;
-        let seen = |fact| EventView::of_stored(fact).seen_by(query.client.flatten());
+        let seen = |fact| EventView::of_stored(fact, SHOWN_OF_EACH).seen_by(query.client.flatten());
         let events = page.facts.into_iter().map(seen).collect();
         Ok(EventsPage { events, next: page.next })
     }
@@ -135,10 +139,10 @@ impl Gateway {
 }
 
 impl Subscription {
-    /// Whether it asks for an event, and its filter takes it. The version that the event was validated against is taken for
-    /// the one that it shows.
+    /// Whether it asks for an event, and its filter takes it.
     fn takes(&self, event: &CloudEvent) -> bool {
-        self.asked().iter().any(|binding| binding.matches(&event.event_type, event.schema_version))
+        let version = event.validated_version();
+        self.asked().iter().any(|binding| binding.matches(&event.event_type, version))
             && self.accepts(&Candidate::new(event))
     }
 }

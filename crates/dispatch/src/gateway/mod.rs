@@ -13,6 +13,7 @@ mod event_types;
 mod events;
 pub(crate) mod ingest;
 pub(crate) mod kept;
+mod listed;
 mod made;
 pub(crate) mod pools;
 mod schemas;
@@ -35,6 +36,7 @@ pub use error::GatewayError;
 pub use event_types::TypesQuery;
 pub use events::{EventsPage, EventsQuery, type_filter};
 pub use ingest::{Accepted, EventEntry, EventJob, EventView, NewFact};
+pub use listed::Listed;
 pub use pools::{Pool, PoolBody, PoolStatus, PoolsQuery};
 pub use schemas::SchemasQuery;
 pub use subscriptions::{
@@ -132,11 +134,19 @@ pub struct Written {
     pub changed: Changed,
     /// Differences from the version before of which nobody can tell whether they break something.
     pub warnings: Vec<Change>,
+    /// The schemas as the change has left them, in the order of their versions: of the version that was changed, or of all
+    /// when the type was.
+    pub schemas: Vec<Schema>,
 }
 
 impl Written {
-    fn nothing(event_type: EventType) -> Self {
-        Self { event_type, changed: Changed::No, warnings: Vec::new() }
+    fn nothing(event_type: EventType, schemas: Vec<Schema>) -> Self {
+        Self { event_type, changed: Changed::No, warnings: Vec::new(), schemas }
+    }
+
+    /// A change with nothing to warn of.
+    fn of(event_type: EventType, schemas: Vec<Schema>) -> Self {
+        Self { event_type, changed: Changed::Yes, warnings: Vec::new(), schemas }
     }
 }
 
@@ -191,7 +201,8 @@ impl Gateway {
         }
     }
 
-    /// Makes a change, again as long as other writers are faster.
+    /// Makes a change, again as long as other writers are faster. So nothing in it may fail as a race after it has written:
+    /// what it answers with is what the write returned.
     async fn until_written<T, F: Future<Output = Result<T>>>(&self, mut change: impl FnMut() -> F) -> Result<T> {
         for _ in 0..TRIES {
             match change().await {

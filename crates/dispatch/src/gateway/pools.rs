@@ -11,9 +11,9 @@ use tidegate::{
 
 use super::error::{GatewayError, Result};
 use super::event_types::only;
-use super::subscriptions::SubscriptionsQuery;
+use super::subscriptions::{Subscription, SubscriptionsQuery};
 use super::values::{check_code, check_name, damaged, write};
-use super::{Gateway, Match};
+use super::{Gateway, Listed, Match};
 
 /// The kind of resources that are dispatch pools.
 pub(crate) const POOL: &str = "dispatch_pool";
@@ -157,18 +157,19 @@ impl Gateway {
         }
     }
 
-    /// Lists pools, and says whether there are more.
+    /// Lists pools. One that this program cannot read is left out.
     ///
     /// # Errors
     /// The store's.
-    pub async fn list_pools(&self, query: &PoolsQuery) -> Result<(Vec<Pool>, bool)> {
+    pub async fn list_pools(&self, query: &PoolsQuery) -> Result<Listed<Pool>> {
         let limit = query.limit.min(MAX_RESOURCES - 1);
+        Ok(Listed::of(self.pool_rows(query, limit + 1).await?, limit, Pool::read))
+    }
+
+    /// Pools as they are stored, also those that this program cannot read.
+    pub(super) async fn pool_rows(&self, query: &PoolsQuery, limit: usize) -> Result<Vec<Resource>> {
         let (kind, client, after) = (POOL.to_owned(), query.client, query.after.clone());
-        let rows = self.queue.resources().list(ResourcesQuery { kind, client, after, limit: limit + 1 }).await?;
-        let mut found = rows.iter().map(Pool::read).collect::<Result<Vec<_>>>()?;
-        let more = found.len() > limit;
-        found.truncate(limit);
-        Ok((found, more))
+        Ok(self.queue.resources().list(ResourcesQuery { kind, client, after, limit }).await?)
     }
 
     /// A pool by its id, if it belongs to this client (`None`: whoever it belongs to).
@@ -225,17 +226,17 @@ impl Gateway {
 
     /// Refuses a pool that a subscription names.
     async fn check_unnamed(&self, pool: &Pool) -> Result<()> {
-        let mut query = SubscriptionsQuery { client: pool.client.map(Some), after: None, limit: MAX_RESOURCES - 1 };
+        let mut query = SubscriptionsQuery { client: pool.client.map(Some), after: None, limit: MAX_RESOURCES };
         loop {
-            let (page, more) = self.list_subscriptions(&query).await?;
-            if let Some(naming) = page.iter().find(|one| one.body.dispatch_pool == Some(pool.id)) {
+            let rows = self.subscription_rows(&query, query.limit).await?;
+            if let Some(naming) = rows.iter().find(|row| names(row, pool.id)) {
                 let text = format!(
                     "the subscription {} with the id {} names the dispatch pool {}: change or delete it first",
                     naming.code, naming.id, pool.code
                 );
                 return Err(GatewayError::Conflict(text));
             }
-            match page.last().filter(|_| more) {
+            match rows.last().filter(|_| rows.len() == query.limit) {
                 Some(last) => query.after = Some((last.client, last.code.clone())),
                 None => return Ok(()),
             }
@@ -271,5 +272,13 @@ impl Gateway {
         let found = Pool::read(&found)?;
         on.check(found.revision, &format_args!("the dispatch pool {}", found.code))?;
         Ok(found)
+    }
+}
+
+/// Whether a subscription names a pool. Of one that this program cannot read, it does if it has that id anywhere.
+fn names(row: &Resource, pool: Tsid) -> bool {
+    match Subscription::read(row) {
+        Ok(read) => read.body.dispatch_pool == Some(pool),
+        Err(_) => row.body.contains(&pool.to_string()),
     }
 }

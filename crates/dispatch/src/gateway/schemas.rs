@@ -4,14 +4,21 @@ use tidegate::{
     CatalogueVersion, ChangeResource, DeleteResource, Error, ErrorKind, MAX_RESOURCES, PutResource, ResourcesQuery,
     Timestamp, Tsid,
 };
-use tidegate_core::event_type::VersionNumber;
+use tidegate_core::event_type::{self, VersionNumber};
+use tidegate_schema::SchemaType;
 
+use super::compatibility::ForceAt;
 use super::error::{GatewayError, Result};
 use super::event_types::only;
 use super::values::{EventType, MAX_NAME, NewVersion, SCHEMA, Schema, SchemaBody};
-use super::{Gateway, Match};
+use super::{Gateway, Match, Written};
 
-/// Which schemas to list, in the order of their names.
+/// How many schemas a list reads at once: each is at most as large as a resource.
+const PIECE: usize = 16;
+/// The most bytes of stored schemas that are read for one page of a list, but for the piece in which it ends.
+const PAGE_BYTES: usize = 16 << 20;
+
+/// Which schemas to list, in the order of the names that they were created under.
 #[derive(Debug, Clone, Default)]
 pub struct SchemasQuery {
     /// Only those after this one, as a list returned it.
@@ -50,12 +57,13 @@ impl Gateway {
         now: Timestamp,
     ) -> Result<Schema> {
         body.check()?;
-        self.compiles(body.schema_type, body.definition(), "content").await?;
         if let Some((id, number)) = link {
             let new = as_version(body, None, false);
-            let written = self.until_written(|| self.try_add(id, Match::Any, number, &new, Some(body), now)).await?;
-            return self.schema_of(&written.event_type, number).await;
+            self.compiles_linked(body, &new).await?;
+            let add = || self.try_add(id, Match::Any, number, &new, ForceAt::Version, now);
+            return the_schema(self.until_written(add).await?);
         }
+        self.check_alone(body).await?;
         let put = PutResource::Create {
             id: None,
             kind: SCHEMA.into(),
@@ -67,23 +75,37 @@ impl Gateway {
         Schema::read(only(&written)?)
     }
 
-    /// Lists schemas, and says whether there are more.
+    /// Lists schemas without their texts, and says whether there are more. A page of large schemas may be shorter than
+    /// its limit: texts are stored with what a list shows, and few of them are read at once.
     ///
     /// # Errors
     /// The store's.
     pub async fn list_schemas(&self, query: &SchemasQuery) -> Result<(Vec<Schema>, bool)> {
-        let limit = query.limit.min(MAX_RESOURCES - 1);
-        let wanted = ResourcesQuery {
-            kind: SCHEMA.into(),
-            client: Some(None),
-            after: query.after.clone().map(|after| (None, after)),
-            limit: limit + 1,
-        };
-        let rows = self.queue.resources().list(wanted).await?;
-        let mut schemas = rows.iter().map(Schema::read).collect::<Result<Vec<_>>>()?;
-        let more = schemas.len() > limit;
-        schemas.truncate(limit);
-        Ok((schemas, more))
+        let limit = query.limit.min(MAX_RESOURCES);
+        let (mut schemas, mut bytes, mut after) = (Vec::new(), 0, query.after.clone());
+        loop {
+            // One more than the page has room for: whether there are more.
+            let piece = PIECE.min(limit - schemas.len() + 1);
+            let wanted = ResourcesQuery {
+                kind: SCHEMA.into(),
+                client: Some(None),
+                after: after.map(|after| (None, after)),
+                limit: piece,
+            };
+            let rows = self.queue.resources().list(wanted).await?;
+            let is_last = rows.len() < piece;
+            for row in rows {
+                if schemas.len() == limit || bytes > PAGE_BYTES {
+                    return Ok((schemas, true));
+                }
+                bytes += row.body.len();
+                schemas.push(Schema { content: String::new(), ..Schema::read(&row)? });
+            }
+            if is_last {
+                return Ok((schemas, false));
+            }
+            after = schemas.last().map(|last: &Schema| last.code.clone());
+        }
     }
 
     /// A schema by its id.
@@ -103,7 +125,7 @@ impl Gateway {
         self.until_written(|| async move {
             let found = self.stored_schema(id, on).await?;
             let Some((of, number)) = found.linked else {
-                self.compiles(body.schema_type, body.definition(), "content").await?;
+                self.check_alone(body).await?;
                 let put = PutResource::Change {
                     id,
                     kind: SCHEMA.into(),
@@ -113,11 +135,15 @@ impl Gateway {
                 let written = self.queue.resources().change(vec![ChangeResource::Put(put)]).await?;
                 return Schema::read(only(&written)?);
             };
-            let version = self.stored_type(of, Match::Any).await?.version(number)?.clone();
-            let new = as_version(body, version.message, version.strict);
-            self.compiles(new.schema_type, new.definition(), "content").await?;
-            let written = self.try_change(of, Match::Any, number, &new, Some(body), now).await?;
-            self.schema_of(&written.event_type, number).await
+            let of = self.open_type(of, Match::Any).await?;
+            event_type::change(&of.stages(), number)?;
+            let version = of.version(number)?;
+            if (&version.schema, version.edition) != (&found.code, found.edition) {
+                return Err(changed_meanwhile(&of, number));
+            }
+            let new = as_version(body, version.message.clone(), version.strict);
+            self.compiles_linked(body, &new).await?;
+            the_schema(self.try_change((of, found), number, &new, body, ForceAt::Version, now).await?)
         })
         .await
     }
@@ -141,6 +167,18 @@ impl Gateway {
         .await
     }
 
+    /// Refuses the text of a version's schema that does not compile.
+    async fn compiles_linked(&self, body: &SchemaBody, new: &NewVersion) -> Result<()> {
+        let (mut message, violations) = match self.compiles(new.schema_type, new.definition(), "content").await {
+            Err(GatewayError::Unprocessable { message, violations }) => (message, violations),
+            other => return other,
+        };
+        if new.schema_type == SchemaType::Proto && self.check_alone(body).await.is_ok() {
+            message.push_str(": the message of a version is named where versions of its event type are written");
+        }
+        Err(GatewayError::Unprocessable { message, violations })
+    }
+
     async fn stored_schema(&self, id: Tsid, on: Match) -> Result<Schema> {
         let missing = || GatewayError::NotFound(format!("there is no schema {id}"));
         let found = Schema::read(&self.queue.resources().get(SCHEMA, id).await?.ok_or_else(missing)?)?;
@@ -156,10 +194,7 @@ impl Gateway {
         let version = found.version(number)?;
         let stored = self.queue.resources().by_code(SCHEMA, None, &version.schema).await?;
         let stored = stored.as_ref().map(Schema::read).transpose()?;
-        stored.filter(|schema| schema.edition == version.edition).ok_or_else(|| {
-            let text = format!("the schema of {} {number} has changed meanwhile; try again", found.code);
-            Error::new(ErrorKind::Conflict, text).into()
-        })
+        stored.filter(|schema| schema.edition == version.edition).ok_or_else(|| changed_meanwhile(found, number))
     }
 
     /// A type with the schemas of its versions, in the order of the versions.
@@ -176,10 +211,7 @@ impl Gateway {
     }
 
     /// The same for a type that was read; should its schemas have changed since, as it is now.
-    ///
-    /// # Errors
-    /// `NotFound`, or the store's.
-    pub async fn with_schemas(&self, mut found: EventType) -> Result<(EventType, Vec<Schema>)> {
+    async fn with_schemas(&self, mut found: EventType) -> Result<(EventType, Vec<Schema>)> {
         let mut tried = 0;
         loop {
             match self.schemas_of(&found).await {
@@ -191,10 +223,7 @@ impl Gateway {
     }
 
     /// The schemas of a type that was read, in the order of its versions.
-    ///
-    /// # Errors
-    /// As [`schema_of`](Self::schema_of).
-    pub async fn schemas_of(&self, found: &EventType) -> Result<Vec<Schema>> {
+    pub(super) async fn schemas_of(&self, found: &EventType) -> Result<Vec<Schema>> {
         let mut schemas = Vec::with_capacity(found.versions.len());
         for version in &found.versions {
             schemas.push(self.schema_of(found, version.version).await?);
@@ -203,13 +232,27 @@ impl Gateway {
     }
 }
 
+/// The other writer's error, after which the same call may succeed.
+fn changed_meanwhile(found: &EventType, number: VersionNumber) -> GatewayError {
+    let text = format!("the schema of {} {number} has changed meanwhile; try again", found.code);
+    Error::new(ErrorKind::Conflict, text).into()
+}
+
+/// The schema of the one version that a change was about.
+fn the_schema(written: Written) -> Result<Schema> {
+    let lost = || Error::new(ErrorKind::Corrupt, "a version was written without its schema");
+    Ok(written.schemas.into_iter().next().ok_or_else(lost)?)
+}
+
 fn as_version(body: &SchemaBody, message: Option<String>, strict: bool) -> NewVersion {
     NewVersion {
         mime_type: body.mime_type.clone(),
         schema_type: body.schema_type,
         schema: body.content.clone(),
-        message,
+        message: message.filter(|_| body.schema_type == SchemaType::Proto),
         strict,
         force: None,
+        schema_name: Some(body.name.clone()),
+        schema_description: body.description.clone(),
     }
 }

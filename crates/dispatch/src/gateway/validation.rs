@@ -24,7 +24,8 @@ pub struct Validated {
 }
 
 impl Gateway {
-    /// Validates data against a version of a type, or against its highest CURRENT one. `media_type` is that of the data;
+    /// Validates data against a version of a type, or against the one that an event which names none is validated against.
+    /// `media_type` is that of the data;
     /// the version's when `None`.
     ///
     /// # Errors
@@ -40,7 +41,7 @@ impl Gateway {
     ) -> Result<Validated> {
         let found = self.event_type(id, known).await?;
         let number = number.or_else(|| default_version(&found.stages())).ok_or_else(|| {
-            GatewayError::NotFound(format!("{} has no CURRENT version: name one, as in ?version=1.0", found.code))
+            GatewayError::NotFound(format!("{} has no finalised version: name one, such as 1.0", found.code))
         })?;
         let version = found.version(number)?;
         let media_type = media_type.unwrap_or(&version.mime_type);

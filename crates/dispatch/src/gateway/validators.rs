@@ -31,6 +31,26 @@ struct Entry {
     compiled: OnceCell<Arc<dyn Validator>>,
     size: AtomicUsize,
     used: AtomicU64,
+    /// How many callers wait for it to be compiled, or compile it. Changes under the lock of the entries only.
+    waiting: AtomicUsize,
+}
+
+/// A caller for whom an entry is compiled. An entry that is not, and that nobody waits for any more, is forgotten, also
+/// when its last caller has hung up.
+struct Waiting<'c> {
+    cache: &'c Validators,
+    key: Key,
+    entry: Arc<Entry>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut entries = self.cache.lock();
+        let was_last = self.entry.waiting.fetch_sub(1, Ordering::Relaxed) == 1;
+        if was_last && !self.entry.compiled.initialized() {
+            entries.remove(&self.key);
+        }
+    }
 }
 
 impl Validators {
@@ -43,24 +63,27 @@ impl Validators {
     where
         F: Future<Output = Result<Box<dyn Validator>>>,
     {
-        let entry = Arc::clone(self.lock().entry(key.clone()).or_default());
+        let waiting = match self.find(key) {
+            Ok(compiled) => return Ok(compiled),
+            Err(waiting) => waiting,
+        };
+        let entry = &waiting.entry;
+        let compiled = entry.compiled.get_or_try_init(|| async { compile().await.map(Arc::from) }).await?;
+        entry.size.store(compiled.size().saturating_add(OVERHEAD), Ordering::Relaxed);
+        self.make_room();
+        Ok(Arc::clone(compiled))
+    }
+
+    /// What is compiled under a key, or the entry in which it will be.
+    fn find(&self, key: Key) -> Result<Arc<dyn Validator>, Waiting<'_>> {
+        let mut entries = self.lock();
+        let entry = entries.entry(key.clone()).or_default();
         entry.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         if let Some(compiled) = entry.compiled.get() {
             return Ok(Arc::clone(compiled));
         }
-        let compiled = entry.compiled.get_or_try_init(|| async { compile().await.map(Arc::from) }).await;
-        match compiled {
-            Ok(compiled) => {
-                let compiled = Arc::clone(compiled);
-                entry.size.store(compiled.size().saturating_add(OVERHEAD), Ordering::Relaxed);
-                self.make_room();
-                Ok(compiled)
-            }
-            Err(error) => {
-                self.lock().retain(|other, entry| *other != key || entry.compiled.initialized());
-                Err(error)
-            }
-        }
+        entry.waiting.fetch_add(1, Ordering::Relaxed);
+        Err(Waiting { cache: self, key, entry: Arc::clone(entry) })
     }
 
     /// Forgets those that were not used for the longest time, down to nine tenths of the budget.
@@ -162,6 +185,51 @@ mod tests {
             one.await.unwrap().unwrap();
         }
         assert_eq!(compiled.load(Ordering::SeqCst), 1);
+    }
+
+    /// Polls once, and returns what was asked for if it is there.
+    async fn polled<T>(asked: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = asked => Some(done),
+            () = std::future::ready(()) => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_hangs_up_leaves_nothing() {
+        let cache = Validators::new(1 << 20);
+        let never = || std::future::pending::<Result<Box<dyn Validator>>>();
+        let (mut first, mut second) = (Box::pin(cache.get(key(1), never)), Box::pin(cache.get(key(1), never)));
+        assert!(polled(&mut first).await.is_none() && polled(&mut second).await.is_none());
+        drop(first);
+        assert_eq!(cache.lock().len(), 1, "the other one still waits");
+        drop(second);
+        assert!(cache.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_fails_for_one_is_compiled_once_for_the_others() {
+        let cache = Validators::new(1 << 20);
+        let (fail, failing) = tokio::sync::oneshot::channel::<()>();
+        let (go, going) = tokio::sync::oneshot::channel::<()>();
+        let mut first = Box::pin(cache.get(key(1), || async {
+            failing.await.ok();
+            Err(GatewayError::Conflict("no".into()))
+        }));
+        let mut second = Box::pin(cache.get(key(1), || async {
+            going.await.ok();
+            Ok(Box::new(Sized(1)) as Box<dyn Validator>)
+        }));
+        assert!(polled(&mut first).await.is_none() && polled(&mut second).await.is_none());
+        fail.send(()).unwrap();
+        assert!(first.await.is_err());
+        assert!(polled(&mut second).await.is_none(), "now the second one compiles");
+        let mut third = Box::pin(cache.get(key(1), || async { panic!("compiled twice") }));
+        assert!(polled(&mut third).await.is_none());
+        go.send(()).unwrap();
+        assert!(second.await.is_ok() && third.await.is_ok());
+        assert!(!ask(&cache, 1, 1).await, "it is kept");
     }
 
     #[tokio::test]

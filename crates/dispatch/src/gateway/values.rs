@@ -21,6 +21,8 @@ pub(super) const MAX_DESCRIPTION: usize = 65_536;
 const MAX_REASON: usize = 1_000;
 /// The most versions of a type.
 pub(super) const MAX_VERSIONS: usize = 500;
+/// The most bytes that the schemas of a type have together: whoever asks for the type gets all of them at once.
+pub(super) const MAX_SCHEMAS_BYTES: usize = 16 << 20;
 
 /// An event type with its versions, without their schemas' texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +71,9 @@ pub struct SpecVersion {
     pub(super) schema: String,
     /// How often its schema was changed: with the code above it names one text.
     pub(super) edition: u32,
+    /// The bytes of its schema's text and description; `None` if the version was written before they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) bytes: Option<usize>,
 }
 
 /// A change that breaks and was wanted all the same.
@@ -95,7 +100,7 @@ pub struct Schema {
     pub mime_type: String,
     /// Its language.
     pub schema_type: SchemaType,
-    /// Its text.
+    /// Its text; lists leave it empty.
     pub content: String,
     /// The type and the version whose schema it is, if it is one's.
     pub linked: Option<(Tsid, VersionNumber)>,
@@ -105,7 +110,7 @@ pub struct Schema {
     pub updated_at: Timestamp,
     /// Changes with every change: an entity tag.
     pub revision: i64,
-    /// Its place among others in lists.
+    /// Its place among others in lists: it begins with the name that it was created under.
     pub(super) code: String,
     pub(super) edition: u32,
 }
@@ -134,6 +139,10 @@ pub struct NewVersion {
     pub strict: bool,
     /// Why the version may break what the one before it accepted, and who says so.
     pub force: Option<(String, String)>,
+    /// What the schema is called; by default the code of the type and the number. A change keeps it if it says nothing.
+    pub schema_name: Option<String>,
+    /// What the schema is for. A change keeps it if it says nothing.
+    pub schema_description: Option<String>,
 }
 
 /// What a new or changed schema says.
@@ -242,6 +251,15 @@ impl Schema {
             edition: stored.edition,
         })
     }
+
+    /// The bytes that whoever asks for its type gets with it.
+    pub(super) fn bytes(&self) -> usize {
+        bytes(&self.content, self.description.as_deref())
+    }
+}
+
+fn bytes(content: &str, description: Option<&str>) -> usize {
+    content.len() + description.map_or(0, str::len)
 }
 
 impl SchemaBody {
@@ -264,6 +282,11 @@ impl SchemaBody {
         check_mime_type(&self.mime_type, self.schema_type)
     }
 
+    /// The bytes that whoever asks for a type gets with it.
+    pub(super) fn bytes(&self) -> usize {
+        bytes(&self.content, self.description.as_deref())
+    }
+
     pub(super) fn definition(&self) -> Definition {
         Definition { content: self.content.clone(), message: None, strict: false }
     }
@@ -278,6 +301,12 @@ impl NewVersion {
         check_mime_type(&self.mime_type, self.schema_type)?;
         if self.message.is_some() && self.schema_type != SchemaType::Proto {
             return Err(GatewayError::Invalid("message is for schemaType PROTO only: leave it out".into()));
+        }
+        if let Some(name) = &self.schema_name {
+            check_label("schemaName", name)?;
+        }
+        if let Some(text) = &self.schema_description {
+            check_text("schemaDescription", text, 0, MAX_DESCRIPTION)?;
         }
         match &self.force {
             Some((reason, _)) => check_text("force.reason", reason, 1, MAX_REASON),
@@ -299,9 +328,14 @@ pub(super) fn write(stored: &impl Serialize) -> Result<String> {
 }
 
 pub(super) fn check_name(name: &str) -> Result<()> {
-    check_text("name", name, 1, MAX_NAME)?;
+    check_label("name", name)
+}
+
+/// Checks a name in a field.
+fn check_label(field: &str, name: &str) -> Result<()> {
+    check_text(field, name, 1, MAX_NAME)?;
     match name.chars().any(char::is_control) {
-        true => Err(GatewayError::Invalid("name must not have control characters".into())),
+        true => Err(GatewayError::Invalid(format!("{field} must not have control characters"))),
         false => Ok(()),
     }
 }

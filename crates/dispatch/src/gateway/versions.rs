@@ -2,11 +2,16 @@
 
 use tidegate::{ChangeResource, DeleteResource, PutResource, Timestamp, Tsid};
 use tidegate_core::event_type::{self, VersionNumber, VersionStatus};
+use tidegate_schema::Change;
 
+use super::compatibility::ForceAt;
 use super::error::{GatewayError, Result};
+use super::event_types::only;
 use super::schemas::new_code;
-use super::values::{EventType, Forced, MAX_VERSIONS, NewVersion, SCHEMA, Schema, SchemaBody, SpecVersion};
-use super::{Changed, Gateway, Match, Written};
+use super::values::{
+    EventType, Forced, MAX_SCHEMAS_BYTES, MAX_VERSIONS, NewVersion, SCHEMA, Schema, SchemaBody, SpecVersion,
+};
+use super::{Gateway, Match, Written};
 
 impl Gateway {
     /// Adds a version, FINALISING. Its schema must compile and, unless that is forced, accept what the last finalised
@@ -24,17 +29,17 @@ impl Gateway {
     ) -> Result<Written> {
         new.check()?;
         self.check_compiles(new).await?;
-        self.until_written(|| self.try_add(id, on, number, new, None, now)).await
+        self.until_written(|| self.try_add(id, on, number, new, ForceAt::Here, now)).await
     }
 
-    /// The same with a name and a description of the schema.
+    /// Adds it to what there is now.
     pub(super) async fn try_add(
         &self,
         id: Tsid,
         on: Match,
         number: VersionNumber,
         new: &NewVersion,
-        about: Option<&SchemaBody>,
+        force_at: ForceAt,
         now: Timestamp,
     ) -> Result<Written> {
         let mut found = self.open_type(id, on).await?;
@@ -43,12 +48,13 @@ impl Gateway {
             let text = format!("the event type {} has {MAX_VERSIONS} versions, which is the limit", found.code);
             return Err(GatewayError::Conflict(text));
         }
-        let warnings = self.check_compatible(&found, number, new).await?;
-        let name = about.map_or_else(|| format!("{} {number}", found.code), |about| about.name.clone());
-        let code = new_code(&name);
-        found.versions.push(spec_version(number, new, code.clone(), 0, now));
+        let warnings = self.check_compatible(&found, number, new, force_at).await?;
+        let name = new.schema_name.clone().unwrap_or_else(|| format!("{} {number}", found.code));
+        let body = schema_body(new, name, new.schema_description.clone());
+        self.check_room(&found, number, &body).await?;
+        let code = new_code(&body.name);
+        found.versions.push(spec_version(number, new, (code.clone(), 0), &body, now));
         found.versions.sort_by_key(|one| one.version);
-        let body = schema_body(new, name, about.and_then(|about| about.description.clone()));
         let create = PutResource::Create {
             id: None,
             kind: SCHEMA.into(),
@@ -56,8 +62,33 @@ impl Gateway {
             code,
             body: body.body(Some((id, number)), 0)?,
         };
-        let event_type = self.write_type(&found, vec![ChangeResource::Put(create)]).await?;
-        Ok(Written { event_type, changed: Changed::Yes, warnings })
+        self.write_version(&found, create, warnings).await
+    }
+
+    /// Writes a type with one version's schema, and answers with what both have become.
+    async fn write_version(&self, found: &EventType, schema: PutResource, warnings: Vec<Change>) -> Result<Written> {
+        let (event_type, others) = self.write_type(found, vec![ChangeResource::Put(schema)]).await?;
+        Ok(Written { warnings, ..Written::of(event_type, vec![Schema::read(only(&others)?)?]) })
+    }
+
+    /// Refuses a schema that has no room beside those of a type's other versions.
+    async fn check_room(&self, found: &EventType, number: VersionNumber, body: &SchemaBody) -> Result<()> {
+        let mut all = body.bytes();
+        for other in found.versions.iter().filter(|one| one.version != number) {
+            all += match other.bytes {
+                Some(bytes) => bytes,
+                None => self.schema_of(found, other.version).await?.bytes(),
+            };
+        }
+        if all <= MAX_SCHEMAS_BYTES {
+            return Ok(());
+        }
+        let text = format!(
+            "the schemas of {} would have {all} bytes together with their descriptions, and {MAX_SCHEMAS_BYTES} are \
+             allowed: shorten this one, delete versions that are FINALISING, or go on with another event type",
+            found.code
+        );
+        Err(GatewayError::Conflict(text))
     }
 
     /// Changes a version while it is FINALISING.
@@ -74,34 +105,36 @@ impl Gateway {
     ) -> Result<Written> {
         new.check()?;
         self.check_compiles(new).await?;
-        self.until_written(|| self.try_change(id, on, number, new, None, now)).await
+        self.until_written(|| async move {
+            let found = self.open_type(id, on).await?;
+            event_type::change(&found.stages(), number)?;
+            let schema = self.schema_of(&found, number).await?;
+            let name = new.schema_name.clone().unwrap_or_else(|| schema.name.clone());
+            let description = new.schema_description.clone().or_else(|| schema.description.clone());
+            let body = schema_body(new, name, description);
+            self.try_change((found, schema), number, new, &body, ForceAt::Here, now).await
+        })
+        .await
     }
 
-    /// The same with a name and a description of the schema, which otherwise keeps its own.
+    /// Changes a version and its schema, both on the revisions that were read.
     pub(super) async fn try_change(
         &self,
-        id: Tsid,
-        on: Match,
+        (mut found, schema): (EventType, Schema),
         number: VersionNumber,
         new: &NewVersion,
-        about: Option<&SchemaBody>,
+        body: &SchemaBody,
+        force_at: ForceAt,
         now: Timestamp,
     ) -> Result<Written> {
-        let mut found = self.open_type(id, on).await?;
-        event_type::change(&found.stages(), number)?;
-        let warnings = self.check_compatible(&found, number, new).await?;
-        let schema = self.schema_of(&found, number).await?;
-        let (name, description) = match about {
-            Some(about) => (about.name.clone(), about.description.clone()),
-            None => (schema.name.clone(), schema.description.clone()),
-        };
+        let warnings = self.check_compatible(&found, number, new, force_at).await?;
+        self.check_room(&found, number, body).await?;
         let edition = schema.edition.wrapping_add(1);
-        let changed = spec_version(number, new, schema.code.clone(), edition, now);
+        let changed = spec_version(number, new, (schema.code, edition), body, now);
         found.versions.iter_mut().filter(|one| one.version == number).for_each(|one| *one = changed.clone());
-        let body = schema_body(new, name, description).body(Some((id, number)), edition)?;
+        let body = body.body(Some((found.id, number)), edition)?;
         let put = PutResource::Change { id: schema.id, kind: SCHEMA.into(), expected: Some(schema.revision), body };
-        let event_type = self.write_type(&found, vec![ChangeResource::Put(put)]).await?;
-        Ok(Written { event_type, changed: Changed::Yes, warnings })
+        self.write_version(&found, put, warnings).await
     }
 
     /// Deletes a version while it is FINALISING, and its schema.
@@ -115,7 +148,7 @@ impl Gateway {
             let schema = self.schema_of(&found, number).await?;
             found.versions.retain(|one| one.version != number);
             let delete = DeleteResource { id: schema.id, kind: SCHEMA.into(), expected: Some(schema.revision) };
-            self.write_type(&found, vec![ChangeResource::Delete(delete)]).await
+            Ok(self.write_type(&found, vec![ChangeResource::Delete(delete)]).await?.0)
         })
         .await
     }
@@ -128,17 +161,16 @@ impl Gateway {
     pub async fn finalise_version(&self, id: Tsid, on: Match, number: VersionNumber) -> Result<Written> {
         self.until_written(|| async move {
             let mut found = self.open_type(id, on).await?;
-            let Some(after) = event_type::finalise(&found.stages(), number)? else {
-                return Ok(Written::nothing(found));
-            };
-            let own = found.version(number)?.clone();
+            let after = event_type::finalise(&found.stages(), number)?;
             let schema = self.schema_of(&found, number).await?;
-            let warnings = self.check_compatible(&found, number, &as_new(&own, schema)).await?;
+            let Some(after) = after else { return Ok(Written::nothing(found, vec![schema])) };
+            let new = as_new(found.version(number)?, schema.clone());
+            let warnings = self.check_compatible(&found, number, &new, ForceAt::Version).await?;
             for (version, (_, status)) in found.versions.iter_mut().zip(after) {
                 version.status = status;
             }
-            let event_type = self.write_type(&found, Vec::new()).await?;
-            Ok(Written { event_type, changed: Changed::Yes, warnings })
+            let (event_type, _) = self.write_type(&found, Vec::new()).await?;
+            Ok(Written { warnings, ..Written::of(event_type, vec![schema]) })
         })
         .await
     }
@@ -150,19 +182,27 @@ impl Gateway {
     pub async fn deprecate_version(&self, id: Tsid, on: Match, number: VersionNumber) -> Result<Written> {
         self.until_written(|| async move {
             let mut found = self.open_type(id, on).await?;
-            if !event_type::deprecate(&found.stages(), number)? {
-                return Ok(Written::nothing(found));
+            let is_new = event_type::deprecate(&found.stages(), number)?;
+            let schema = self.schema_of(&found, number).await?;
+            if !is_new {
+                return Ok(Written::nothing(found, vec![schema]));
             }
             let one = |version: &&mut SpecVersion| version.version == number;
             found.versions.iter_mut().filter(one).for_each(|version| version.status = VersionStatus::Deprecated);
-            let event_type = self.write_type(&found, Vec::new()).await?;
-            Ok(Written { event_type, changed: Changed::Yes, warnings: Vec::new() })
+            let (event_type, _) = self.write_type(&found, Vec::new()).await?;
+            Ok(Written::of(event_type, vec![schema]))
         })
         .await
     }
 }
 
-fn spec_version(number: VersionNumber, new: &NewVersion, schema: String, edition: u32, now: Timestamp) -> SpecVersion {
+fn spec_version(
+    number: VersionNumber,
+    new: &NewVersion,
+    (schema, edition): (String, u32),
+    body: &SchemaBody,
+    now: Timestamp,
+) -> SpecVersion {
     let forced = new.force.clone().map(|(reason, by)| Forced { reason, by, at: now });
     SpecVersion {
         version: number,
@@ -174,6 +214,7 @@ fn spec_version(number: VersionNumber, new: &NewVersion, schema: String, edition
         forced,
         schema,
         edition,
+        bytes: Some(body.bytes()),
     }
 }
 
@@ -196,5 +237,7 @@ pub(super) fn as_new(version: &SpecVersion, schema: Schema) -> NewVersion {
         message: version.message.clone(),
         strict: version.strict,
         force: version.forced.as_ref().map(|forced| (forced.reason.clone(), forced.by.clone())),
+        schema_name: Some(schema.name),
+        schema_description: schema.description,
     }
 }

@@ -146,6 +146,10 @@ impl Tried {
         }
     }
 
+    pub(super) fn took(&self) -> Duration {
+        self.took
+    }
+
     /// Writes down what came of it: the job ends, or is due again later.
     ///
     /// # Errors

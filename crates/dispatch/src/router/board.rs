@@ -194,6 +194,11 @@ impl Board {
         self.breakers.get(origin).map_or(State::Closed, |breaker| breaker.state(now))
     }
 
+    /// How many breakers are open.
+    pub(super) fn open_breakers(&self, now: Instant) -> usize {
+        self.breakers.values().filter(|breaker| breaker.state(now) != State::Closed).count()
+    }
+
     /// What is to be claimed now, and when to ask at the latest even if nothing happens.
     pub(super) fn plan(&mut self, now: Instant) -> (Vec<Ask>, Option<Instant>) {
         while let Some(Reverse((at, id))) = self.due.peek().copied()

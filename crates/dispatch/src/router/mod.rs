@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tidegate::{
     End, EventQueue, JobClaim, Jobs, LimitAsk, LimitGrant, QueueName, QueuedEvent, Tsid, WaitingLanes, Wake,
 };
-use tidegate_core::pool::breaker::{CallResult, Permit};
+use tidegate_core::pool::breaker::{CallResult, Permit, State};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -405,8 +405,15 @@ impl Conductor {
 
     fn tell_breaker(&self, lane: Tsid, now: Instant) {
         let Some(route) = self.routes.get(lane) else { return };
-        let state = self.board.breaker(&route.origin, now);
-        tracing::warn!(target = route.origin.1, ?state, "a breaker turned");
+        let (origin, subscription) = (&route.origin.1, route.subscription.id);
+        metrics::gauge!("tidegate_breakers_open").set(self.board.open_breakers(now) as f64);
+        match self.board.breaker(&route.origin, now) {
+            State::Closed => tracing::info!(origin, %subscription, "webhooks succeed again: the breaker is closed"),
+            State::Open(_) | State::HalfOpen => tracing::warn!(
+                origin, %subscription,
+                "webhooks fail: at least half of the last ones did; the breaker is open, and tries again every few seconds"
+            ),
+        }
     }
 }
 
@@ -418,7 +425,9 @@ async fn attempt(
     permit: Permit,
     sender: mpsc::UnboundedSender<News>,
 ) {
+    let pool = delivery.route.pool.pool.map_or_else(|| "default".to_owned(), |id| id.to_string());
     let tried = delivery.run(job).await;
+    metrics::histogram!("tidegate_delivery_seconds", "pool" => pool.clone()).record(tried.took());
     let _ = sender.send(News::Ended { lane, permit, result: tried.result() });
     let recorded = match tried.record().await {
         Ok(recorded) => Some(recorded),
@@ -427,6 +436,10 @@ async fn attempt(
             None
         }
     };
+    if let Some(status) = recorded.and_then(|recorded| recorded.status) {
+        let result = status.as_str().to_ascii_lowercase();
+        metrics::counter!("tidegate_deliveries_total", "pool" => pool, "result" => result).increment(1);
+    }
     let _ = sender.send(News::Recorded { lane, recorded });
 }
 

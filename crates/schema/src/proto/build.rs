@@ -29,6 +29,15 @@ pub(super) fn build(pool: &DescriptorPool, root: &MessageDescriptor, strict: boo
     Ok(table)
 }
 
+/// Checks all of these messages, and what can occur within them, as [`build`] would.
+pub(super) fn check(messages: &[MessageDescriptor]) -> Result<(), SchemaError> {
+    let mut builder = Builder::default();
+    for message in messages {
+        builder.message_index(message);
+    }
+    builder.finish_queue()
+}
+
 #[derive(Default)]
 struct Builder {
     /// The first of them have their tables, the others are in the queue.

@@ -47,6 +47,13 @@ impl Language for Proto {
         Ok(Box::new(ProtoValidator { table: build::build(&pool, &root, definition.strict)? }))
     }
 
+    fn check(&self, definition: &Definition) -> Result<(), SchemaError> {
+        if definition.message.is_some() {
+            return self.compile(definition).map(drop);
+        }
+        build::check(&source::messages(definition)?)
+    }
+
     fn compare(&self, old: &Definition, new: &Definition) -> Result<Comparison, SchemaError> {
         let (old_pool, old_root) = source::load(old)?;
         let (new_pool, new_root) = source::load(new)?;

@@ -21,6 +21,8 @@ use crate::limits::{PROTO_FILES, SCHEMA_BYTES};
 const MESSAGE: usize = 300;
 /// The most messages that are listed when none of them was chosen.
 const CANDIDATES: usize = 10;
+/// Why a schema of enums alone is refused.
+const NO_MESSAGE: &str = "the schema has no message";
 /// What a text is called in its descriptors.
 const FILE: &str = "schema.proto";
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -48,14 +50,25 @@ const IMPORTABLE: &str = "only the well-known types (google/protobuf/*.proto) ca
 
 /// Links a definition, and finds the message that events are.
 pub(super) fn load(definition: &Definition) -> Result<(DescriptorPool, MessageDescriptor), SchemaError> {
+    let (pool, files) = linked(definition)?;
+    let root = find_root(&pool, &files, definition.message.as_deref())?;
+    Ok((pool, root))
+}
+
+/// Links a definition, and finds the messages of which one can be chosen. There is at least one.
+pub(super) fn messages(definition: &Definition) -> Result<Vec<MessageDescriptor>, SchemaError> {
+    let (pool, files) = linked(definition)?;
+    let found = candidates(&pool, &files);
+    if found.is_empty() { Err(SchemaError::new(NO_MESSAGE)) } else { Ok(found) }
+}
+
+fn linked(definition: &Definition) -> Result<(DescriptorPool, Vec<String>), SchemaError> {
     let content = definition.content.as_str();
     if content.len() > SCHEMA_BYTES {
         let message = format!("the schema has {} bytes, more than {SCHEMA_BYTES}", content.len());
         return Err(SchemaError::new(message));
     }
-    let (pool, files) = if is_base64(content) { link_set(content)? } else { link_text(content)? };
-    let root = find_root(&pool, &files, definition.message.as_deref())?;
-    Ok((pool, root))
+    if is_base64(content) { link_set(content) } else { link_text(content) }
 }
 
 /// No `.proto` text that says anything is made of these characters only.
@@ -201,9 +214,14 @@ fn locate(text: &str, locations: &[Location], path: &[i32]) -> Option<Position> 
     Some(Position::of(text, start + column))
 }
 
-fn find_root(pool: &DescriptorPool, files: &[String], message: Option<&str>) -> Result<MessageDescriptor, SchemaError> {
+/// The messages of files, without those within others.
+fn candidates(pool: &DescriptorPool, files: &[String]) -> Vec<MessageDescriptor> {
     let own = files.iter().filter_map(|name| pool.get_file_by_name(name));
-    let candidates = own.flat_map(|file| file.messages().collect::<Vec<_>>()).collect::<Vec<_>>();
+    own.flat_map(|file| file.messages().collect::<Vec<_>>()).collect()
+}
+
+fn find_root(pool: &DescriptorPool, files: &[String], message: Option<&str>) -> Result<MessageDescriptor, SchemaError> {
+    let candidates = candidates(pool, files);
     let found = match message {
         Some(name) => pool.get_message_by_name(name),
         None if candidates.len() == 1 => candidates.first().cloned(),
@@ -218,7 +236,7 @@ fn find_root(pool: &DescriptorPool, files: &[String], message: Option<&str>) -> 
     }
     let names = names.join(", ");
     Err(SchemaError::new(match message {
-        _ if candidates.is_empty() => "the schema has no message".to_owned(),
+        _ if candidates.is_empty() => NO_MESSAGE.to_owned(),
         Some(name) => format!("there is no message {:?}; give the full name of one of these: {names}", clip(name, 100)),
         None => format!("the schema has several messages; name the one that events are: {names}"),
     }))

@@ -79,6 +79,7 @@ pub(crate) async fn show(
     responses(
         (status = 200, description = "The client.", body = ClientAnswer),
         (status = 404, description = "There is no such client.", body = ErrorBody),
+        (status = 409, description = "Others keep changing it at the same time.", body = ErrorBody),
         (status = 412, description = "It has changed since it was read.", body = ErrorBody),
         (status = 413, description = "The body is too large.", body = ErrorBody),
         (status = 415, description = "The body is not JSON.", body = ErrorBody),
@@ -96,14 +97,14 @@ pub(crate) async fn change(
     Ok((tag(changed.revision), Json(ClientAnswer::from(&changed))))
 }
 
-/// Deletes a client that has no subscriptions and no keys that are not revoked. Its queues and events stay.
+/// Deletes a client that has no subscriptions, no dispatch pools and no keys that are not revoked. Its queues and events stay.
 #[utoipa::path(
     delete, path = "/api/clients/{id}", operation_id = "delete_client", tag = "clients",
     params(ClientPath, IfMatchHeader),
     responses(
         (status = 204, description = "The client is gone."),
         (status = 404, description = "There is no such client.", body = ErrorBody),
-        (status = 409, description = "It still has subscriptions or keys.", body = ErrorBody),
+        (status = 409, description = "It still has subscriptions, dispatch pools or keys, or others keep changing it at the same time.", body = ErrorBody),
         (status = 412, description = "It has changed since it was read.", body = ErrorBody),
     ),
 )]

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use http::header::{ETAG, LOCATION};
 use http::{HeaderName, StatusCode};
-use tidegate_dispatch::EventType;
+use tidegate_dispatch::Written;
 
 use crate::callers::{Manager, Reader};
 use crate::error::{ErrorBody, Result};
@@ -102,7 +102,7 @@ pub(crate) async fn change(
 ) -> Result<Tagged<EventTypeAnswer>> {
     caller.need_unscoped()?;
     let changed = service.gateway.change_type(tsid("event type", &id)?, on, &body.into()).await?;
-    whole(&service, changed).await
+    Ok(whole(changed))
 }
 
 /// Archives an event type: its events are refused, and nothing of it changes any more.
@@ -123,7 +123,7 @@ pub(crate) async fn archive(
 ) -> Result<Tagged<EventTypeAnswer>> {
     caller.need_unscoped()?;
     let archived = service.gateway.archive_type(tsid("event type", &id)?, on).await?;
-    whole(&service, archived.event_type).await
+    Ok(whole(archived))
 }
 
 /// Validates the body against a version of an event type; nothing is stored.
@@ -150,7 +150,8 @@ pub(crate) async fn validate(
     Ok(Json(found.into()))
 }
 
-async fn whole(service: &Service, found: EventType) -> Result<Tagged<EventTypeAnswer>> {
-    let (found, schemas) = service.gateway.with_schemas(found).await?;
-    Ok((tag(found.revision), Json(EventTypeAnswer::whole(&found, schemas))))
+/// A type as a change has left it.
+fn whole(written: Written) -> Tagged<EventTypeAnswer> {
+    let found = &written.event_type;
+    (tag(found.revision), Json(EventTypeAnswer::whole(found, written.schemas)))
 }

@@ -41,10 +41,11 @@ use crate::wire::trace;
         (status = 200, description = "The event was stored before, under one of its keys.", content(
             (FactAnswer = "application/json"), (CloudEventBody = "application/cloudevents+json"),
         )),
+        (status = 409, description = "The event's type keeps changing at the same time.", body = ErrorBody),
         (status = 413, description = "The body is too large.", body = ErrorBody),
         (status = 415, description = "The body is in no form that is accepted.", body = ErrorBody),
         (status = 422, description = "The data does not match the version of its type, the type or the version is not accepted, or a key stands for another event.", body = ErrorBody),
-        (status = 429, description = "The queue of a subscription is full or draining.", body = ErrorBody),
+        (status = 429, description = "The queue of a subscription is full, draining or gone.", body = ErrorBody),
     ),
 )]
 pub(crate) async fn create(
@@ -72,7 +73,8 @@ pub(crate) async fn create(
     Ok((status, [(LOCATION, location)], Json(answer)).into_response())
 }
 
-/// Stores many events, each with a result of its own. Takes the source's JSON and CloudEvents in batched mode.
+/// Stores many events, each with a result of its own, which shows the first 100 jobs and entries that were made for the event.
+/// Takes the source's JSON and CloudEvents in batched mode.
 #[utoipa::path(
     post, path = "/api/events/batch", operation_id = "create_events", tag = "gateway",
     request_body(content(
@@ -114,7 +116,7 @@ pub(crate) async fn create_many(
     Ok(Json(FactResults { results }))
 }
 
-/// Lists events, youngest first.
+/// Lists events, youngest first, each with the first 100 jobs and entries that were made for it.
 #[utoipa::path(
     get, path = "/api/events", operation_id = "list_facts", tag = "gateway", params(FactsParams),
     responses((status = 200, body = FactsAnswer, description = "A page. It may hold fewer events than `limit`: only the \

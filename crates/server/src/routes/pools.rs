@@ -8,11 +8,12 @@ use axum::extract::State;
 use http::header::{ETAG, LOCATION};
 use http::{HeaderName, StatusCode};
 use tidegate::Tsid;
+use tidegate_dispatch::{GatewayError, Match};
 
 use crate::callers::{Manager, Reader};
 use crate::error::{ErrorBody, Result};
 use crate::extract::{IfMatch, JsonBody, PathText, Query, tsid};
-use crate::routes::clients::named;
+use crate::routes::clients::{named, still_there};
 use crate::routes::event_types::{Tagged, tag};
 use crate::service::Service;
 use crate::wire::event_types::IfMatchHeader;
@@ -36,11 +37,17 @@ pub(crate) async fn create(
 ) -> Result<(StatusCode, [(HeaderName, String); 2], Json<PoolAnswer>)> {
     let client = named(&service, &caller, body.client_id.as_deref()).await?;
     let made = service.gateway.create_pool(client, &body.code()?, &body.read()).await?;
+    if let Err(error) = still_there(&service, &caller, client).await {
+        return match service.gateway.delete_pool(made.id, client, Match::Any).await {
+            Ok(()) | Err(GatewayError::NotFound(_)) => Err(error),
+            Err(failed) => Err(failed.into()),
+        };
+    }
     let headers = [(ETAG, format!("\"{}\"", made.revision)), (LOCATION, format!("/api/dispatch-pools/{}", made.id))];
     Ok((StatusCode::CREATED, headers, Json(made.into())))
 }
 
-/// Lists dispatch pools by client and code.
+/// Lists dispatch pools by client and code. One that this server cannot read, because a newer one has written it, is left out.
 #[utoipa::path(
     get, path = "/api/dispatch-pools", operation_id = "list_dispatch_pools", tag = "dispatch pools",
     params(PoolsParams),
@@ -52,8 +59,8 @@ pub(crate) async fn list(
     Query(params): Query<PoolsParams>,
 ) -> Result<Json<PoolsAnswer>> {
     let visible = caller.visible_as("clientId", params.client_id.as_deref())?;
-    let (page, more) = service.gateway.list_pools(&params.read(visible)?).await?;
-    Ok(Json(PoolsAnswer::of(page, more, visible)))
+    let page = service.gateway.list_pools(&params.read(visible)?).await?;
+    Ok(Json(PoolsAnswer::of(page, visible)))
 }
 
 /// Shows a dispatch pool.
@@ -107,7 +114,7 @@ pub(crate) async fn change(
     responses(
         (status = 204, description = "The dispatch pool is gone."),
         (status = 404, description = "There is no such dispatch pool.", body = ErrorBody),
-        (status = 409, description = "A subscription names it.", body = ErrorBody),
+        (status = 409, description = "A subscription names it, or others keep changing it at the same time.", body = ErrorBody),
         (status = 412, description = "It has changed since it was read.", body = ErrorBody),
     ),
 )]

@@ -22,10 +22,12 @@ use crate::wire::schemas::{SchemaAnswer, SchemaPath, SchemaText, SchemasAnswer, 
     responses(
         (status = 201, description = "The schema.", body = SchemaAnswer),
         (status = 404, description = "There is no such event type.", body = ErrorBody),
-        (status = 409, description = "The version exists, is too low, or the type is archived.", body = ErrorBody),
+        (status = 409, description = "The version exists, is too low, or the type is archived or has no room for its schema.",
+            body = ErrorBody),
         (status = 413, description = "The body is too large.", body = ErrorBody),
         (status = 415, description = "The body is not JSON.", body = ErrorBody),
-        (status = 422, description = "The schema cannot be used.", body = ErrorBody),
+        (status = 422, description = "The schema cannot be used, or breaks what the last version accepts.",
+            body = ErrorBody),
     ),
 )]
 pub(crate) async fn create(
@@ -40,10 +42,12 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, headers, Json(SchemaAnswer::whole(made))))
 }
 
-/// Lists schemas by name.
+/// Lists schemas by the names that they were created under.
 #[utoipa::path(
     get, path = "/api/schemas", operation_id = "list_schemas", tag = "schemas", params(SchemasParams),
-    responses((status = 200, description = "A page of schemas, without their texts.", body = SchemasAnswer)),
+    responses((status = 200, description = "A page of schemas, without their texts. A schema that was renamed keeps its \
+        place. A page may hold fewer schemas than `limit`: only the absence of `nextCursor` means the end.",
+        body = SchemasAnswer)),
 )]
 pub(crate) async fn list(
     State(service): State<Arc<Service>>,
@@ -78,7 +82,8 @@ pub(crate) async fn show(
     responses(
         (status = 200, description = "The schema.", body = SchemaAnswer),
         (status = 404, description = "There is no such schema.", body = ErrorBody),
-        (status = 409, description = "Its version was finalised.", body = ErrorBody),
+        (status = 409, description = "Its version was finalised, or its event type is archived or has no room for it.",
+            body = ErrorBody),
         (status = 412, description = "It has changed since it was read.", body = ErrorBody),
         (status = 413, description = "The body is too large.", body = ErrorBody),
         (status = 415, description = "The body is not JSON.", body = ErrorBody),

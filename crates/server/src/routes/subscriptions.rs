@@ -28,7 +28,7 @@ use crate::wire::subscriptions::{
     request_body = SubscriptionText,
     responses(
         (status = 201, description = "The subscription, ACTIVE.", body = SubscriptionAnswer),
-        (status = 409, description = "The code is taken.", body = ErrorBody),
+        (status = 409, description = "The code is taken, or others keep changing the pool at the same time.", body = ErrorBody),
         (status = 413, description = "The body is too large.", body = ErrorBody),
         (status = 415, description = "The body is not JSON.", body = ErrorBody),
     ),
@@ -50,7 +50,7 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, headers, Json(SubscriptionAnswer::created(made, secret))))
 }
 
-/// Lists subscriptions by client and code.
+/// Lists subscriptions by client and code. One that this server cannot read, because a newer one has written it, is left out.
 #[utoipa::path(
     get, path = "/api/subscriptions", operation_id = "list_subscriptions", tag = "subscriptions",
     params(SubscriptionsParams),
@@ -62,8 +62,8 @@ pub(crate) async fn list(
     Query(params): Query<SubscriptionsParams>,
 ) -> Result<Json<SubscriptionsAnswer>> {
     let visible = caller.visible_as("clientId", params.client_id.as_deref())?;
-    let (page, more) = service.gateway.list_subscriptions(&params.read(visible)?).await?;
-    Ok(Json(SubscriptionsAnswer::of(page, more, visible)))
+    let page = service.gateway.list_subscriptions(&params.read(visible)?).await?;
+    Ok(Json(SubscriptionsAnswer::of(page, visible)))
 }
 
 /// Shows a subscription.
@@ -92,6 +92,7 @@ pub(crate) async fn show(
     responses(
         (status = 200, description = "The subscription.", body = SubscriptionAnswer),
         (status = 404, description = "There is no such subscription.", body = ErrorBody),
+        (status = 409, description = "Others keep changing it at the same time.", body = ErrorBody),
         (status = 412, description = "It has changed since it was read.", body = ErrorBody),
         (status = 413, description = "The body is too large.", body = ErrorBody),
         (status = 415, description = "The body is not JSON.", body = ErrorBody),
@@ -117,6 +118,7 @@ pub(crate) async fn change(
     responses(
         (status = 204, description = "The subscription is gone."),
         (status = 404, description = "There is no such subscription.", body = ErrorBody),
+        (status = 409, description = "Others keep changing it at the same time.", body = ErrorBody),
         (status = 412, description = "It has changed since it was read.", body = ErrorBody),
     ),
 )]
@@ -138,6 +140,7 @@ pub(crate) async fn remove(
     responses(
         (status = 200, description = "The subscription, PAUSED.", body = SubscriptionAnswer),
         (status = 404, description = "There is no such subscription.", body = ErrorBody),
+        (status = 409, description = "Others keep changing it at the same time.", body = ErrorBody),
         (status = 412, description = "It has changed since it was read.", body = ErrorBody),
     ),
 )]
@@ -159,6 +162,7 @@ pub(crate) async fn pause(
     responses(
         (status = 200, description = "The subscription, ACTIVE.", body = SubscriptionAnswer),
         (status = 404, description = "There is no such subscription.", body = ErrorBody),
+        (status = 409, description = "Others keep changing it at the same time.", body = ErrorBody),
         (status = 412, description = "It has changed since it was read.", body = ErrorBody),
     ),
 )]

@@ -22,7 +22,8 @@ use crate::wire::event_types::{IfMatchHeader, SpecVersionAnswer, SpecVersionBody
     responses(
         (status = 201, description = "The version.", body = SpecVersionAnswer),
         (status = 404, description = "There is no such event type.", body = ErrorBody),
-        (status = 409, description = "The version exists, is too low, or the type is archived.", body = ErrorBody),
+        (status = 409, description = "The version exists, is too low, or the type is archived or has no room for its schema.",
+            body = ErrorBody),
         (status = 412, description = "The type has changed since it was read.", body = ErrorBody),
         (status = 413, description = "The body is too large.", body = ErrorBody),
         (status = 415, description = "The body is not JSON.", body = ErrorBody),
@@ -40,7 +41,7 @@ pub(crate) async fn add(
     caller.need_unscoped()?;
     let (id, number) = (tsid("event type", &id)?, body.number()?);
     let written = service.gateway.add_version(id, on, number, &body.read(&caller)?, Timestamp::now()).await?;
-    Ok((StatusCode::CREATED, answer(&service, &written, number).await?))
+    Ok((StatusCode::CREATED, answer(written, number)?))
 }
 
 /// Changes a version while it is FINALISING.
@@ -50,7 +51,8 @@ pub(crate) async fn add(
     responses(
         (status = 200, description = "The version.", body = SpecVersionAnswer),
         (status = 404, description = "There is no such event type or version.", body = ErrorBody),
-        (status = 409, description = "The version was finalised, or the type is archived.", body = ErrorBody),
+        (status = 409, description = "The version was finalised, or the type is archived or has no room for its schema.",
+            body = ErrorBody),
         (status = 412, description = "The type has changed since it was read.", body = ErrorBody),
         (status = 413, description = "The body is too large.", body = ErrorBody),
         (status = 415, description = "The body is not JSON.", body = ErrorBody),
@@ -69,7 +71,7 @@ pub(crate) async fn change(
     let (id, number) = (tsid("event type", &id)?, version(&number)?);
     body.check_number(number)?;
     let written = service.gateway.change_version(id, on, number, &body.read(&caller)?, Timestamp::now()).await?;
-    answer(&service, &written, number).await
+    answer(written, number)
 }
 
 /// Deletes a version while it is FINALISING, and its schema.
@@ -115,7 +117,7 @@ pub(crate) async fn finalise(
     caller.need_unscoped()?;
     let number = version(&number)?;
     let written = service.gateway.finalise_version(tsid("event type", &id)?, on, number).await?;
-    answer(&service, &written, number).await
+    answer(written, number)
 }
 
 /// Marks a CURRENT version as DEPRECATED: it is still accepted, with a warning.
@@ -138,13 +140,12 @@ pub(crate) async fn deprecate(
     caller.need_unscoped()?;
     let number = version(&number)?;
     let written = service.gateway.deprecate_version(tsid("event type", &id)?, on, number).await?;
-    answer(&service, &written, number).await
+    answer(written, number)
 }
 
 /// A version as a change has left it, under the entity tag of its type.
-async fn answer(service: &Service, written: &Written, number: VersionNumber) -> Result<Tagged<SpecVersionAnswer>> {
-    let found = &written.event_type;
-    let schema = service.gateway.schema_of(found, number).await?;
-    let shown = SpecVersionAnswer::of(found.version(number)?, Some(schema), &written.warnings);
+fn answer(written: Written, number: VersionNumber) -> Result<Tagged<SpecVersionAnswer>> {
+    let (found, schema) = (written.event_type, written.schemas.into_iter().next());
+    let shown = SpecVersionAnswer::of(found.version(number)?, schema, &written.warnings);
     Ok((tag(found.revision), Json(shown)))
 }

@@ -113,6 +113,13 @@ pub(crate) struct SpecVersionBody {
     strict: Option<bool>,
     /// Accepts a change that breaks what the version before accepts.
     force: Option<Force>,
+    /// What the schema is called among `/api/schemas`; the type's code and the version if absent. A change that leaves it
+    /// out keeps it.
+    #[schema(min_length = 1, max_length = 200)]
+    schema_name: Option<String>,
+    /// What the schema is for. A change that leaves it out keeps it.
+    #[schema(max_length = 65536)]
+    schema_description: Option<String>,
 }
 
 /// Which event types to list.
@@ -136,7 +143,7 @@ pub(crate) struct TypesParams {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ValidateParams {
-    /// The version; the highest CURRENT one if absent.
+    /// The version; if absent the highest CURRENT one or, if there is none, the highest DEPRECATED one.
     #[param(example = "1.0")]
     pub(crate) version: Option<String>,
 }
@@ -190,6 +197,12 @@ pub(crate) struct SpecVersionAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     schema_id: Option<Tsid>,
+    /// What the schema is called there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schema_name: Option<String>,
+    /// What the schema is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schema_description: Option<String>,
     /// For PROTO: the full name of the message.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
@@ -283,6 +296,8 @@ impl SpecVersionBody {
             message: self.message,
             strict: self.strict.unwrap_or(false),
             force: self.force.map(|force| (force.reason, caller.name().to_owned())),
+            schema_name: self.schema_name,
+            schema_description: self.schema_description,
         })
     }
 }
@@ -337,7 +352,8 @@ impl EventTypeAnswer {
 
 impl SpecVersionAnswer {
     pub(crate) fn of(version: &SpecVersion, schema: Option<Schema>, warnings: &[Change]) -> Self {
-        let (schema, schema_id) = schema.map(|schema| (schema.content, schema.id)).unzip();
+        let (schema_id, schema_name) = schema.as_ref().map(|schema| (schema.id, schema.name.clone())).unzip();
+        let (schema, schema_description) = schema.map(|schema| (schema.content, schema.description)).unzip();
         let forced = version.forced.clone();
         Self {
             version: version.version,
@@ -346,6 +362,8 @@ impl SpecVersionAnswer {
             schema_type: version.schema_type,
             schema,
             schema_id,
+            schema_name,
+            schema_description: schema_description.flatten(),
             message: version.message.clone(),
             strict: version.strict,
             force: forced.map(|forced| ForcedAnswer { reason: forced.reason, by: forced.by, at: forced.at }),

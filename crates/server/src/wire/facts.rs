@@ -68,7 +68,8 @@ pub(crate) struct NewFactBody {
     /// Searchable pairs.
     #[schema(value_type = Option<Vec<Object>>, example = json!([{ "key": "region", "value": "us-west" }]))]
     context_data: Option<String>,
-    /// The version of its type that it is validated against; the highest CURRENT one if absent.
+    /// The version of its type that it is validated against; if absent the highest CURRENT one or, if there is none, the
+    /// highest DEPRECATED one.
     #[schema(example = "1.0")]
     schema_version: Option<String>,
     /// Order within the group: lower goes first.
@@ -159,6 +160,14 @@ pub(crate) struct FactAnswer {
     dispatch_jobs: Vec<JobAnswer>,
     /// The entries that were made for it.
     entries: Vec<EntryAnswer>,
+    /// Whether more jobs and entries were made than are shown: lists, previews and batches show the first 100 of each event,
+    /// of which a caller of a client sees that client's. `GET /api/events/{id}` shows all. Absent if all are shown.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    truncated: bool,
+    /// How many more there are at most; only for an unscoped caller, and only if `truncated`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_shown: Option<usize>,
     /// Whether it was stored before, under one of its keys. Only in the answer to a publish.
     #[serde(skip_serializing_if = "Option::is_none")]
     deduplicated: Option<bool>,
@@ -365,6 +374,8 @@ impl FactAnswer {
             created_at: view.created_at,
             dispatch_jobs: view.jobs.into_iter().map(JobAnswer::from).collect(),
             entries: view.entries.into_iter().map(EntryAnswer::from).collect(),
+            truncated: view.is_cut,
+            not_shown: view.left_out,
             deduplicated: None,
             warnings: Vec::new(),
         })

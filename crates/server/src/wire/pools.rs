@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tidegate::{Timestamp, Tsid};
-use tidegate_dispatch::{Pool, PoolBody, PoolStatus, PoolsQuery};
+use tidegate_dispatch::{Listed, Pool, PoolBody, PoolStatus, PoolsQuery};
 use utoipa::{IntoParams, ToSchema};
 
 use super::event_types::limit;
@@ -157,9 +157,8 @@ impl From<Pool> for PoolAnswer {
 }
 
 impl PoolsAnswer {
-    pub(crate) fn of(page: Vec<Pool>, more: bool, visible: Visible) -> Self {
-        let last = page.last().filter(|_| more);
-        let next_cursor = last.map(|last| cursor::of_pool(visible.client(), last.client, &last.code));
-        Self { items: page.into_iter().map(PoolAnswer::from).collect(), next_cursor }
+    pub(crate) fn of(page: Listed<Pool>, visible: Visible) -> Self {
+        let next_cursor = page.next.map(|(of, code)| cursor::of_pool(visible.client(), of, &code));
+        Self { items: page.items.into_iter().map(PoolAnswer::from).collect(), next_cursor }
     }
 }

@@ -95,7 +95,7 @@ pub(crate) struct SchemaAnswer {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SchemasAnswer {
-    /// The schemas by name.
+    /// The schemas in the order of the names that they were created under.
     items: Vec<SchemaAnswer>,
     /// Where the next page begins; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]

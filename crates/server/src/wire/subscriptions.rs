@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tidegate::{Timestamp, Tsid};
 use tidegate_dispatch::{
-    ConfigEntry, DispatchMode, Filter, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus,
+    ConfigEntry, DispatchMode, Filter, Listed, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus,
     SubscriptionsQuery, Target, TypeBinding, TypePattern, VersionNumber,
 };
 use utoipa::{IntoParams, ToSchema};
@@ -32,7 +32,8 @@ pub(crate) struct Binding {
     #[schema(min_length = 13, max_length = 13)]
     #[serde(skip_serializing_if = "Option::is_none")]
     event_type_id: Option<String>,
-    /// A type, registered or not, or a pattern: `*` stands for any one part between colons.
+    /// A type, registered or not, or a pattern: `*` stands for any one part between colons. Beside an `eventTypeId`, the code
+    /// of that type.
     #[schema(min_length = 1, max_length = 255, example = "shop:*:order:*")]
     event_type_code: Option<String>,
     /// Only events that were validated against this version.
@@ -267,9 +268,10 @@ impl Binding {
         match (self.event_type_id.as_deref(), self.event_type_code.as_deref()) {
             (Some(id), _) => {
                 let bad = |_| ApiError::invalid(format!("{place}.eventTypeId must be an id: 13 characters"));
-                // The code of a registered type is filled in by its id.
-                let code = self.event_type_code.as_deref().unwrap_or(id);
-                Ok(TypeBinding { event_type: Some(id.parse().map_err(bad)?), code: pattern(&place, code)?, version })
+                let id: Tsid = id.parse().map_err(bad)?;
+                // The code of a registered type is filled in by its id, and must not be another one.
+                let code = self.event_type_code.clone().unwrap_or_else(|| id.to_string());
+                Ok(TypeBinding { event_type: Some(id), code: pattern(&place, &code)?, version })
             }
             (None, Some(code)) => Ok(TypeBinding { event_type: None, code: pattern(&place, code)?, version }),
             (None, None) => Err(ApiError::invalid(format!("{place} must have an eventTypeId or an eventTypeCode"))),
@@ -338,9 +340,8 @@ impl From<Subscription> for SubscriptionAnswer {
 }
 
 impl SubscriptionsAnswer {
-    pub(crate) fn of(page: Vec<Subscription>, more: bool, visible: Visible) -> Self {
-        let last = page.last().filter(|_| more);
-        let next_cursor = last.map(|last| cursor::of_subscription(visible.client(), last.client, &last.code));
-        Self { items: page.into_iter().map(SubscriptionAnswer::from).collect(), next_cursor }
+    pub(crate) fn of(page: Listed<Subscription>, visible: Visible) -> Self {
+        let next_cursor = page.next.map(|(of, code)| cursor::of_subscription(visible.client(), of, &code));
+        Self { items: page.items.into_iter().map(SubscriptionAnswer::from).collect(), next_cursor }
     }
 }

@@ -14,6 +14,10 @@ on_both!(
     schemas_are_kept_on_their_own_and_for_versions,
     what_is_wrong_is_named,
     lists_match_codes_and_go_on_by_cursors,
+    versions_and_schemas_go_by_entity_tags,
+    schemas_are_listed_in_pages,
+    a_schema_of_several_messages_is_kept_on_its_own,
+    events_without_a_current_version_are_judged_or_told,
 );
 
 const CODE: &str = "shop:orders:order:created";
@@ -253,6 +257,122 @@ async fn lists_match_codes_and_go_on_by_cursors(scene: Scene) {
     for query in ["code=a:*", "status=OLD", "limit=0", "cursor=abc"] {
         scene.get(&format!("/api/event-types?{query}")).await.refused(400, "invalid_request");
     }
+    scene.close().await;
+}
+
+async fn versions_and_schemas_go_by_entity_tags(scene: Scene) {
+    let id = made(&scene, CODE).await;
+    let path = format!("/api/event-types/{id}");
+    let tag = |answer: &Answer| answer.headers["etag"].to_str().unwrap().to_owned();
+    let old = tag(&scene.get(&path).await);
+    let versions = format!("{path}/versions");
+    let added = with(&scene, Method::POST, &versions, &old, version("1.0", json!({}))).await;
+    let present = tag(&added);
+    added.expect(201);
+    let one = format!("{versions}/1.0");
+    let refused = "precondition_failed";
+    with(&scene, Method::POST, &versions, &old, version("2.0", json!({}))).await.refused(412, refused);
+    with(&scene, Method::PUT, &one, &old, version("1.0", order(&[]))).await.refused(412, refused);
+    with(&scene, Method::DELETE, &one, &old, json!({})).await.refused(412, refused);
+    with(&scene, Method::POST, &format!("{one}/finalise"), &old, json!({})).await.refused(412, refused);
+    let changed = with(&scene, Method::PUT, &one, &present, version("1.0", order(&[]))).await;
+    let (old, present) = (present, tag(&changed));
+    let text = changed.expect(200)["schema"].clone();
+    assert_eq!(text, json!(order(&[]).to_string()), "nothing of what was refused was done");
+    with(&scene, Method::POST, &format!("{one}/finalise"), &old, json!({})).await.refused(412, refused);
+    let finalised = with(&scene, Method::POST, &format!("{one}/finalise"), &present, json!({})).await;
+    let (old, present) = (present, tag(&finalised));
+    assert_eq!(finalised.expect(200)["schema"], text, "with its schema, which is that of the type's tag");
+    assert_eq!(tag(&scene.get(&path).await), present);
+    with(&scene, Method::POST, &format!("{one}/deprecate"), &old, json!({})).await.refused(412, refused);
+    with(&scene, Method::POST, &format!("{one}/deprecate"), &present, json!({})).await.expect(200);
+
+    let mut body = json!({
+        "name": "Order", "mimeType": "application/json", "schemaType": "JSON_SCHEMA", "content": "{}"
+    });
+    let alone = scene.post("/api/schemas", body.clone()).await;
+    (body["eventTypeId"], body["version"]) = (json!(id), json!("2.0"));
+    let linked = scene.post("/api/schemas", body.clone()).await;
+    for made in [alone, linked] {
+        let old = tag(&made);
+        let path = made.headers["location"].to_str().unwrap().to_owned();
+        let is_linked = made.expect(201)["eventTypeId"].is_string();
+        assert_eq!(tag(&scene.get(&path).await), old);
+        let change = |text: &str| json!({ "name": "O", "mimeType": "application/json", "schemaType": "JSON_SCHEMA", "content": text });
+        let changed = with(&scene, Method::PUT, &path, &old, change("{\"type\": \"object\"}")).await;
+        let present = tag(&changed);
+        assert_ne!(present, old);
+        assert_eq!(changed.expect(200)["name"], "O");
+        with(&scene, Method::PUT, &path, &old, change("{}")).await.refused(412, refused);
+        with(&scene, Method::DELETE, &path, &old, json!({})).await.refused(412, refused);
+        assert_eq!(scene.get(&path).await.expect(200)["content"], "{\"type\": \"object\"}");
+        if !is_linked {
+            with(&scene, Method::DELETE, &path, &present, json!({})).await.expect(204);
+        }
+    }
+    scene.close().await;
+}
+
+async fn schemas_are_listed_in_pages(scene: Scene) {
+    for at in 0..20 {
+        let body = json!({
+            "name": format!("s{at:02}"), "mimeType": "application/json", "schemaType": "JSON_SCHEMA", "content": "{}"
+        });
+        scene.post("/api/schemas", body).await.expect(201);
+    }
+    let (mut names, mut cursor, mut pages) = (Vec::new(), String::new(), 0);
+    loop {
+        let page = scene.get(&format!("/api/schemas?limit=9{cursor}")).await.expect(200);
+        let items = page["items"].as_array().unwrap();
+        names.extend(items.iter().map(|item| item["name"].as_str().unwrap().to_owned()));
+        assert!(items.len() <= 9 && items.iter().all(|item| item.get("content").is_none()), "{page}");
+        pages += 1;
+        let Some(next) = page["nextCursor"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(pages, 3);
+    assert_eq!(names, (0..20).map(|at| format!("s{at:02}")).collect::<Vec<_>>());
+    assert_eq!(scene.get("/api/schemas?limit=1000").await.expect(200)["items"].as_array().unwrap().len(), 20);
+    let types = scene.get(&format!("/api/event-types?limit=9{cursor}")).await;
+    types.refused(400, "invalid_request");
+    for query in ["limit=0", "limit=1001", "cursor=abc", &format!("cursor={}", "0".repeat(20_000))] {
+        scene.get(&format!("/api/schemas?{query}")).await.refused(400, "invalid_request");
+    }
+    scene.close().await;
+}
+
+async fn a_schema_of_several_messages_is_kept_on_its_own(scene: Scene) {
+    let two = "syntax = \"proto3\"; package shop; message Order {} message Line {}";
+    let body = json!({ "name": "s", "mimeType": "application/protobuf", "schemaType": "PROTO", "content": two });
+    assert_eq!(scene.post("/api/schemas", body.clone()).await.expect(201)["content"], two);
+    let mut linked = body.clone();
+    (linked["eventTypeId"], linked["version"]) = (json!(made(&scene, CODE).await), json!("1.0"));
+    let text = scene.post("/api/schemas", linked).await.refused(422, "unprocessable");
+    assert!(text.contains("the message of a version is named where versions of its event type are written"), "{text}");
+    scene.close().await;
+}
+
+async fn events_without_a_current_version_are_judged_or_told(scene: Scene) {
+    let path = format!("/api/event-types/{}", made(&scene, CODE).await);
+    let send =
+        async |data: Value| scene.post("/api/events", json!({ "type": CODE, "source": "/x", "data": data })).await;
+    let stored = send(json!([])).await.expect(201);
+    assert!(
+        stored.get("warnings").is_none_or(|all| all == &json!([])),
+        "without versions there is no warning: {stored}"
+    );
+    scene.post(&format!("{path}/versions"), version("1.0", order(&["orderId"]))).await.expect(201);
+    let stored = send(json!([])).await.expect(201);
+    assert_eq!(stored["schemaVersion"], Value::Null);
+    assert!(stored["warnings"][0].as_str().unwrap().contains("was not validated"), "{stored}");
+    scene.post(&format!("{path}/versions/1.0/finalise"), json!({})).await.expect(200);
+    scene.post(&format!("{path}/versions/1.0/deprecate"), json!({})).await.expect(200);
+    let stored = send(json!({ "orderId": "1" })).await.expect(201);
+    assert_eq!(stored["schemaVersion"], "1.0");
+    assert!(stored["warnings"][0].as_str().unwrap().contains("version 1.0 of shop:orders:order:created is DEPRECATED"));
+    send(json!([])).await.refused(422, "unprocessable");
+    let judged = scene.post(&format!("{path}/validate"), json!([])).await.expect(200);
+    assert_eq!((&judged["valid"], &judged["version"]), (&json!(false), &json!("1.0")), "as an event would be");
     scene.close().await;
 }
 

@@ -123,11 +123,15 @@ async fn a_client_that_is_gone_leaves_nothing_that_works(scene: Scene) {
     for round in 0..10 {
         let new = json!({ "code": format!("client-{round}"), "name": "c" });
         let client = scene.post("/api/clients", new).await.expect(201)["id"].as_str().unwrap().to_owned();
-        let calls = (0..12).map(async |at| match at % 3 {
+        let calls = (0..16).map(async |at| match at % 4 {
             0 => send(scene.request(Method::DELETE, &format!("/api/clients/{client}"))).await,
             1 => {
                 let key = json!({ "name": "k", "scopes": ["read"], "clientId": client });
                 scene.post("/api/keys", key).await
+            }
+            2 => {
+                let pool = json!({ "code": format!("p{at}"), "name": "p", "clientId": client });
+                scene.post("/api/dispatch-pools", pool).await
             }
             _ => {
                 let mut body = subscription(&format!("s{at}"));
@@ -144,6 +148,8 @@ async fn a_client_that_is_gone_leaves_nothing_that_works(scene: Scene) {
         let live: Vec<_> = all.iter().filter(of_client).filter(|key| key.revoked_at.is_none()).collect();
         assert!(live.is_empty(), "{live:?}");
         let left = scene.get(&format!("/api/subscriptions?clientId={client}")).await.expect(200);
+        assert_eq!(left["items"], json!([]), "{left}");
+        let left = scene.get(&format!("/api/dispatch-pools?clientId={client}")).await.expect(200);
         assert_eq!(left["items"], json!([]), "{left}");
     }
     scene.close().await;

@@ -10,6 +10,7 @@ mod document;
 mod event_types;
 mod examples;
 mod gateway;
+mod gateway_bounds;
 mod gateway_hostile;
 mod hang_ups;
 mod idempotency;

@@ -17,7 +17,9 @@ use crate::sqlite::fact_keys;
 use crate::sqlite::flags::{IN_ENVELOPE, KEEPS_PLACE, TAGGED};
 use crate::sqlite::groups::promote_by_rank;
 use crate::sqlite::publish::retry_text;
+use crate::sqlite::statements::ingest::TERMS_AT_ONCE;
 use crate::sqlite::tags::{self, State};
+use crate::values::fact_keys::TERM;
 use crate::values::ingest::{Part, in_parts, no_own_lane};
 use crate::values::{Batch, CatalogueVersion, Family, Ingest, IngestAnswer, IngestOutcome, Ingested, Target};
 
@@ -43,11 +45,12 @@ fn ingest_under(tx: &mut Tx<'_>, items: &[Ingest], under: Option<CatalogueVersio
 /// Ingests a batch.
 fn ingest(tx: &mut Tx<'_>, items: &[Ingest]) -> Result<Batch<Ingested>> {
     let first = tx.number(&tx.sql().publish.next_entry_id)?;
-    let mut batch = Ingesting { tx, next: first, depths: HashMap::new() };
+    let mut batch = Ingesting { tx, next: first, depths: HashMap::new(), terms: Vec::new() };
     let mut answers = Vec::with_capacity(items.len());
     for item in items {
         answers.push(batch.ingest(item)?);
     }
+    batch.write_terms()?;
     let next = batch.next;
     if next != first {
         tx.execute(&tx.sql().publish.save_entry_id, [next])?;
@@ -71,6 +74,8 @@ struct Ingesting<'t, 'c> {
     next: i64,
     /// The number of entries in queues with a limit.
     depths: HashMap<QueueOf, i64>,
+    /// What facts are found by: the term, the client and the fact. Written at the end, for all facts together.
+    terms: Vec<([u8; TERM], i64, i64)>,
 }
 
 impl Ingesting<'_, '_> {
@@ -166,8 +171,8 @@ impl Ingesting<'_, '_> {
         Ok(Ingested { event_id, created_at: moment(self.tx.now)?, targets, outcome: IngestOutcome::New })
     }
 
-    /// Writes the fact and its terms, under an id made from the next number. `last` is the number of its last entry.
-    fn write_fact(&self, item: &Ingest, last: Option<i64>) -> Result<Tsid> {
+    /// Writes the fact, under an id made from the next number. `last` is the number of its last entry.
+    fn write_fact(&mut self, item: &Ingest, last: Option<i64>) -> Result<Tsid> {
         let (fact, first, step) = (&item.fact, self.next, self.tx.shared.options.ids.step);
         let event_id = Tsid::from_parts(self.tx.now / 1000, first);
         let range = (!item.is_single()).then_some((first, last.unwrap_or(first - step)));
@@ -199,11 +204,33 @@ impl Ingesting<'_, '_> {
             ],
         )?;
         ingest_failpoint("facts");
-        for term in terms {
-            self.tx.execute(&self.tx.sql().ingest.put_term, (term, item.client(), event_id.to_i64()))?;
+        self.terms.extend(terms.into_iter().map(|term| (term, item.client(), event_id.to_i64())));
+        Ok(event_id)
+    }
+
+    /// Writes the terms in the order of their index, many with one statement: each descends from where the last one was put.
+    fn write_terms(&mut self) -> Result<()> {
+        self.terms.sort_unstable();
+        let (many, rest) = self.terms.as_chunks::<TERMS_AT_ONCE>();
+        let sql = &self.tx.sql().ingest;
+        for (statement, chunks) in
+            [(&sql.put_terms, many.as_flattened().chunks(TERMS_AT_ONCE)), (&sql.put_term, rest.chunks(1))]
+        {
+            if chunks.len() == 0 {
+                continue;
+            }
+            let mut statement = self.tx.prepare(statement)?;
+            for chunk in chunks {
+                for (at, (term, client, event)) in chunk.iter().enumerate() {
+                    statement.raw_bind_parameter(at * 3 + 1, term)?;
+                    statement.raw_bind_parameter(at * 3 + 2, client)?;
+                    statement.raw_bind_parameter(at * 3 + 3, event)?;
+                }
+                statement.raw_execute()?;
+            }
         }
         ingest_failpoint("terms");
-        Ok(event_id)
+        Ok(())
     }
 }
 

@@ -114,7 +114,7 @@ prop_compose! {
             id: Some(id), source, event_type, subject, time, datacontenttype, dataschema, data, deduplication_id,
             correlation_id, causation_id, message_group, context_data, sequence,
             schema_version: schema_version.map(|(major, minor)| VersionNumber { major, minor }),
-            traceparent, tracestate, extensions,
+            is_unvalidated: false, traceparent, tracestate, extensions,
         }
     }
 }
@@ -163,7 +163,7 @@ proptest! {
 
     #[test]
     fn facts_keep_their_events(event in event()) {
-        let fact = event.clone().into_fact();
+        let fact = event.to_fact();
         prop_assert!(fact.check(PayloadLimit::default()).is_ok());
         prop_assert_eq!(fact.payload.as_ref(), event.data.as_ref().map_or(&[][..], |data| &data.bytes[..]));
         prop_assert_eq!(CloudEvent::from_stored(&StoredEvent::from(&fact)), event);

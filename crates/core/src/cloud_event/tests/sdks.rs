@@ -56,7 +56,7 @@ fn check(fixture: &str, count: usize) {
         for (event, expected) in events.iter().zip(&case.events) {
             check_event(event, expected, &what);
             assert_eq!(CloudEvent::from_structured(&event.to_structured(OWN)).as_ref(), Ok(event), "{what}");
-            let fact = event.clone().into_fact();
+            let fact = event.to_fact();
             assert_eq!(&CloudEvent::from_stored(&StoredEvent::from(&fact)), event, "{what}");
         }
     }

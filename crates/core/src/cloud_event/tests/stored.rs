@@ -29,7 +29,7 @@ fn every_attribute_has_its_place() {
         ("exta", "5"),
     ]))
     .unwrap();
-    let fact = event.clone().into_fact();
+    let fact = event.to_fact();
     assert_eq!((&*fact.event_type, &fact.payload[..]), ("t", &b"<a/>"[..]));
     let texts = [&fact.content_type, &fact.source, &fact.subject, &fact.external_id];
     assert_eq!(texts.map(Option::as_deref), ["application/xml", "/s", "x", "A234"].map(Some));
@@ -45,6 +45,17 @@ fn every_attribute_has_its_place() {
     assert_eq!(stored(&fact), event);
 }
 
+/// A version that an event names, of a type that has none, is kept and is no version that it was validated against.
+#[test]
+fn a_version_that_nobody_validated_by_is_told_from_others() {
+    let mut event = structured(&with(&[("schemaversion", r#""1.2""#)])).unwrap();
+    assert_eq!(stored(&event.to_fact()).validated_version(), event.schema_version);
+    event.is_unvalidated = true;
+    let read = stored(&event.to_fact());
+    assert_eq!((read.validated_version(), read.schema_version), (None, event.schema_version));
+    assert_eq!(read, event);
+}
+
 #[test]
 fn what_needs_no_attributes_has_none() {
     for members in [
@@ -54,7 +65,7 @@ fn what_needs_no_attributes_has_none() {
         &[("data_base64", r#""AAE=""#), ("datacontenttype", r#""image/png""#), ("correlationid", r#""c""#)],
     ] {
         let event = structured(&with(members)).unwrap();
-        let fact = event.clone().into_fact();
+        let fact = event.to_fact();
         assert_eq!(fact.attributes, None, "{members:?}");
         assert_eq!(stored(&fact), event, "{members:?}");
     }
@@ -76,7 +87,7 @@ fn payloads_say_what_they_are() {
     ];
     for (members, content_type, payload, attributes) in cases {
         let event = structured(&with(members)).unwrap();
-        let fact = event.clone().into_fact();
+        let fact = event.to_fact();
         assert_eq!(
             (fact.content_type.as_deref(), fact.attributes.as_deref()),
             (content_type, attributes),
@@ -91,7 +102,7 @@ fn payloads_say_what_they_are() {
 #[test]
 fn times_come_back_as_they_were_sent() {
     let event = structured(&with(&[("time", r#""2018-04-05T17:31:00.123456789Z""#)])).unwrap();
-    let fact = event.clone().into_fact();
+    let fact = event.to_fact();
     for column in ["2018-04-05T17:31:00.123456Z", "2018-04-05T17:31:00.123457Z"] {
         let fact = NewEvent { time: Some(column.parse().unwrap()), ..fact.clone() };
         assert_eq!(stored(&fact).time, event.time, "{column}");
@@ -142,7 +153,7 @@ fn any_fact_is_an_event() {
 fn the_largest_attributes_fit_into_a_fact() {
     let largest = |unit: &str, count: usize| {
         let value = format!("\"{}\"", unit.repeat(count));
-        structured(&with(&[("ext", &value)])).map(|event| event.into_fact())
+        structured(&with(&[("ext", &value)])).map(|event| event.to_fact())
     };
     for (unit, least, most) in [("x", 60_000, 65_536), ("\\\"", 30_000, 33_000), ("\u{1f600}", 15_000, 16_500)] {
         let sizes = [least, usize::midpoint(least, most), most];
@@ -157,6 +168,6 @@ fn the_largest_attributes_fit_into_a_fact() {
     let names: Vec<_> = (0..20_000).map(|number| format!("{number:x}")).collect();
     let few: Vec<_> = names.iter().take(4_000).map(|name| (name.as_str(), "\"\"")).collect();
     let many: Vec<_> = names.iter().map(|name| (name.as_str(), "\"\"")).collect();
-    assert!(structured(&with(&few)).unwrap().into_fact().check(PayloadLimit::default()).is_ok());
+    assert!(structured(&with(&few)).unwrap().to_fact().check(PayloadLimit::default()).is_ok());
     assert_eq!(structured(&with(&many)).unwrap_err().field(), "the context attributes");
 }

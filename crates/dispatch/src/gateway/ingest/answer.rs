@@ -25,6 +25,10 @@ pub struct EventView {
     pub jobs: Vec<EventJob>,
     /// The entries that were made for it.
     pub entries: Vec<EventEntry>,
+    /// Whether more were made than are shown.
+    pub is_cut: bool,
+    /// How many more, at most: some may be gone. `None` where that would tell of what belongs to others.
+    pub left_out: Option<usize>,
 }
 
 /// A job of an event.
@@ -53,7 +57,7 @@ pub struct EventEntry {
 
 impl EventView {
     /// An event that was just stored.
-    pub(super) fn of_new(call: &Call, stored: Stored) -> Self {
+    pub(super) fn of_new(call: Call, stored: Stored) -> Self {
         let (mut jobs, mut entries) = (Vec::new(), Vec::new());
         for (number, subscription) in stored.made {
             match &subscription.body.target {
@@ -70,12 +74,14 @@ impl EventView {
                 }
             }
         }
-        let (event, client) = (call.event().clone(), call.client());
-        Self { id: stored.id, created_at: stored.created_at, client, event, jobs, entries }
+        let client = call.client();
+        let event = call.into_event();
+        let (is_cut, left_out) = cut(stored.left_out);
+        Self { id: stored.id, created_at: stored.created_at, client, event, jobs, entries, is_cut, left_out }
     }
 
-    /// An event as the store has it.
-    pub(in crate::gateway) fn of_stored(stored: StoredFact) -> Self {
+    /// An event as the store has it, with so many of its targets as were asked for.
+    pub(in crate::gateway) fn of_stored(stored: StoredFact, asked: usize) -> Self {
         let fact = &stored.fact;
         let event = CloudEvent::from_stored(&StoredEvent {
             event_type: &fact.event_type,
@@ -90,6 +96,8 @@ impl EventView {
             attributes: fact.attributes.as_deref(),
         });
         let (created_at, client) = (fact.created_at, fact.client);
+        // Where there are fewer than were asked for, the others are gone.
+        let (is_cut, left_out) = cut(if stored.targets.len() < asked { 0 } else { stored.made.saturating_sub(asked) });
         let (jobs, entries): (Vec<_>, Vec<_>) =
             stored.targets.into_iter().partition(|target| target.family == Family::Jobs);
         Self {
@@ -99,6 +107,8 @@ impl EventView {
             event,
             jobs: jobs.into_iter().map(|job| EventJob::of(job, created_at)).collect(),
             entries: entries.into_iter().map(EventEntry::of).collect(),
+            is_cut,
+            left_out,
         }
     }
 }
@@ -110,9 +120,15 @@ impl EventView {
         if client.is_some() {
             self.jobs.retain(|job| job.client == client);
             self.entries.retain(|entry| entry.queue.client() == client);
+            self.left_out = None;
         }
         self
     }
+}
+
+/// Whether anything is left out, and how much.
+fn cut(left_out: usize) -> (bool, Option<usize>) {
+    (left_out > 0, Some(left_out).filter(|left_out| *left_out > 0))
 }
 
 impl EventJob {

@@ -18,7 +18,7 @@ pub(super) type Revision = Option<i64>;
 pub(super) struct Verdict {
     /// The version it is valid by; `None` if it was not validated.
     pub(super) version: Option<VersionNumber>,
-    revision: Revision,
+    pub(super) revision: Revision,
 }
 
 /// An event that may be stored.
@@ -66,7 +66,12 @@ impl Gateway {
             return Err(refused("type", format!("the event type {} is archived: its events are refused", found.code)));
         }
         let Some(number) = named(event).or_else(|| default_version(&found.stages())) else {
-            return Ok(Judgement::passed(None, Some(found.revision)));
+            let mut judgement = Judgement::passed(None, Some(found.revision));
+            if !found.versions.is_empty() {
+                let text = format!("the event was not validated: all versions of {} are FINALISING", found.code);
+                judgement.warnings.push(text);
+            }
+            return Ok(judgement);
         };
         let mut judgement = Judgement::passed(Some(number), Some(found.revision));
         match found.versions.iter().find(|one| one.version == number).map(|one| one.status) {

@@ -39,7 +39,7 @@ impl Meters {
             Ok(accepted) if accepted.deduplicated => self.repeated.increment(1),
             Ok(Accepted { view, .. }) => {
                 self.stored.increment(1);
-                self.made.increment((view.jobs.len() + view.entries.len()) as u64);
+                self.made.increment((view.jobs.len() + view.entries.len() + view.left_out.unwrap_or(0)) as u64);
             }
             Err(_) => self.refused.increment(1),
         }

@@ -16,7 +16,7 @@ mod plan;
 use std::sync::Arc;
 
 use tidegate::batcher::Batcher;
-use tidegate::{EventQueue, Tsid};
+use tidegate::{EventQueue, MAX_TARGETS, Tsid};
 use tidegate_core::cloud_event::CloudEvent;
 
 use super::Gateway;
@@ -34,6 +34,9 @@ use judge::Judgement;
 
 /// How often an event is judged again because its type has changed meanwhile.
 const JUDGEMENTS: usize = 8;
+
+/// How many jobs and entries of each event an answer about several events shows.
+pub(super) const SHOWN_OF_EACH: usize = 100;
 
 /// An event to be stored.
 #[derive(Debug, Clone)]
@@ -93,19 +96,20 @@ impl Gateway {
         answer
     }
 
-    async fn ingest_one(&self, fact: NewFact) -> Result<Accepted> {
+    async fn ingest_one(&self, mut fact: NewFact) -> Result<Accepted> {
         for _ in 0..JUDGEMENTS {
-            let (call, warnings) = self.judged(&fact).await?;
+            let (call, warnings) = self.judged(fact, MAX_TARGETS).await?;
             let flushed = self.batchers.of(&call).call(call.clone()).await.map_err(GatewayError::from_ingest)?;
             if let Flushed::Stored(stored) = flushed {
-                return self.accepted(&call, stored, warnings).await;
+                return self.accepted(call, stored, warnings).await;
             }
+            fact = call.into_fact();
         }
         Err(keeps_changing(&fact))
     }
 
     /// Stores events in order, each with an answer of its own; see [`ingest`](Self::ingest). Several flushes may take
-    /// them, one after the other.
+    /// them, one after the other. Of each event, the first 100 jobs and entries are shown.
     pub async fn ingest_many(&self, facts: Vec<NewFact>) -> Vec<Result<Accepted>> {
         let mut answers: Vec<Option<Result<Accepted>>> = facts.iter().map(|_| None).collect();
         for _ in 0..JUDGEMENTS {
@@ -114,7 +118,7 @@ impl Gateway {
                 if answer.is_some() {
                     continue;
                 }
-                match self.judged(fact).await {
+                match self.judged(fact.clone(), SHOWN_OF_EACH).await {
                     Ok((call, warnings)) => calls.push((at, call, warnings)),
                     Err(error) => *answer = Some(Err(error)),
                 }
@@ -129,7 +133,7 @@ impl Gateway {
             for ((at, call, warnings), flushed) in calls.into_iter().zip(flushed) {
                 match flushed {
                     Ok(Flushed::Stored(stored)) => {
-                        let accepted = self.accepted(&call, stored, warnings).await;
+                        let accepted = self.accepted(call, stored, warnings).await;
                         set(&mut answers, at, accepted);
                     }
                     Ok(Flushed::Outdated) => {}
@@ -142,15 +146,17 @@ impl Gateway {
         answers.inspect(|answer| self.meters.count(answer)).collect()
     }
 
-    /// An event with the judgement on it, ready to be flushed.
-    async fn judged(&self, fact: &NewFact) -> Result<(Call, Vec<String>)> {
+    /// An event with the judgement on it, ready to be flushed. Its answer will show so many jobs and entries.
+    async fn judged(&self, fact: NewFact, shown: usize) -> Result<(Call, Vec<String>)> {
         let Judgement { verdict, warnings } = self.judge(&fact.event).await?;
-        Ok((Call::new(fact, verdict), warnings))
+        Ok((Call::new(fact, verdict, shown), warnings))
     }
 
-    async fn accepted(&self, call: &Call, stored: Stored, warnings: Vec<String>) -> Result<Accepted> {
+    async fn accepted(&self, call: Call, stored: Stored, warnings: Vec<String>) -> Result<Accepted> {
         let deduplicated = stored.is_repeat;
-        let view = if deduplicated { self.event(stored.id, None).await? } else { EventView::of_new(call, stored) };
+        let first = if deduplicated { self.stored_event(stored.id, call.shown()).await? } else { None };
+        // A repeat outlives its first, which retention may have removed: all that is known of it is what was sent again.
+        let view = first.unwrap_or_else(|| EventView::of_new(call, stored));
         Ok(Accepted { view, deduplicated, warnings })
     }
 }

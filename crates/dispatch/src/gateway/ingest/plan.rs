@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Availability, Error, FactTerm, Family, Ingest, QueueName, Target as Made, Tsid};
+use tidegate::{Availability, Error, FactTerm, Family, Ingest, MAX_TERMS, QueueName, Target as Made, Tsid};
 use tidegate_core::attempt::{MAX_TAGS, check_tag};
-use tidegate_core::cloud_event::CloudEvent;
+use tidegate_core::cloud_event::{CloudEvent, MAX_CONTEXT_DATA};
 use tidegate_core::filter::Candidate;
 use tidegate_core::{End, Expiry, NewEvent};
 
@@ -18,6 +18,9 @@ pub(crate) const JOBS: &str = "dispatch";
 pub(super) const MESSAGE_GROUP: &str = "messagegroup";
 /// What the names begin with under which context data are searched.
 pub(super) const CONTEXT: &str = "context.";
+
+// An event is found by each of its pairs and by its message group.
+const _: () = assert!(MAX_CONTEXT_DATA < MAX_TERMS);
 
 /// An event to be written, and whom its targets are for, in their order.
 #[derive(Debug)]
@@ -50,6 +53,7 @@ fn target(subscription: &Subscription, event: &CloudEvent) -> Result<Made, Error
             let mut target = Made::new(QueueName::of(subscription.client, name)?);
             target.group = event.message_group.as_deref().map(|group| group_of(subscription, Some(group)));
             target.in_envelope = !body.data_only;
+            target.retries_of_queue = true;
             target
         }
         Target::Webhook(_) => {

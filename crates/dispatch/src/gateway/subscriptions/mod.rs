@@ -6,14 +6,15 @@ mod target;
 mod values;
 
 use tidegate::{
-    ChangeResource, DeleteResource, Error, ErrorKind, MAX_RESOURCES, PutResource, QueueName, ResourcesQuery, Tsid,
+    ChangeResource, DeleteResource, Error, ErrorKind, MAX_RESOURCES, PutResource, QueueName, Resource, ResourcesQuery,
+    Tsid,
 };
 
 use super::error::{GatewayError, Result};
 use super::event_types::only;
 use super::ingest::JOBS;
 use super::values::check_code;
-use super::{Changed, Gateway, Match};
+use super::{Changed, Gateway, Listed, Match};
 
 pub(super) use matched::Subscriptions;
 pub use target::{AllowedTarget, Target};
@@ -80,17 +81,18 @@ impl Gateway {
         Ok((made.await?, secret))
     }
 
-    /// Lists subscriptions, and says whether there are more.
+    /// Lists subscriptions. One that this program cannot read is left out.
     ///
     /// # Errors
     /// The store's.
-    pub async fn list_subscriptions(&self, query: &SubscriptionsQuery) -> Result<(Vec<Subscription>, bool)> {
+    pub async fn list_subscriptions(&self, query: &SubscriptionsQuery) -> Result<Listed<Subscription>> {
         let limit = query.limit.min(MAX_RESOURCES - 1);
-        let rows = self.queue.resources().list(query.resources(limit + 1)).await?;
-        let mut found = rows.iter().map(Subscription::read).collect::<Result<Vec<_>>>()?;
-        let more = found.len() > limit;
-        found.truncate(limit);
-        Ok((found, more))
+        Ok(Listed::of(self.subscription_rows(query, limit + 1).await?, limit, Subscription::read))
+    }
+
+    /// Subscriptions as they are stored, also those that this program cannot read.
+    pub(super) async fn subscription_rows(&self, query: &SubscriptionsQuery, limit: usize) -> Result<Vec<Resource>> {
+        Ok(self.queue.resources().list(query.resources(limit)).await?)
     }
 
     /// A subscription by its id, if it belongs to this client (`None`: whoever it belongs to).
@@ -165,16 +167,17 @@ impl Gateway {
         .await
     }
 
-    /// Deletes a subscription and its secret. Entries that were made for it stay.
+    /// Deletes a subscription and its secret, even one that this program cannot read. Entries that were made for it stay.
     ///
     /// # Errors
     /// `NotFound`, or `Changed`.
     pub async fn delete_subscription(&self, id: Tsid, client: Option<Tsid>, on: Match) -> Result<()> {
         self.until_written(|| async move {
-            let found = self.stored_subscription(id, client, on).await?;
+            let found = self.subscription_row(id, client).await?;
+            on.check(found.version, &format_args!("the subscription {}", found.code))?;
             let delete =
                 |id, kind: &str, expected| ChangeResource::Delete(DeleteResource { id, kind: kind.into(), expected });
-            let mut items = vec![delete(id, SUBSCRIPTION, Some(found.revision))];
+            let mut items = vec![delete(id, SUBSCRIPTION, Some(found.version))];
             let secret = self.queue.resources().by_code(SIGNING_SECRET, found.client, &found.code).await?;
             items.extend(secret.map(|secret| delete(secret.id, SIGNING_SECRET, None)));
             self.queue.resources().change(items).await?;
@@ -196,7 +199,15 @@ impl Gateway {
                 || GatewayError::Invalid(format!("eventTypes[{at}].eventTypeId: there is no event type {id}"));
             let found = types.by_id(id).ok_or_else(missing)?;
             let pattern = found.code.as_str().parse();
-            binding.code = pattern.map_err(|error| GatewayError::Invalid(format!("eventTypes[{at}]: {error}")))?;
+            let code = pattern.map_err(|error| GatewayError::Invalid(format!("eventTypes[{at}]: {error}")))?;
+            if !binding.is_by_id_alone() && binding.code != code {
+                let text = format!(
+                    "eventTypes[{at}].eventTypeCode: the event type {id} is {}, not {}: name it once",
+                    found.code, binding.code
+                );
+                return Err(GatewayError::Invalid(text));
+            }
+            binding.code = code;
         }
         Ok(body)
     }
@@ -214,13 +225,17 @@ impl Gateway {
         }
     }
 
-    async fn stored_subscription(&self, id: Tsid, client: Option<Tsid>, on: Match) -> Result<Subscription> {
+    async fn subscription_row(&self, id: Tsid, client: Option<Tsid>) -> Result<Resource> {
         let missing = || GatewayError::NotFound(format!("there is no subscription {id}"));
         let found = self.queue.resources().get(SUBSCRIPTION, id).await?.ok_or_else(missing)?;
         if client.is_some() && found.client != client {
             return Err(missing());
         }
-        let found = Subscription::read(&found)?;
+        Ok(found)
+    }
+
+    async fn stored_subscription(&self, id: Tsid, client: Option<Tsid>, on: Match) -> Result<Subscription> {
+        let found = Subscription::read(&self.subscription_row(id, client).await?)?;
         on.check(found.revision, &format_args!("the subscription {}", found.code))?;
         Ok(found)
     }

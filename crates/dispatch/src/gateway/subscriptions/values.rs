@@ -81,7 +81,7 @@ pub struct TypeBinding {
     /// The registered type that was named, if one was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_type: Option<Tsid>,
-    /// The code or pattern; of a type that was named by its id, its code.
+    /// The code or pattern; of a type that was named by its id, its code, or that id until the subscription is checked.
     pub code: TypePattern,
     /// The version that events have been validated against; any if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -169,6 +169,13 @@ pub struct Subscription {
 struct Stored {
     status: SubscriptionStatus,
     said: SubscriptionBody,
+}
+
+impl TypeBinding {
+    /// Whether it names a registered type by its id, and no code beside it.
+    pub(super) fn is_by_id_alone(&self) -> bool {
+        self.event_type.is_some_and(|id| self.code.to_string() == id.to_string())
+    }
 }
 
 impl SubscriptionBody {

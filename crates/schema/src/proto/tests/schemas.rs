@@ -117,6 +117,24 @@ fn the_message_is_chosen_by_its_full_name() {
     assert!(choose(map, Some("A.MEntry")).is_err());
 }
 
+#[test]
+fn a_schema_that_nothing_is_validated_by_needs_no_choice_among_its_messages() {
+    let check = |content: &str, message: Option<&str>| {
+        let definition = Definition { message: message.map(Into::into), ..definition(content) };
+        Proto.check(&definition).map_err(|error| error.to_string())
+    };
+    let two = "syntax = \"proto3\"; package shop; message A { message Inner {} } message B {}";
+    assert_eq!(check(two, None), Ok(()));
+    assert_eq!(check(two, Some("shop.B")), Ok(()));
+    assert!(check(two, Some("B")).unwrap_err().contains("there is no message \"B\""));
+    assert_eq!(check("enum E { A = 1; }", None), Err("the schema has no message".into()));
+    assert!(
+        check("message A {} message B { optional C c = 1; }", None).unwrap_err().contains("name 'C' is not defined")
+    );
+    let unsupported = "message A {} message B { option message_set_wire_format = true; extensions 4 to max; }";
+    assert!(check(unsupported, None).unwrap_err().contains("message_set_wire_format"), "each message is looked at");
+}
+
 fn field(name: &str, number: i32, kind: Type) -> FieldDescriptorProto {
     FieldDescriptorProto {
         name: Some(name.into()),

@@ -104,7 +104,8 @@ impl Builder<'_> {
                     };
                     all.uses.extend(group.uses.iter().cloned());
                     wildcards.extend(group.wildcard.clone());
-                    self.inherit_attributes(all.uses.len(), element.offset)?;
+                    let namespaces = group.wildcard.as_ref().map_or(0, |wildcard| wildcard.allowed.names());
+                    self.inherit_attributes(group.uses.len() + namespaces, element.offset)?;
                 }
                 "anyAttribute" => own = Some(self.wildcard(child)?),
                 _ => {}
@@ -128,7 +129,7 @@ impl Builder<'_> {
         Ok(all)
     }
 
-    /// Takes inherited attributes off what is allowed.
+    /// Takes inherited attributes, and namespaces that inherited wildcards list, off what is allowed.
     pub(super) fn inherit_attributes(&mut self, count: usize, offset: usize) -> Built<()> {
         match self.inherited_attributes.checked_sub(count) {
             Some(left) => {

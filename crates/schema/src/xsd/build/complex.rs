@@ -162,7 +162,8 @@ impl Builder<'_> {
         let offset = self.tree.node(derivation.node).offset;
         let Some(Type::Complex(base)) = self.model.types.get(derivation.base) else { return Ok(own) };
         let (base_uses, base_wildcard) = (base.uses.clone(), base.wildcard.clone());
-        let count = base_uses.len();
+        let namespaces = base_wildcard.as_ref().map_or(0, |wildcard| wildcard.allowed.names());
+        let count = base_uses.len() + namespaces;
         if derivation.method == RESTRICTION {
             let is_kept = |name| {
                 own.uses.binary_search_by_key(&name, |used| used.name).is_err() && !own.prohibited.contains(&name)

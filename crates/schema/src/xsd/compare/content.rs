@@ -214,7 +214,11 @@ impl<'m> Comparing<'m> {
         match allowed {
             Allowed::Any => Allowed::Any,
             Allowed::Not(ns) => Allowed::Not(known(ns)),
-            Allowed::Only(list) => Allowed::Only(list.iter().map(known).collect()),
+            Allowed::Only(list) => {
+                let mut known: Vec<_> = list.iter().map(known).collect();
+                known.sort_unstable();
+                Allowed::Only(known)
+            }
         }
     }
 }

@@ -33,7 +33,15 @@ impl Allowed {
         match self {
             Self::Any => true,
             Self::Not(but) => ns != *but && ns != ABSENT,
-            Self::Only(list) => list.contains(&ns),
+            Self::Only(list) => list.binary_search(&ns).is_ok(),
+        }
+    }
+
+    /// How many namespaces it lists.
+    pub(in crate::xsd) fn names(&self) -> usize {
+        match self {
+            Self::Any | Self::Not(_) => 0,
+            Self::Only(list) => list.len(),
         }
     }
 

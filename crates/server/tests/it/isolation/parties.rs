@@ -119,7 +119,9 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
         "message_group" => Some(Filler::Of(|party| vec![json!(SHARED), json!(party.word("group"))])),
         "Idempotency-Key" => Some(Filler::Of(|party| vec![json!(party.word("idempotency"))])),
         "error_contains" => Some(Filler::Of(|party| vec![json!(party.word("error"))])),
-        "title" | "description" | "reason" | "error_message" => neutral(json!(["a text"])),
+        "title" | "description" | "schemaName" | "schemaDescription" | "reason" | "error_message" => {
+            neutral(json!(["a text"]))
+        }
         "payload" => neutral(json!([{ "a": 1 }])),
         "traceparent" => neutral(json!(["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"])),
         "status" => neutral(json!(["PENDING", "PROCESSING", "COMPLETED", "FAILED", "CANCELLED"])),

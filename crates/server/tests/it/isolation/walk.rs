@@ -240,6 +240,8 @@ async fn describe(scene: &Scene, party: &mut Party) {
         message: None,
         strict: false,
         force: None,
+        schema_name: None,
+        schema_description: None,
     };
     let (number, now) = ("1.0".parse().unwrap(), Timestamp::now());
     gateway.add_version(made.id, Match::Any, number, &version, now).await.unwrap();

@@ -4,6 +4,14 @@
 use crate::sql::{Columns as _, statements};
 use crate::sqlite::engine::row::row;
 
+/// How many terms one statement writes.
+pub(in crate::sqlite) const TERMS_AT_ONCE: usize = 16;
+
+/// The rows of as many terms.
+fn term_rows() -> String {
+    vec!["(?, ?, ?)"; TERMS_AT_ONCE].join(", ")
+}
+
 /// The tables whose rows refer to facts by a number within the fact's range.
 const REFERRING: [&str; 4] = ["{ns}_event_queue", "{ns}_event_log", "{ns}_dispatch_queue", "{ns}_dispatch_log"];
 
@@ -56,6 +64,8 @@ statements! {
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)";
         /// Writes a term of a fact. Primary key.
         put_term = "INSERT INTO {ns}_fact_terms (term, client_id, event_id) VALUES (?1, ?2, ?3)";
+        /// Writes many terms of facts. Primary key.
+        put_terms = &format!("INSERT INTO {{ns}}_fact_terms (term, client_id, event_id) VALUES {}", term_rows());
         /// Facts with a range, by their first number. Index events_first_number, from where the last batch stopped.
         ranged_facts: RangedFact = &format!("
             SELECT {} FROM {{ns}}_events e INDEXED BY {{ns}}_events_first_number
