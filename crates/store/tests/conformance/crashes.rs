@@ -80,8 +80,8 @@ async fn dies_at_every_point(target: &str) {
     let (mut facts, mut entries) = counted(&store).await;
     assert_eq!((facts, entries), (2, 6));
     for (point, pass) in POINTS.into_iter().flat_map(|point| [(point, 1), (point, 2)]) {
-        // There the statements are about the whole batch.
-        if target.starts_with("postgres") && pass == 2 {
+        // On PostgreSQL the statements are about the whole batch, on SQLite those about terms are.
+        if pass == 2 && (target.starts_with("postgres") || point == "ingest.terms") {
             continue;
         }
         let round = format!("{point}:{pass}");
