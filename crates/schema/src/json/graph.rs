@@ -142,13 +142,14 @@ impl<'v> Graph<'v> {
 /// Adds a name to a JSON pointer.
 pub(super) fn push_segment(pointer: &mut String, name: &str) {
     pointer.push('/');
-    for character in name.chars() {
-        match character {
-            '~' => pointer.push_str("~0"),
-            '/' => pointer.push_str("~1"),
-            other => pointer.push(other),
-        }
+    let mut rest = name;
+    // Names may be long, and few have anything to escape.
+    while let Some(at) = rest.bytes().position(|byte| matches!(byte, b'~' | b'/')) {
+        pointer.push_str(&rest[..at]);
+        pointer.push_str(if rest[at..].starts_with('~') { "~0" } else { "~1" });
+        rest = &rest[at + 1..];
     }
+    pointer.push_str(rest);
 }
 
 /// Answers for every document that is elsewhere, without looking: an empty schema, which is known by not being part of
