@@ -13,7 +13,7 @@ use super::error::{GatewayError, Result};
 use super::event_types::only;
 use super::subscriptions::{Subscription, SubscriptionsQuery};
 use super::values::{check_code, check_name, damaged, write};
-use super::{Gateway, Listed, Match};
+use super::{Gateway, Listed, Match, TRIES};
 
 /// The kind of resources that are dispatch pools.
 const POOL: &str = "dispatch_pool";
@@ -198,10 +198,27 @@ impl Gateway {
     /// # Errors
     /// `NotFound`, `Changed`, or `Conflict` with the subscription that names it.
     pub async fn delete_pool(&self, id: Tsid, client: Option<Tsid>, on: Match) -> Result<()> {
+        for _ in 0..TRIES {
+            let Some(changed) = self.try_delete_pool(id, client, on).await? else { return Ok(()) };
+            if on != Match::Any {
+                return Err(GatewayError::Changed(format!(
+                    "the dispatch pool {changed} has changed since it was read: read it again and repeat the deletion"
+                )));
+            }
+        }
+        Err(GatewayError::Conflict("others keep changing the dispatch pool at the same time; try again".into()))
+    }
+
+    /// Deletes a pool; the code of one that has changed meanwhile.
+    async fn try_delete_pool(&self, id: Tsid, client: Option<Tsid>, on: Match) -> Result<Option<String>> {
         let closing = self
             .until_written(|| async move {
                 let found = self.stored_pool(id, client, on).await?;
                 self.check_unnamed(&found).await?;
+                if found.is_closing {
+                    // Another one deletes it too: the revision stays, so that either of them succeeds.
+                    return Ok(found);
+                }
                 let closing = found.change(&found.body, true)?;
                 Pool::read(only(&self.queue.resources().change(vec![closing]).await?)?)
             })
@@ -216,11 +233,8 @@ impl Gateway {
         }
         let delete = DeleteResource { id, kind: POOL.into(), expected: Some(closing.revision) };
         match self.queue.resources().change(vec![ChangeResource::Delete(delete)]).await {
-            Err(error) if error.kind() == ErrorKind::Conflict => Err(GatewayError::Changed(format!(
-                "the dispatch pool {} has changed since it was read: read it again and repeat the deletion",
-                closing.code
-            ))),
-            deleted => Ok(deleted.map(drop)?),
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(Some(closing.code)),
+            deleted => Ok(deleted.map(|_| None)?),
         }
     }
 

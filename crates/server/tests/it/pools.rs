@@ -14,6 +14,7 @@ on_both!(
     a_change_is_made_on_what_was_read,
     a_pool_that_a_subscription_names_stays,
     naming_and_deleting_at_once_leaves_no_dangling_name,
+    deleted_by_many_at_once_it_is_gone_for_all,
 );
 
 async fn pool(scene: &Scene, code: &str) -> Value {
@@ -206,4 +207,17 @@ mod with_keys {
         scene.post("/api/dispatch-pools", own(&one)).await.refused(403, "forbidden");
         scene.close().await;
     }
+}
+
+/// Deletions that do not say what they were read from never answer that something has changed.
+async fn deleted_by_many_at_once_it_is_gone_for_all(scene: Scene) {
+    for round in 0..20 {
+        let made = pool(&scene, &format!("pool-{round}")).await;
+        let calls = (0..8).map(|_| send(scene.request(Method::DELETE, &path(&made))));
+        let answers = futures_util::future::join_all(calls).await;
+        let is_gone = |status: u16| matches!(status, 204 | 404);
+        assert!(answers.iter().all(|answer| is_gone(answer.status.as_u16())), "{answers:?}");
+        scene.get(&path(&made)).await.expect(404);
+    }
+    scene.close().await;
 }
