@@ -115,6 +115,7 @@ pub(crate) async fn child(what: &str, keys: bool) -> Result<()> {
     }
     let mut options = Options::default();
     options.auth.required = keys;
+    options.run_router = false; // what is made is not delivered
     options.metrics = Metrics::install(); // as in `tidegate serve`, since metrics are part of the cost
     let queue = EventQueue::open(what).await?;
     let server = Server::new(queue.clone(), options)?;

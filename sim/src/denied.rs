@@ -41,7 +41,14 @@ where
 /// Completes an entry whose lease was handed over. An event that is completed by itself is released when that is
 /// denied for too long, and handed out again.
 pub(crate) async fn complete(queue: &EventQueue, held: &Claimed) -> tidegate::Result<()> {
-    let end = Finalize { id: held.id, token: Some(held.token), end: End::Completed, errors: None, results: None };
+    let end = Finalize {
+        id: held.id,
+        token: Some(held.token),
+        end: End::Completed,
+        errors: None,
+        results: None,
+        attempt: None,
+    };
     retried(|| queue.finish(end.clone())).await.map(drop)
 }
 

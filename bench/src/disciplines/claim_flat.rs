@@ -195,7 +195,14 @@ fn want(queue: &EventQueue, max: usize) -> Claim {
 }
 
 async fn finalize(queue: &EventQueue, claimed: &[Claimed]) -> Result<()> {
-    let end = |id, token| Finalize { id, token: Some(token), end: End::Completed, errors: None, results: None };
+    let end = |id, token| Finalize {
+        id,
+        token: Some(token),
+        end: End::Completed,
+        errors: None,
+        results: None,
+        attempt: None,
+    };
     let ends = claimed.iter().map(|one| end(one.id, one.token)).collect();
     for answer in queue.store().finalize(ends).await? {
         answer?;

@@ -149,7 +149,7 @@ async fn fill_batch(queue: &EventQueue, own: &QueueName, numbers: std::ops::Rang
         let id = answer?.id;
         // Every tag occurs with every kind of end; one event in five stays live.
         if let Some(end) = End::ALL.get(number % (End::ALL.len() + 1)) {
-            ends.push(Finalize { id, token: None, end: *end, errors: None, results: None });
+            ends.push(Finalize { id, token: None, end: *end, errors: None, results: None, attempt: None });
         }
     }
     for answer in queue.store().finalize(ends).await? {

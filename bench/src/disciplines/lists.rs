@@ -90,7 +90,7 @@ async fn prepare(address: &str, count: usize) -> Result<()> {
             // too.
             let failed = ends.len() == (start / BATCH) % BATCH || (start + ends.len()) % (40 * ONE_OF) == ONE_OF / 2;
             let end = if failed { End::Failed } else { End::Completed };
-            ends.push(Finalize { id, token: None, end, errors: None, results: None });
+            ends.push(Finalize { id, token: None, end, errors: None, results: None, attempt: None });
         }
         for answer in queue.store().finalize(ends).await? {
             answer?;

@@ -151,7 +151,14 @@ async fn round(queue: &EventQueue, ask: &[String], claims: usize) -> Result<f64>
         let Some(one) = claimed.into_iter().next() else {
             return Err(format!("a claim by the tag {} returned nothing", ask.join(" or ")).into());
         };
-        let end = Finalize { id: one.id, token: Some(one.token), end: End::Completed, errors: None, results: None };
+        let end = Finalize {
+            id: one.id,
+            token: Some(one.token),
+            end: End::Completed,
+            errors: None,
+            results: None,
+            attempt: None,
+        };
         for answer in queue.store().finalize(vec![end]).await? {
             answer?;
         }

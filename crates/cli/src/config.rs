@@ -139,6 +139,7 @@ impl Values {
         options.lease = seconds("lease_seconds", 86_400)?;
         options.stale_after = seconds("stale_seconds", 86_400)?;
         options.run_schedules = self.typed("run_schedules", "true or false")?;
+        options.run_router = self.typed("dispatch.enabled", "true or false")?;
         options.gateway.unknown_types = match self.get("unknown_types") {
             "accept" => UnknownTypes::Accept,
             "reject" => UnknownTypes::Reject,

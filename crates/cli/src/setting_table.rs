@@ -43,6 +43,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "Whether this server publishes what schedules are due. Any number of servers may: each tick is published once.",
     ),
     text("unknown_types", "accept", "Whether events of types that are not registered are taken: accept or reject."),
+    plain("dispatch.enabled", "true", "Whether this server delivers webhooks. Any number of servers may."),
     text(
         "dispatch.allowed_targets",
         "",

@@ -19,6 +19,7 @@ pub mod matching;
 pub mod model;
 pub mod name;
 pub mod place;
+pub mod pool;
 pub mod queue;
 pub mod retry;
 pub mod schedule;

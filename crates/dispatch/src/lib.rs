@@ -1,7 +1,8 @@
-//! What Tidegate does with events beyond queues. Owns event types, their versions and schemas ([`Gateway`]).
+//! What Tidegate does with events beyond queues. Owns event types, their versions and schemas, subscriptions and ingest
+//! ([`Gateway`]), the delivery of jobs ([`Router`]), and the client that sends [webhooks](webhook).
 //!
-//! It works on what the library offers, and must not know SQL or HTTP. What decides about the life of a version is in
-//! `tidegate_core::event_type`; what compiles and validates is `tidegate_schema`.
+//! It works on what the library offers, and must not know SQL or, outside of `webhook`, HTTP. What decides about the life
+//! of a version is in `tidegate_core::event_type`; what compiles and validates is `tidegate_schema`.
 //!
 //! # Metrics
 //!
@@ -11,8 +12,15 @@
 //! |---|---|---|---|
 //! | `tidegate_ingested_total` | counter | `result` | events that were `stored`, `repeated` or `refused` |
 //! | `tidegate_matched_total` | counter | | entries and jobs made for them |
+//! | `tidegate_deliveries_total` | counter | `pool`, `result` | attempts by the id of their pool, or `default`, and their status, such as `success` or `server_error` |
+//! | `tidegate_delivery_seconds` | histogram | `pool` | how long they took |
+//! | `tidegate_breakers_open` | gauge | | targets of a client to which nothing is sent for a while |
 
 mod gateway;
+mod router;
+pub mod webhook;
+
+pub use router::Router;
 
 /// The guide, whose program is compiled with the examples in the documentation.
 #[cfg(doctest)]

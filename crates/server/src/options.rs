@@ -27,6 +27,8 @@ pub struct Options {
     pub run_schedules: bool,
     /// Rules of the gateway.
     pub gateway: GatewayOptions,
+    /// Whether this server delivers the jobs of its database; it does by default. Any number of servers may.
+    pub run_router: bool,
     /// When old log and audit rows are removed; never by default.
     pub retention: RetentionOptions,
     /// The recorder that `/metrics` shows; without one the path answers 404.
@@ -43,6 +45,7 @@ impl Default for Options {
             lease: Duration::from_secs(60),
             run_schedules: true,
             gateway: GatewayOptions::default(),
+            run_router: true,
             retention: RetentionOptions::default(),
             metrics: None,
         }

@@ -12,6 +12,10 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tidegate::EventQueue;
+use tidegate_dispatch::Router as Deliveries;
+use tidegate_dispatch::webhook::address::Allowed;
+use tidegate_dispatch::webhook::client::{Client, ClientOptions};
+use tidegate_dispatch::webhook::connect::{SystemResolver, system_roots};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -123,6 +127,7 @@ impl Server {
         let router = router(&self.service);
         let connections = Connections::new(&self.service.options);
         let upkeep = upkeep::start(&self.service);
+        let deliveries = self.deliver()?;
         tokio::pin!(shutdown);
         loop {
             let permit = tokio::select! {
@@ -147,8 +152,25 @@ impl Server {
         drop(listener);
         let _ = self.stopping.send(true); // long polls end
         connections.end(self.service.options.grace, &self.hurry).await;
+        if let Some(deliveries) = deliveries {
+            deliveries.stop().await;
+        }
         upkeep.abort();
         Ok(())
+    }
+
+    /// Starts to deliver jobs, if it is to.
+    fn deliver(&self) -> Result<Option<Deliveries>, ServerError> {
+        let options = &self.service.options;
+        if !options.run_router {
+            return Ok(None);
+        }
+        let failed = |error: &dyn std::error::Error| ServerError::Setting(format!("webhooks cannot be sent: {error}"));
+        let resolver = SystemResolver::new().map_err(|error| failed(&error))?;
+        let allowed = Allowed::new(&options.gateway.allowed_targets);
+        let client = Client::new(ClientOptions::new(allowed, Arc::new(resolver), system_roots()));
+        let client = client.map_err(|error| failed(&error))?;
+        Ok(Some(Deliveries::start(Arc::clone(&self.service.gateway), client)))
     }
 
     /// Runs the server in a background task. See [`run`](Self::run).

@@ -18,7 +18,7 @@ use crate::waiters::Waiters;
 pub(crate) struct Service {
     pub(crate) queue: EventQueue,
     pub(crate) queues: KnownQueues,
-    pub(crate) gateway: Gateway,
+    pub(crate) gateway: Arc<Gateway>,
     pub(crate) options: Options,
     pub(crate) auth: Authenticator,
     pub(crate) waiters: Waiters,
@@ -35,7 +35,7 @@ impl Service {
     ) -> Self {
         let bodies = Arc::new(Bodies::new(options.limits.bodies_bytes));
         let queues = KnownQueues::new(queue.clone());
-        let gateway = Gateway::new(queue.clone(), options.gateway.clone());
+        let gateway = Arc::new(Gateway::new(queue.clone(), options.gateway.clone()));
         Self { queue, queues, gateway, options, auth, waiters: Waiters::default(), bodies, stopping }
     }
 

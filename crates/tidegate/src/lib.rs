@@ -84,13 +84,14 @@ pub use projection::{EventLogProjectionBuilder, LoggedEvent, Projection};
 pub use queue::EventQueue;
 pub use queue::consumer::Consumer;
 pub use queue::dead_letters::DeadLetterFilter;
-pub use queue::delivery::{Failure, QueuedEvent};
+pub use queue::delivery::{Attempt, Failure, QueuedEvent};
 pub use queue::health::Health;
 pub use queue::opening::Builder;
 pub use queue::scheduler::Scheduler;
 pub use queue::schedules::{Schedule, Schedules};
 pub use queue::serving::{
-    ApiKeys, AuditPart, DocumentsPage, Explained, Facts, ProjectionPage, PullClaim, QueueStatus, Resources, WakeHints,
+    ApiKeys, AuditPart, DocumentsPage, Explained, Facts, JobClaim, Jobs, ProjectionPage, PullClaim, QueueStatus,
+    Resources, WakeHints,
 };
 pub use queue::transactions::caller::CallerTx;
 pub use queue::transactions::db_tx::DbTx;
@@ -109,11 +110,12 @@ pub use tidegate_store::postgres;
 pub use tidegate_store::{
     AuditRow, Backend, CatalogueVersion, ChangeResource, Claimed, Clock, DeleteResource, EntryPhase, EntrySummary,
     EntryView, Fact, FactKey, FactKeyKind, FactTarget, FactTerm, FactsPage, FactsQuery, Family, Finalize, Finalized,
-    Heartbeat, HeartbeatLease, Held, Holder, Ingest, IngestAnswer, IngestOutcome, Ingested, KeyView, ListQuery,
-    MAX_FACTS, MAX_INGEST_ROWS, MAX_RESOURCES, MAX_TARGETS, MAX_TARGETS_FOUND, MAX_TERMS, ManualClock, NewKey, Page,
-    PublishOutcome, Published, PutResource, QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt, Resource,
-    ResourceChanges, ResourcesQuery, Retained, Retention, SCHEMA_VERSION, SettingsChange, Store, StoreOptions,
-    StoredFact, Target, TypeFilter, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
+    Heartbeat, HeartbeatLease, Held, Holder, Ingest, IngestAnswer, IngestOutcome, Ingested, JobAttempt, KeyView,
+    LimitAsk, LimitGrant, ListQuery, MAX_ATTEMPT_BYTES, MAX_FACTS, MAX_INGEST_ROWS, MAX_RESOURCES, MAX_TARGETS,
+    MAX_TARGETS_FOUND, MAX_TERMS, ManualClock, NewKey, Page, PoolKey, PublishOutcome, Published, PutResource,
+    QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt, Resource, ResourceChanges, ResourcesQuery,
+    Retained, Retention, SCHEMA_VERSION, SettingsChange, Store, StoreOptions, StoredFact, Target, TypeFilter,
+    WaitingLanes, Wake, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
 };
 pub use tidegate_store::{ScheduleSpec, ScheduleView};
 

@@ -167,7 +167,7 @@ async fn come_too_late(life: &Life, event: QueuedEvent, pause: Duration) -> Resu
     for _ in 0..2 {
         let op = life.recorder.intent(finalize(&claimed, End::Completed))?;
         let (id, token) = (claimed.id, Some(claimed.token));
-        let item = Finalize { id, token, end: End::Completed, errors: None, results: None };
+        let item = Finalize { id, token, end: End::Completed, errors: None, results: None, attempt: None };
         let outcome = match life.queue.finish(item).await {
             Ok(finalized) => OpOutcome::Finalized { repeated: finalized.repeated, end: finalized.end.code() },
             Err(error) => outcome_of(&error),

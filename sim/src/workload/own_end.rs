@@ -22,7 +22,14 @@ pub(super) async fn complete(life: &Life, event: QueuedEvent, intent: Intent) ->
 }
 
 async fn on_writer(life: &Life, event: &QueuedEvent) -> OpOutcome {
-    let item = Finalize { id: event.id, token: Some(event.token), end: End::Completed, errors: None, results: None };
+    let item = Finalize {
+        id: event.id,
+        token: Some(event.token),
+        end: End::Completed,
+        errors: None,
+        results: None,
+        attempt: None,
+    };
     match life.queue.transaction(move |tx| tx.finish(item)).await {
         Ok(finalized) => OpOutcome::Finalized { repeated: finalized.repeated, end: finalized.end.code() },
         Err(error) => outcome_of(&error),

@@ -5,7 +5,7 @@ use tidegate_core::event_type::RefusedMove;
 use tidegate_schema::Violation;
 
 /// The result of the gateway's verbs.
-pub(super) type Result<T, E = GatewayError> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = GatewayError> = std::result::Result<T, E>;
 
 /// Why something was refused. Nothing was written.
 #[derive(Debug, Clone, thiserror::Error)]

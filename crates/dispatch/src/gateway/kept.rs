@@ -15,7 +15,7 @@ use super::error::Result;
 const LASTS: Duration = Duration::from_secs(5 * 60);
 
 /// All resources of one kind, in a form that serves its readers.
-pub(super) trait Kind: Clone + Default {
+pub(crate) trait Kind: Clone + Default {
     /// The kind's name.
     const NAME: &'static str;
 
@@ -25,7 +25,7 @@ pub(super) trait Kind: Clone + Default {
 
 /// The resources of a kind as of a catalogue version.
 #[derive(Debug)]
-pub(super) struct Snapshot<K> {
+pub(crate) struct Snapshot<K> {
     version: Option<CatalogueVersion>,
     /// When everything was loaded last.
     loaded: Option<Instant>,
@@ -54,7 +54,7 @@ impl<K> Deref for Snapshot<K> {
 
 /// The cache.
 #[derive(Debug)]
-pub(super) struct Kept<K> {
+pub(crate) struct Kept<K> {
     known: Mutex<Snapshot<K>>,
     /// One caller loads at a time; the others find what it loaded.
     loading: tokio::sync::Mutex<()>,
@@ -68,7 +68,7 @@ impl<K: Default> Default for Kept<K> {
 
 impl<K: Kind> Kept<K> {
     /// The resources as of a version, or of a later one.
-    pub(super) async fn at(&self, queue: &EventQueue, version: CatalogueVersion) -> Result<Snapshot<K>> {
+    pub(crate) async fn at(&self, queue: &EventQueue, version: CatalogueVersion) -> Result<Snapshot<K>> {
         let known = self.known();
         if known.version() == Some(version) {
             return Ok(known);
@@ -100,8 +100,13 @@ impl<K: Kind> Snapshot<K> {
         self.version.filter(|_| self.loaded.is_some_and(|loaded| loaded.elapsed() < LASTS))
     }
 
+    /// Whether nothing has changed from one to the other.
+    pub(crate) fn is_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.all, &other.all)
+    }
+
     /// The resources after changes.
-    pub(super) fn after(self, changes: ResourceChanges) -> Self {
+    pub(crate) fn after(self, changes: ResourceChanges) -> Self {
         let version = Some(changes.version);
         if changes.items.is_empty() && !changes.complete {
             return Self { version, ..self };

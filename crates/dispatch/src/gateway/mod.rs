@@ -8,15 +8,16 @@ mod apart;
 mod applied_sets;
 mod clients;
 mod compatibility;
-mod error;
+pub(crate) mod error;
 mod event_types;
 mod events;
-mod ingest;
-mod kept;
+pub(crate) mod ingest;
+pub(crate) mod kept;
 mod listed;
-mod pools;
+mod made;
+pub(crate) mod pools;
 mod schemas;
-mod subscriptions;
+pub(crate) mod subscriptions;
 mod types;
 mod validation;
 mod validators;
@@ -50,6 +51,7 @@ use clients::Clients;
 use error::Result;
 use ingest::{Batchers, Flusher, Meters};
 use kept::Kept;
+pub(crate) use made::MadeJobs;
 use types::Types;
 use validators::Validators;
 
@@ -97,6 +99,7 @@ pub struct Gateway {
     queue: EventQueue,
     options: GatewayOptions,
     types: Arc<Kept<Types>>,
+    made: Arc<MadeJobs>,
     clients: Kept<Clients>,
     batchers: Batchers,
     meters: Meters,
@@ -164,17 +167,30 @@ impl Gateway {
     #[must_use]
     pub fn new(queue: EventQueue, options: GatewayOptions) -> Self {
         let types = Arc::default();
-        let flusher = Flusher::new(queue.clone(), Arc::clone(&types));
+        let made = Arc::<MadeJobs>::default();
+        let flusher = Flusher::new(queue.clone(), Arc::clone(&types), Arc::clone(&made));
         Self {
             batchers: Batchers::new(&queue, &Arc::new(flusher)),
             meters: Meters::default(),
             queue,
             types,
+            made,
             clients: Kept::default(),
             validators: Validators::new(options.validator_bytes),
             apart: Apart::new(options.workers),
             options,
         }
+    }
+
+    /// The queue of its database.
+    pub(crate) fn queue(&self) -> &EventQueue {
+        &self.queue
+    }
+
+    /// Tells for which subscriptions this node has made jobs, from now on.
+    pub(crate) fn made_jobs(&self) -> Arc<MadeJobs> {
+        self.made.listen();
+        Arc::clone(&self.made)
     }
 
     /// The catalogue version to go by: the given one, which must have been read after the call that needs it came.

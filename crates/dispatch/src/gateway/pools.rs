@@ -16,7 +16,7 @@ use super::values::{check_code, check_name, damaged, write};
 use super::{Gateway, Listed, Match, TRIES};
 
 /// The kind of resources that are dispatch pools.
-const POOL: &str = "dispatch_pool";
+pub(crate) const POOL: &str = "dispatch_pool";
 /// Deliveries at once, unless a pool says otherwise.
 const DEFAULT_CONCURRENCY: u32 = 10;
 /// The most deliveries at once.
@@ -117,7 +117,7 @@ impl PoolBody {
 }
 
 impl Pool {
-    fn read(resource: &Resource) -> Result<Self> {
+    pub(crate) fn read(resource: &Resource) -> Result<Self> {
         let damaged = damaged(resource);
         let Ok(stored) = serde_json::from_str::<StoredPool>(&resource.body) else { return Err(damaged("its body")) };
         Ok(Self {

@@ -1,6 +1,7 @@
 //! The verbs that a database offers, one trait per subject. Values are in [`values`](crate::values). No SQL here.
 
 pub(crate) mod attempts;
+pub(crate) mod dispatch;
 pub(crate) mod entries;
 pub(crate) mod facts;
 pub(crate) mod families;
@@ -15,6 +16,7 @@ pub(crate) mod resources;
 pub(crate) mod schedules;
 
 pub use attempts::Attempts;
+pub use dispatch::Dispatch;
 pub use entries::Entries;
 pub use facts::Facts;
 pub use families::Families;
@@ -42,6 +44,7 @@ pub trait Store:
     + Schedules
     + Resources
     + KeyStore
+    + Dispatch
     + Families
 {
 }
@@ -59,6 +62,7 @@ impl<S> Store for S where
         + Schedules
         + Resources
         + KeyStore
+        + Dispatch
         + Families
 {
 }

@@ -19,6 +19,7 @@ pub(super) async fn an_event_is_made_into_jobs_of_thousands_of_lanes(scene: Scen
     for at in [0, 255, 256, 2_999] {
         let claimed = jobs.claim(want_types(9, &[&lanes[at]])).await.unwrap();
         assert_eq!(ids(&claimed), [stored.targets[at]], "of lane {at}");
+        assert_eq!(claimed[0].lane_type.as_deref(), Some(&*lanes[at]), "a job tells what it was sorted by");
     }
     ingest_one(&store, fact("t", "{}", vec![job(&lanes[2_998])])).await;
     assert_eq!(jobs.claim(want_types(9, &[&lanes[2_998]])).await.unwrap().len(), 2);

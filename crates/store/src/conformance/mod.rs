@@ -16,6 +16,7 @@ mod counting;
 mod dead_letters;
 mod deduplication;
 mod delays;
+mod dispatch;
 mod eligibility;
 mod fact_batches;
 mod fact_keys;
@@ -387,6 +388,25 @@ macro_rules! conformance_cases {
                 lanes_that_are_missing_do_not_keep_an_ingest_from_ending,
                 a_flood_of_changes_does_not_stop_ingest,
                 a_large_batch_is_written_under_one_version,
+            }
+            dispatch {
+                lanes_that_hold_something_wait,
+                timed_jobs_wait_once_they_are_due,
+                a_job_that_is_kept_for_ever_is_never_due,
+                slots_are_shared_by_nodes,
+                slots_never_exceed_the_limit,
+                slots_of_a_dead_node_come_back,
+                each_node_has_its_turn,
+                no_slot_expires_during_an_outage,
+                a_rate_holds_across_nodes,
+                pools_are_apart,
+                attempts_are_recorded_with_what_follows,
+                only_the_holder_records_an_attempt,
+                attempts_of_earlier_generations_stay,
+                the_last_attempt_at_a_kept_job_is_recorded,
+                each_of_a_run_has_its_own_record,
+                bad_records_are_refused_alone,
+                attempts_go_with_their_job,
             }
             dead_letters {
                 listed_by_queue_type_and_page,

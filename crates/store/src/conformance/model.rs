@@ -308,7 +308,8 @@ impl Twins<'_> {
             }
         };
         let modelled = self.model.apply(theirs, &Input::Requeue { token, due, counts, aside }, now);
-        let answer = requeue(&self.store, Requeue { id: ours, token, when, counts, aside, error: None }).await;
+        let answer =
+            requeue(&self.store, Requeue { id: ours, token, when, counts, aside, error: None, attempt: None }).await;
         prop_assert_eq!(answer.map_err(|error| error.kind()), modelled.map_err(|_| ErrorKind::Fenced));
         Ok(())
     }

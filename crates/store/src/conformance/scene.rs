@@ -156,12 +156,12 @@ pub(super) fn ids(claimed: &[Claimed]) -> Vec<EntryId> {
 
 /// Ends a claimed entry under its token.
 pub(super) fn end(claimed: &Claimed, end: End) -> Finalize {
-    Finalize { id: claimed.id, token: Some(claimed.token), end, errors: None, results: None }
+    Finalize { id: claimed.id, token: Some(claimed.token), end, errors: None, results: None, attempt: None }
 }
 
 /// Ends an entry by its id, without a token.
 pub(super) fn end_by_id(id: EntryId, end: End) -> Finalize {
-    Finalize { id, token: None, end, errors: None, results: None }
+    Finalize { id, token: None, end, errors: None, results: None, attempt: None }
 }
 
 pub(super) async fn finalize(store: &AnyStore, item: Finalize) -> Result<Finalized> {
@@ -175,12 +175,28 @@ pub(super) async fn complete(store: &AnyStore, claimed: &Claimed) {
 
 /// Releases a lease: the entry is claimable at once, and the attempt does not count.
 pub(super) fn release(claimed: &Claimed) -> Requeue {
-    Requeue { id: claimed.id, token: claimed.token, when: RequeueAt::Now, counts: false, aside: false, error: None }
+    Requeue {
+        id: claimed.id,
+        token: claimed.token,
+        when: RequeueAt::Now,
+        counts: false,
+        aside: false,
+        error: None,
+        attempt: None,
+    }
 }
 
 /// Gives a lease back after a failed attempt, which counts.
 pub(super) fn retry(claimed: &Claimed, when: RequeueAt) -> Requeue {
-    Requeue { id: claimed.id, token: claimed.token, when, counts: true, aside: false, error: Some("it failed".into()) }
+    Requeue {
+        id: claimed.id,
+        token: claimed.token,
+        when,
+        counts: true,
+        aside: false,
+        error: Some("it failed".into()),
+        attempt: None,
+    }
 }
 
 pub(super) async fn requeue(store: &AnyStore, item: Requeue) -> Result<()> {

@@ -186,6 +186,7 @@ impl Inner {
                 errors: (item.outcome == AttemptOutcome::Failed)
                     .then(|| crate::values::attempts::error_list(item.error_message.as_deref())),
                 results: None,
+                attempt: None,
             })
             .collect();
         if items.is_empty() {
@@ -221,6 +222,7 @@ impl Inner {
                 counts: true,
                 aside: false,
                 error: item.error_message.clone(),
+                attempt: None,
             });
         }
         if items.is_empty() {

@@ -28,7 +28,7 @@ use crate::postgres::items::{Columns, Item};
 use crate::postgres::statements::deduplication::Drawn;
 use crate::postgres::statements::publish::CallerRow;
 use crate::postgres::tags::Ended;
-use crate::values::{Finalize, Finalized, Published};
+use crate::values::{Family, Finalize, Finalized, Published};
 
 impl PostgresStore {
     /// Publishes in the caller's transaction: the events exist once it commits. Call [`wake`](crate::Store::wake)
@@ -334,6 +334,7 @@ impl Inner {
     }
 
     async fn finalize_in(&self, tx: &Transaction<'_>, items: Vec<Finalize>) -> Result<Vec<Finalized>, Fault> {
+        items.iter().try_for_each(|item| item.check(Family::Entries))?;
         let mut sorted: Vec<&Finalize> = items.iter().collect();
         sorted.sort_by_key(|item| item.id);
         if let Some(pair) = sorted.windows(2).find(|pair| pair[0].id == pair[1].id) {

@@ -292,8 +292,11 @@ impl Inner {
                 }
                 (None, Some(fact)) => {
                     found.places.push((row.lane, row.id));
-                    let priority = queue.priority_of(row.lane).unwrap_or(0);
-                    found.claimed.push((priority, claimed(row, fact, queue_retry.clone())?));
+                    let lane = queue.lane_of(row.lane);
+                    let priority = lane.map_or(0, |lane| lane.priority);
+                    let of_job = lane.filter(|_| self.family == Family::Jobs);
+                    let lane_type = of_job.and_then(|lane| lane.event_type.as_deref()).map(Arc::from);
+                    found.claimed.push((priority, claimed(row, fact, lane_type, queue_retry.clone())?));
                 }
             }
         }
@@ -595,7 +598,12 @@ fn check(claim: &Claim, family: Family) -> Result<()> {
     Ok(())
 }
 
-fn claimed(row: LeasedRow, fact: Fact, queue_retry: Option<Arc<RetryPolicy>>) -> Result<Claimed> {
+fn claimed(
+    row: LeasedRow,
+    fact: Fact,
+    lane_type: Option<Arc<str>>,
+    queue_retry: Option<Arc<RetryPolicy>>,
+) -> Result<Claimed> {
     let event_id = Tsid::from_i64(row.event_id);
     Ok(Claimed {
         id: EntryId::new(row.id)?,
@@ -609,6 +617,7 @@ fn claimed(row: LeasedRow, fact: Fact, queue_retry: Option<Arc<RetryPolicy>>) ->
         lease_until: row.lease_until.into(),
         last_error: row.last_error,
         group: row.group_key,
+        lane_type,
         queue_retry,
         fact: if is_in_envelope(row.flags) { fact.in_envelope(event_id) } else { fact },
     })

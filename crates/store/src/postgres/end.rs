@@ -55,7 +55,14 @@ impl Inner {
         let asked = &asked;
         let items: Vec<Finalize> = asked
             .iter()
-            .map(|item| Finalize { id: item.id, token: None, end: End::Cancelled, errors: None, results: None })
+            .map(|item| Finalize {
+                id: item.id,
+                token: None,
+                end: End::Cancelled,
+                errors: None,
+                results: None,
+                attempt: None,
+            })
             .collect();
         let items = &items;
         let work = |tx| async move { self.cancel_items(tx, asked, items).await };
@@ -225,6 +232,9 @@ impl Inner {
         let kept = tx.rows(&self.sql.end.keep, &columns.params(&self.now())).await?;
         let with_tags: Vec<i64> = kept.iter().filter(|row| is_tagged(row.flags)).map(|row| row.id).collect();
         self.follow_tags(tx, &with_tags).await?;
+        let of_kept: HashSet<i64> = kept.iter().map(|row| row.id).collect();
+        let attempts = items.iter().filter(|item| of_kept.contains(&item.id.get()));
+        self.record_attempts(tx, attempts.map(|item| (item.id, item.attempt.as_deref())).collect()).await?;
         Ok(kept.iter().map(|row| EntryId::new(row.id)).collect::<Result<_, _>>().map_err(Error::from)?)
     }
 
@@ -238,9 +248,18 @@ impl Inner {
             return Ok(Vec::new());
         }
         let items: Vec<&Finalize> = items.iter().map(Borrow::borrow).collect();
+        let with_attempts = items.iter().any(|item| item.attempt.is_some());
+        let (sql, of_jobs, now) = (&self.sql.end, &self.sql.dispatch, self.now());
         let rows = match Run::new(&items, self.shared.options.store.ids.step) {
-            Some(run) => tx.rows(&self.sql.end.finalize_run, &run.params(&self.now())).await?,
-            None => tx.rows(&self.sql.end.finalize, &FinalizeColumns::new(&items).params(&self.now())).await?,
+            Some(run) if with_attempts => tx.rows(&of_jobs.finalize_run, &run.params_with_attempts(&now)).await?,
+            Some(run) => tx.rows(&sql.finalize_run, &run.params(&now)).await?,
+            None => {
+                let columns = FinalizeColumns::new(&items);
+                match with_attempts {
+                    true => tx.rows(&of_jobs.finalize, &columns.params_with_attempts(&now)).await?,
+                    false => tx.rows(&sql.finalize, &columns.params(&now)).await?,
+                }
+            }
         };
         self.end_tags(tx, &rows).await?;
         Ok(rows)
@@ -317,6 +336,9 @@ impl Inner {
         let is_audited = |item: &&Requeue| audited.contains(&(item.id.get(), item.token.0));
         self.audit_released(&tx, &sorted.into_iter().filter(is_audited).collect::<Vec<_>>()).await?;
         let returned: HashSet<(i64, i64)> = rows.iter().map(|row| (row.id, row.token)).collect();
+        let attempts = first.values().map(|index| &items[*index]);
+        let attempts = attempts.filter(|item| returned.contains(&(item.id.get(), item.token.0)));
+        self.record_attempts(&tx, attempts.map(|item| (item.id, item.attempt.as_deref())).collect()).await?;
         let is_first = |index: usize, item: &Requeue| first.get(&(item.id, item.token)) == Some(&index);
         let done =
             |index: usize, item: &Requeue| is_first(index, item) && returned.contains(&(item.id.get(), item.token.0));
@@ -448,6 +470,7 @@ pub(super) struct FinalizeColumns<'a> {
     ends: Vec<i16>,
     errors: Vec<Option<Cow<'a, str>>>,
     results: Vec<Option<Cow<'a, str>>>,
+    attempts: Vec<Option<Cow<'a, str>>>,
 }
 
 impl<'a> FinalizeColumns<'a> {
@@ -459,11 +482,17 @@ impl<'a> FinalizeColumns<'a> {
             ends: items.iter().map(|item| item.end.code()).collect(),
             errors: items.iter().map(|item| clean(item.errors.as_deref())).collect(),
             results: items.iter().map(|item| clean(item.results.as_deref())).collect(),
+            attempts: items.iter().map(|item| clean(item.attempt.as_deref())).collect(),
         }
     }
 
     pub(super) fn params<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn ToSql + Sync); 6] {
         [now, &self.ids, &self.tokens, &self.ends, &self.errors, &self.results]
+    }
+
+    fn params_with_attempts<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn ToSql + Sync); 7] {
+        let [now, ids, tokens, ends, errors, results] = self.params(now);
+        [now, ids, tokens, ends, errors, results, &self.attempts]
     }
 }
 
@@ -476,6 +505,8 @@ struct Run<'a> {
     step: i64,
     end: i16,
     results: Option<Cow<'a, str>>,
+    /// By position, as the tokens.
+    attempts: Vec<Option<Cow<'a, str>>>,
 }
 
 impl<'a> Run<'a> {
@@ -491,17 +522,23 @@ impl<'a> Run<'a> {
         if items.len() < 8 || length > items.len() * 2 || first.end.is_dead_letter() || !items.iter().all(alike) {
             return None;
         }
-        let mut tokens = vec![0; length];
+        let (mut tokens, mut attempts) = (vec![0; length], vec![None; length]);
         for item in items {
             let position = usize::try_from((item.id.get() - low) / step).ok()?;
             *tokens.get_mut(position)? = item.token?.0;
+            *attempts.get_mut(position)? = clean(item.attempt.as_deref());
         }
         let results = clean(first.results.as_deref());
-        Some(Self { first: low, last: high, tokens, step, end: first.end.code(), results })
+        Some(Self { first: low, last: high, tokens, step, end: first.end.code(), results, attempts })
     }
 
     fn params<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn ToSql + Sync); 7] {
         [now, &self.first, &self.last, &self.tokens, &self.step, &self.end, &self.results]
+    }
+
+    fn params_with_attempts<'b>(&'b self, now: &'b Option<Timestamp>) -> [&'b (dyn ToSql + Sync); 8] {
+        let [now, first, last, tokens, step, end, results] = self.params(now);
+        [now, first, last, tokens, step, end, results, &self.attempts]
     }
 }
 

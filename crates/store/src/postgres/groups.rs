@@ -114,6 +114,11 @@ impl Inner {
         self.lock_number("groups", fnv([queue_id.to_be_bytes().as_slice(), group.as_bytes()]))
     }
 
+    /// The lock under which the limits of a pool are changed. Taken with others of its kind alone.
+    pub(super) fn pool_stripe(&self, (pool, client): (i64, i64)) -> i64 {
+        self.lock_number("pools", fnv([pool.to_be_bytes().as_slice(), client.to_be_bytes().as_slice()]))
+    }
+
     /// The lock under which publishers near a queue's depth limit run one at a time. Taken before any group's stripe.
     pub(super) fn depth_stripe(&self, queue_id: i32) -> i64 {
         self.lock_number("depth", fnv([queue_id.to_be_bytes().as_slice()]))

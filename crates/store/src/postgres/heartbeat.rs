@@ -91,6 +91,7 @@ impl Inner {
                     tx.execute(&of.heartbeat.shift_leases, &[&now, &last]).await?;
                 }
                 tx.execute(&self.sql.tags.shift_leases, &[&now, &last]).await?;
+                tx.execute(&self.sql.dispatch.shift_slots, &[&now, &last]).await?;
                 Beat::AfterOutage(gap)
             }
             true => {

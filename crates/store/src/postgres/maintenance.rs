@@ -1,4 +1,5 @@
-//! Maintenance, which one process does for all, elected by a lease: removes unused lanes and consumers that are gone.
+//! Maintenance, which one process does for all, elected by a lease: removes unused lanes, and consumers and nodes that are
+//! gone.
 
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,8 @@ use crate::values::Family;
 const LEASE: Duration = Duration::from_secs(60);
 /// Consumers that were not seen for this long are removed.
 const CONSUMERS_KEPT: Duration = Duration::from_secs(24 * 3600);
+/// Slots and moments of pools that nobody has asked about for this long are removed.
+const LIMITS_KEPT: Duration = Duration::from_secs(24 * 3600);
 /// The name of the task that a process is elected for.
 const UPKEEP: &str = "upkeep";
 /// How long closing waits for giving the lease up; otherwise it expires by itself.
@@ -44,6 +47,10 @@ impl Opened {
         for inner in &self.families {
             let params: [&(dyn ToSql + Sync); 2] = [&inner.now(), &micros(CONSUMERS_KEPT)];
             faults.or_default(inner.execute(&inner.sql.queues.forget_consumers, &params).await);
+        }
+        let params: [&(dyn ToSql + Sync); 2] = [&entries.now(), &micros(LIMITS_KEPT)];
+        for forget in [&entries.sql.dispatch.forget_slots, &entries.sql.dispatch.forget_rates] {
+            faults.or_default(entries.execute(forget, &params).await);
         }
     }
 }

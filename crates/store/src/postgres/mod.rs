@@ -10,6 +10,7 @@ mod caller;
 mod claim;
 mod dead_letters;
 mod deduplication;
+mod dispatch;
 mod end;
 mod engine;
 mod expiry;
@@ -62,6 +63,7 @@ pub use self::engine::options::PostgresOptions;
 pub use self::engine::store::PostgresStore;
 use crate::api;
 use crate::error::{Error, Result};
+use crate::values::dispatch::without_refused;
 use crate::values::{
     Backend, Batch, Census, Claim, Claimed, DeadLetters, EntryView, Extend, Family, Finalize, Finalized, ListQuery,
     LiveConsumer, ManualAction, Page, Probe, Published, QueueChange, Requeue, Retained, Retention, Upkeep, Wake,
@@ -99,7 +101,9 @@ impl api::Queue for PostgresStore {
     }
 
     async fn finalize(&self, items: Vec<Finalize>) -> Result<Batch<Finalized>> {
-        self.detached(|inner| async move { inner.finalize(items).await }).await
+        let family = self.inner.family;
+        let finalize = |items| self.detached(|inner| async move { inner.finalize(items).await });
+        without_refused(items, |item| item.check(family), finalize).await
     }
 
     async fn extend(&self, items: Vec<Extend>) -> Result<Batch<Timestamp>> {
@@ -107,7 +111,9 @@ impl api::Queue for PostgresStore {
     }
 
     async fn requeue(&self, items: Vec<Requeue>) -> Result<Batch<()>> {
-        self.detached(|inner| async move { inner.requeue(items).await }).await
+        let family = self.inner.family;
+        let requeue = |items| self.detached(|inner| async move { inner.requeue(items).await });
+        without_refused(items, |item| item.check(family), requeue).await
     }
 
     fn take_exhausted(&self) -> Vec<(QueueName, End, u64)> {

@@ -93,5 +93,5 @@ fn end_expired(
 
 /// An end whoever holds the entry, with the error of its last attempt.
 fn ends_as(id: i64, end: End) -> Result<Finalize> {
-    Ok(Finalize { id: EntryId::new(id)?, token: None, end, errors: None, results: None })
+    Ok(Finalize { id: EntryId::new(id)?, token: None, end, errors: None, results: None, attempt: None })
 }

@@ -92,8 +92,7 @@ fn end_attempt(tx: &mut Tx<'_>, item: &Report, live: &Live, end: End) -> Result<
         AttemptOutcome::Completed => None,
         AttemptOutcome::Failed => Some(crate::values::attempts::error_list(item.error_message.as_deref())),
     };
-    let ending =
-        Ending { end, worker: live.worker.as_deref(), errors: errors.as_deref(), results: None, raise_token: false };
+    let ending = Ending { worker: live.worker.as_deref(), errors: errors.as_deref(), ..Ending::new(end) };
     end_or_keep(tx, item.holder.id.get(), live, &ending)?;
     let mut row = report_row(tx, item, live)?;
     let result = match item.outcome {

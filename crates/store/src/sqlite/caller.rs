@@ -74,6 +74,7 @@ impl SqliteStore {
     /// # Errors
     /// `Fenced` after such a rollback; otherwise as [`Store::finalize`], with the transaction as before the call.
     pub fn finalize_in(&self, conn: &Connection, items: Vec<Finalize>) -> Result<Vec<Finalized>> {
+        items.iter().try_for_each(|item| item.check(self.family))?;
         let outcome = self.within(conn, |tx| {
             let answers: Vec<Finalized> = end::finalize(tx, &items)?.into_iter().collect::<Result<_>>()?;
             let again = answers.iter().zip(&items).any(|(answer, item)| answer.repeated && item.token.is_some());

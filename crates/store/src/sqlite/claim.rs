@@ -131,8 +131,10 @@ fn take(tx: &mut Tx<'_>, queue: usize, claim: &Claim, progress: &mut Progress) -
         if let Some(scanned) = scanned.iter_mut().find(|scanned| Some(scanned.lane) == entry.fresh_in) {
             (scanned.last, scanned.taken) = (id, scanned.taken + 1);
         }
-        let (row, fact, lane) = match entry {
-            Candidate { row, fact: Some(fact), lane, .. } if row.is_deliverable(tx.now) => (row, fact, lane),
+        let (row, fact, lane, lane_type) = match entry {
+            Candidate { row, fact: Some(fact), lane, lane_type, .. } if row.is_deliverable(tx.now) => {
+                (row, fact, lane, lane_type)
+            }
             entry => {
                 end_undeliverable(tx, &entry)?;
                 ended = true;
@@ -163,6 +165,7 @@ fn take(tx: &mut Tx<'_>, queue: usize, claim: &Claim, progress: &mut Progress) -
             lease_until,
             last_error: row.last_error,
             group: row.group_key,
+            lane_type: lane_type.filter(|_| tx.family == Family::Jobs),
             queue_retry: queue_retry.clone(),
             fact: if flags::is_in_envelope(row.flags) { fact.in_envelope(event_id) } else { fact },
         };
@@ -257,7 +260,7 @@ fn end_undeliverable(tx: &mut Tx<'_>, entry: &Candidate) -> Result<()> {
     };
     let results = handlers::history(tx, id)?.results();
     let end = live.exhausted_as()?;
-    let ending = Ending { end, worker: None, errors: Some(&errors), results: results.as_deref(), raise_token: true };
+    let ending = Ending { errors: Some(&errors), results: results.as_deref(), raise_token: true, ..Ending::new(end) };
     tx.count_ended(live.queue_id, end)?;
     if entry.fact.is_some() { end_or_keep(tx, id, &live, &ending) } else { end_live(tx, id, &live, &ending) }
 }

@@ -23,8 +23,10 @@ pub(super) fn finalize(tx: &mut Tx<'_>, items: &[Finalize]) -> Result<Batch<Fina
     let mut answers = Vec::with_capacity(items.len());
     let mut rest = items;
     while !rest.is_empty() {
-        let (run, after) = rest.split_at(run_length(rest, tx.shared.options.ids.step));
-        if run.len() < RUN || !finalize_run(tx, run)? {
+        let recorded = rest.iter().take_while(|item| item.attempt.is_some()).count();
+        let length = if recorded > 0 { recorded } else { run_length(rest, tx.shared.options.ids.step) };
+        let (run, after) = rest.split_at(length);
+        if recorded > 0 || run.len() < RUN || !finalize_run(tx, run)? {
             finalize_each(tx, run, &mut answers)?;
         } else {
             answers.extend(run.iter().map(|item| Ok(Finalized { repeated: false, end: item.end })));
@@ -34,9 +36,9 @@ pub(super) fn finalize(tx: &mut Tx<'_>, items: &[Finalize]) -> Result<Batch<Fina
     Ok(answers)
 }
 
-/// How many items from the start are neighbours that end in the same way, without errors.
+/// How many items from the start are neighbours that end in the same way, without errors and records of attempts.
 fn run_length(items: &[Finalize], step: i64) -> usize {
-    let plain = |item: &Finalize| item.errors.is_none() && item.token.is_some();
+    let plain = |item: &Finalize| item.errors.is_none() && item.token.is_some() && item.attempt.is_none();
     let follows = |pair: &[Finalize]| {
         let (a, b) = (&pair[0], &pair[1]);
         let alike = (a.token, a.end, &a.results) == (b.token, b.end, &b.results);
@@ -78,12 +80,18 @@ fn finalize_each(tx: &mut Tx<'_>, items: &[Finalize], answers: &mut Batch<Finali
     for item in items {
         // The usual case in two statements: held under this token, without group and flags.
         let seq = tx.log_seq()?;
-        if let Some(token) = item.token
-            && log.execute(params![seq, item.id.get(), token.0, tx.now, item.end.code(), item.errors, item.results])?
-                == 1
-        {
+        let Finalize { token, errors, results, attempt, .. } = item;
+        let (id, end) = (item.id.get(), item.end.code());
+        let logged = match (token, attempt) {
+            (None, _) => 0,
+            (Some(token), None) => log.execute(params![seq, id, token.0, tx.now, end, errors, results])?,
+            (Some(token), Some(attempt)) => {
+                tx.execute(&sql.dispatch.log_held, params![seq, id, token.0, tx.now, end, errors, results, attempt])?
+            }
+        };
+        if logged == 1 {
             tx.log_seq_used(1);
-            delete.execute([item.id.get()])?;
+            delete.execute([id])?;
             answers.push(Ok(Finalized { repeated: false, end: item.end }));
         } else {
             answers.push(finalize_any(tx, item)?);
@@ -101,6 +109,7 @@ fn finalize_any(tx: &mut Tx<'_>, item: &Finalize) -> Result<Result<Finalized>> {
         worker: live.worker.as_deref().filter(|_| live.leased),
         errors: item.errors.as_deref(),
         results: item.results.as_deref(),
+        attempt: item.attempt.as_deref(),
         raise_token: false,
     };
     match item.token {
@@ -130,13 +139,15 @@ pub(super) struct Ending<'a> {
     pub(super) worker: Option<&'a str>,
     pub(super) errors: Option<&'a str>,
     pub(super) results: Option<&'a str>,
+    /// The record of the attempt at a job.
+    pub(super) attempt: Option<&'a str>,
     pub(super) raise_token: bool,
 }
 
 impl Ending<'_> {
-    /// An end without worker, errors and results.
+    /// An end without worker, errors, results and record.
     pub(super) fn new(end: End) -> Self {
-        Self { end, worker: None, errors: None, results: None, raise_token: false }
+        Self { end, worker: None, errors: None, results: None, attempt: None, raise_token: false }
     }
 }
 
@@ -144,16 +155,15 @@ impl Ending<'_> {
 pub(super) fn end_entry(tx: &mut Tx<'_>, id: i64, ending: &Ending<'_>) -> Result<()> {
     let sql = tx.sql();
     let seq = tx.log_seq()?;
-    tx.prepare(&sql.end.log_any)?.execute(params![
-        seq,
-        id,
-        tx.now,
-        i64::from(ending.raise_token),
-        ending.end.code(),
-        ending.worker,
-        ending.errors,
-        ending.results,
-    ])?;
+    let Ending { end, worker, errors, results, attempt, raise_token } = ending;
+    let raised = i64::from(*raise_token);
+    match attempt {
+        None => tx.execute(&sql.end.log_any, params![seq, id, tx.now, raised, end.code(), worker, errors, results])?,
+        Some(attempt) => tx.execute(
+            &sql.dispatch.log_any,
+            params![seq, id, tx.now, raised, end.code(), worker, errors, results, attempt],
+        )?,
+    };
     tx.execute(&sql.end.delete_entry, [id])?;
     tx.log_seq_used(1);
     Ok(())
@@ -174,10 +184,13 @@ pub(super) fn end_or_keep(tx: &mut Tx<'_>, id: i64, live: &Live, ending: &Ending
     if !(ending.end.is_dead_letter() && flags::keeps_place(live.flags)) {
         return end_live(tx, id, live, ending);
     }
-    let Ending { end, errors, results, raise_token, .. } = ending;
+    let Ending { end, errors, results, attempt, raise_token, .. } = ending;
     tx.execute(&tx.sql().end.keep, (id, tx.now, i64::from(*raise_token), end.code(), errors))?;
     if let Some(results) = results {
         tx.execute(&tx.sql().handlers.record_kept, (id, results, tx.now))?;
+    }
+    if let Some(record) = attempt {
+        tx.execute(&tx.sql().dispatch.record, (id, record))?;
     }
     if flags::is_tagged(live.flags) {
         tags::follow(tx, id)?;
@@ -238,6 +251,9 @@ pub(super) fn requeue(tx: &mut Tx<'_>, items: &[Requeue]) -> Result<Batch<()>> {
             Some(RequeuedRow { queue_id, flags }) => {
                 if flags::is_tagged(flags) {
                     tags::follow(tx, item.id.get())?;
+                }
+                if let Some(record) = &item.attempt {
+                    tx.execute(&sql.dispatch.record, (item.id.get(), record))?;
                 }
                 if flags::is_audited(flags) {
                     audit_release(tx, item.id.get(), item.token, item.error.as_deref())?;

@@ -36,6 +36,7 @@ pub(super) fn beat(tx: &mut Tx<'_>) -> Result<Option<Duration>> {
             moved += tx.in_family(family, |tx| tx.execute(&tx.sql().heartbeat.shift_leases, (last, gap)))?;
         }
         tx.execute(&tx.sql().tags.shift_leases, (last, gap))?;
+        tx.execute(&tx.sql().dispatch.shift_slots, (last, gap))?;
         tracing::warn!(gap_ms = gap / 1000, moved, "the store was down or blocked: leases were extended by that time");
     }
     tx.execute(&sql.beat, [tx.now.max(last)])?;

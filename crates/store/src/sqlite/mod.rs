@@ -10,6 +10,7 @@ mod caller;
 mod claim;
 mod dead_letters;
 mod deduplication;
+mod dispatch;
 mod end;
 mod engine;
 mod expiry;
@@ -65,6 +66,7 @@ pub use self::open::{SqliteOptions, Synchronous};
 use crate::api;
 use crate::error::{Error, Result};
 use crate::list_gate::Kind;
+use crate::values::dispatch::without_refused;
 use crate::values::{
     Backend, Batch, Census, Claim, Claimed, DeadLetters, EntryView, Extend, Family, Finalize, Finalized, ListQuery,
     LiveConsumer, ManualAction, Page, Probe, Published, QueueChange, Requeue, Retained, Retention, Upkeep, Wake,
@@ -110,7 +112,8 @@ impl api::Queue for SqliteStore {
     }
 
     async fn finalize(&self, items: Vec<Finalize>) -> Result<Batch<Finalized>> {
-        self.write(Urgency::End, move |tx| end::finalize(tx, &items)).await
+        let finalize = |items: Vec<Finalize>| self.write(Urgency::End, move |tx| end::finalize(tx, &items));
+        without_refused(items, |item| item.check(self.family), finalize).await
     }
 
     async fn extend(&self, items: Vec<Extend>) -> Result<Batch<Timestamp>> {
@@ -118,7 +121,8 @@ impl api::Queue for SqliteStore {
     }
 
     async fn requeue(&self, items: Vec<Requeue>) -> Result<Batch<()>> {
-        self.write(Urgency::End, move |tx| end::requeue(tx, &items)).await
+        let requeue = |items: Vec<Requeue>| self.write(Urgency::End, move |tx| end::requeue(tx, &items));
+        without_refused(items, |item| item.check(self.family), requeue).await
     }
 
     fn take_exhausted(&self) -> Vec<(QueueName, End, u64)> {

@@ -2,6 +2,7 @@
 //! and number. Takes nothing.
 
 use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
+use std::sync::Arc;
 
 use rusqlite::{Row, Statement};
 
@@ -25,8 +26,19 @@ pub(super) struct Candidate {
     pub(super) fact: Option<Fact>,
     /// Its lane; 0 where it was found by a tag.
     pub(super) lane: i64,
+    /// The type of that lane, if it has one.
+    pub(super) lane_type: Option<Arc<str>>,
     /// The lane, if the entry is fresh and every entry before it in the lane was offered or is leased.
     pub(super) fresh_in: Option<i64>,
+}
+
+/// Where an entry was found.
+#[derive(Default, Clone, Copy)]
+struct Of<'a> {
+    /// `None` where it was found by a tag.
+    lane: Option<&'a Lane>,
+    /// It is fresh, and every entry before it in the lane was offered or is leased.
+    is_next: bool,
 }
 
 impl Candidate {
@@ -75,8 +87,8 @@ impl Offers {
     }
 
     /// Adds the entry of a row, or records that it cannot be read. Returns whether it was added.
-    fn offer(&mut self, priority: i16, row: &Row<'_>, lane: i64, fresh_in: Option<i64>) -> Result<bool> {
-        match candidate(row, lane, fresh_in) {
+    fn offer(&mut self, priority: i16, row: &Row<'_>, of: Of<'_>) -> Result<bool> {
+        match candidate(row, of) {
             Ok(candidate) => self.add(priority, candidate),
             Err(error) => {
                 self.unreadable.push(Unreadable::new(OfferRow::number(row)?, error)?);
@@ -150,7 +162,7 @@ pub(super) fn offers(
             continue;
         }
         let types = if lane.event_type.is_none() { claim.types.as_deref() } else { None };
-        let scan = LaneScan { lane: lane.id, priority: lane.priority, types, max: offers.max, now: tx.now };
+        let scan = LaneScan { lane, types, max: offers.max, now: tx.now };
         let mut limited =
             left.map(|left| Offers { max: left.min(offers.max), bytes_left: usize::MAX, ..Offers::default() });
         let into = limited.as_mut().unwrap_or(&mut offers);
@@ -261,7 +273,7 @@ pub(super) fn tagged_offers(
                     }
                     offered += 1;
                     if offers.wants(priority, id) && seen.insert(id) {
-                        offers.offer(priority, row, 0, None)?;
+                        offers.offer(priority, row, Of::default())?;
                     }
                 }
             }
@@ -272,8 +284,7 @@ pub(super) fn tagged_offers(
 
 /// A scan of one lane.
 struct LaneScan<'a> {
-    lane: i64,
-    priority: i16,
+    lane: &'a Lane,
     /// The types to take, where the lane is shared by several.
     types: Option<&'a [String]>,
     /// The most entries that each place offers.
@@ -284,28 +295,29 @@ struct LaneScan<'a> {
 impl LaneScan<'_> {
     fn fresh(&self, offers: &mut Offers, scan: &mut Statement<'_>, mark: Mark) -> Result<()> {
         let wanted = Wanted::new(scan, self.types)?;
-        let mut rows = scan.query((self.lane, self.now, mark.below))?;
+        let mut rows = scan.query((self.lane.id, self.now, mark.below))?;
         let (mut offered, mut all_leased, mut skipped) = (0, true, false);
         while let Some(row) = rows.next()? {
             all_leased = false;
             let id = OfferRow::number(row)?;
-            if offered == self.max || !offers.wants(self.priority, id) {
+            if offered == self.max || !offers.wants(self.lane.priority, id) {
                 break;
             }
             if wanted.has(row) {
-                skipped |= !offers.offer(self.priority, row, self.lane, (!skipped).then_some(self.lane))?;
+                let of = Of { lane: Some(self.lane), is_next: !skipped };
+                skipped |= !offers.offer(self.lane.priority, row, of)?;
                 offered += 1;
             } else {
                 skipped = true;
             }
         }
-        offers.scanned.push(Scanned { lane: self.lane, mark, last: 0, taken: 0, all_leased });
+        offers.scanned.push(Scanned { lane: self.lane.id, mark, last: 0, taken: 0, all_leased });
         Ok(())
     }
 
     fn timed(&self, offers: &mut Offers, scan: &mut Statement<'_>) -> Result<()> {
         let wanted = Wanted::new(scan, self.types)?;
-        let mut rows = scan.query((self.lane, self.now))?;
+        let mut rows = scan.query((self.lane.id, self.now))?;
         let mut offered = 0;
         while offered < self.max
             && let Some(row) = rows.next()?
@@ -314,8 +326,8 @@ impl LaneScan<'_> {
                 continue;
             }
             offered += 1;
-            if offers.wants(self.priority, OfferRow::number(row)?) {
-                offers.offer(self.priority, row, self.lane, None)?;
+            if offers.wants(self.lane.priority, OfferRow::number(row)?) {
+                offers.offer(self.lane.priority, row, Of { lane: Some(self.lane), is_next: false })?;
             }
         }
         Ok(())
@@ -343,7 +355,14 @@ impl<'a> Wanted<'a> {
     }
 }
 
-fn candidate(row: &Row<'_>, lane: i64, fresh_in: Option<i64>) -> Result<Candidate> {
+fn candidate(row: &Row<'_>, of: Of<'_>) -> Result<Candidate> {
     let OfferRow { entry, fact } = OfferRow::read(row, 0)?;
-    Ok(Candidate { row: entry, fact: fact.map(Fact::from), lane, fresh_in })
+    let lane = of.lane.map_or(0, |lane| lane.id);
+    Ok(Candidate {
+        row: entry,
+        fact: fact.map(Fact::from),
+        lane,
+        lane_type: of.lane.and_then(|lane| lane.event_type.clone()),
+        fresh_in: of.is_next.then_some(lane),
+    })
 }

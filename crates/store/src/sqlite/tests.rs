@@ -74,7 +74,14 @@ fn want(max: usize) -> Claim {
 }
 
 fn done(claimed: &Claimed) -> Finalize {
-    Finalize { id: claimed.id, token: Some(claimed.token), end: End::Completed, errors: None, results: None }
+    Finalize {
+        id: claimed.id,
+        token: Some(claimed.token),
+        end: End::Completed,
+        errors: None,
+        results: None,
+        attempt: None,
+    }
 }
 
 /// Holds the writer in a transaction until the sender is dropped, so that jobs queue up behind it.
@@ -325,6 +332,7 @@ async fn claims_do_not_lose_entries_behind_their_marks() {
         counts: false,
         aside: false,
         error: None,
+        attempt: None,
     };
     store.requeue(vec![back]).await.unwrap();
     assert_eq!(store.claim(want(1)).await.unwrap()[0].id, held[3].id, "one that was given back is found again");
@@ -339,6 +347,7 @@ async fn claims_do_not_lose_entries_behind_their_marks() {
         counts: false,
         aside: false,
         error: None,
+        attempt: None,
     };
     other.requeue(vec![back]).await.unwrap();
     assert_eq!(store.claim(want(1)).await.unwrap()[0].id, held[0].id, "and one that another process gave back");
@@ -518,6 +527,7 @@ async fn no_statement_is_compiled_again_for_other_values() {
             counts: true,
             aside: false,
             error: None,
+            attempt: None,
         };
         store.requeue(given_back.iter().map(requeue).collect()).await.unwrap();
         store.finalize(ended.iter().map(done).collect()).await.unwrap();

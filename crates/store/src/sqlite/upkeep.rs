@@ -1,12 +1,12 @@
-//! Regular upkeep: the heartbeat, lanes, expired entries, arrivals, what stepped aside, expired keys, consumers that are
-//! gone.
+//! Regular upkeep: the heartbeat, lanes, expired entries, arrivals, what stepped aside, expired keys, consumers and
+//! nodes that are gone.
 
 use crate::error::Result;
 use crate::sqlite::arrivals::sort_in;
 use crate::sqlite::engine::tx::Tx;
 use crate::sqlite::expiry::expire;
 use crate::sqlite::groups::promote_all_asides;
-use crate::sqlite::{heartbeat, lanes, queues};
+use crate::sqlite::{dispatch, heartbeat, lanes, queues};
 use crate::values::{Family, Upkeep};
 
 /// The most keys that one transaction removes.
@@ -18,6 +18,7 @@ pub(super) fn maintain(tx: &mut Tx<'_>) -> Result<Upkeep> {
     for family in Family::ALL {
         tx.in_family(family, |tx| maintain_family(tx, &mut upkeep))?;
     }
+    dispatch::forget_limits(tx)?;
     upkeep.keys_expired = expire_keys(tx)?;
     Ok(upkeep)
 }

@@ -90,6 +90,8 @@ pub struct Claimed {
     pub last_error: Option<String>,
     /// Its group, if it has one.
     pub group: Option<String>,
+    /// What a job was sorted by, its [`Target::lane_type`](crate::Target::lane_type); `None` for entries.
+    pub lane_type: Option<Arc<str>>,
     /// The queue's retry policy, for an event without its own; `None` when the queue has none.
     pub queue_retry: Option<Arc<RetryPolicy>>,
     /// The event itself.
@@ -169,6 +171,9 @@ pub struct Finalize {
     pub errors: Option<String>,
     /// The results of handlers to keep in the log, a JSON object by handler.
     pub results: Option<String>,
+    /// The record of the attempt at a job, JSON text of at most [`MAX_ATTEMPT_BYTES`](crate::MAX_ATTEMPT_BYTES); see
+    /// [`job_attempts`](crate::Dispatch::job_attempts).
+    pub attempt: Option<String>,
 }
 
 /// The answer to a finalize. An entry that keeps its place stays live when its holder ends it as a dead letter; the
@@ -208,6 +213,8 @@ pub struct Requeue {
     pub aside: bool,
     /// What went wrong, if anything did.
     pub error: Option<String>,
+    /// The record of the attempt at a job, as in [`Finalize::attempt`]. Only where the attempt counts.
+    pub attempt: Option<String>,
 }
 
 /// When a requeued entry may be claimed again.

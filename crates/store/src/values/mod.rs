@@ -1,6 +1,7 @@
 //! The values that cross the traits of [`api`](crate::api).
 
 pub(crate) mod attempts;
+pub(crate) mod dispatch;
 pub(crate) mod entries;
 pub(crate) mod fact_keys;
 pub(crate) mod facts;
@@ -18,6 +19,7 @@ pub(crate) mod upkeep;
 pub(crate) mod workers;
 
 pub use attempts::*;
+pub use dispatch::*;
 pub use entries::*;
 pub use fact_keys::*;
 pub use facts::*;

@@ -9,7 +9,8 @@ use tidegate_core::{End, NewEvent, QueueName};
 use tidegate_store::api::*;
 use tidegate_store::postgres::{PostgresOptions, PostgresStore};
 use tidegate_store::{
-    Claim, Claimed, EntryPhase, ErrorKind, Ingest, IngestAnswer, ManualAction, PutResource, Requeue, RequeueAt, Target,
+    Claim, Claimed, EntryPhase, ErrorKind, Family, Ingest, IngestAnswer, JobAttempt, LimitAsk, ManualAction, PoolKey,
+    PutResource, Requeue, RequeueAt, Target,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -277,6 +278,40 @@ async fn an_ingest_whose_answer_was_lost_is_written_once() {
     scene.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_whose_answer_was_lost_is_recorded_once() {
+    let scene = Scene::new().await;
+    let jobs = scene.store.family(Family::Jobs);
+    jobs.publish(vec![NewEvent::new("t", "{}")]).await.unwrap();
+    let held = jobs.claim(Claim { audit: false, ..claim(1) }).await.unwrap().remove(0);
+    scene.lose_the_next_answer();
+    let retry = Requeue { counts: true, attempt: Some("1".into()), ..release(&held) };
+    jobs.requeue(vec![retry]).await.unwrap().remove(0).unwrap();
+    let recorded = jobs.job_attempts(held.id).await.unwrap();
+    assert_eq!(recorded, [JobAttempt { generation: 1, attempt: 1, record: "1".into() }]);
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_whose_answer_was_lost_are_granted_once() {
+    let scene = Scene::new().await;
+    let pool = PoolKey::default_of(None);
+    let ask = |wanted| vec![LimitAsk { pool, concurrency: 10, in_use: 0, wanted, rate: None }];
+    let hold = Duration::from_secs(60);
+    scene.lose_the_next_answer();
+    assert_eq!(scene.store.limits("a", ask(4), hold).await.unwrap()[0].slots, 4);
+    assert_eq!(scene.store.limits("b", ask(9), hold).await.unwrap()[0].slots, 6);
+    scene.end().await;
+}
+
 fn release(held: &Claimed) -> Requeue {
-    Requeue { id: held.id, token: held.token, when: RequeueAt::Now, counts: false, aside: false, error: None }
+    Requeue {
+        id: held.id,
+        token: held.token,
+        when: RequeueAt::Now,
+        counts: false,
+        aside: false,
+        error: None,
+        attempt: None,
+    }
 }

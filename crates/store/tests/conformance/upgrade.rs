@@ -27,8 +27,14 @@ async fn worked_off(store: &Arc<dyn Store>, queue: &QueueName, event_type: &str)
     let mut taken = Vec::new();
     for _ in 0..100 {
         let Some(claimed) = store.claim(want(queue, event_type)).await.unwrap().pop() else { return taken };
-        let end =
-            Finalize { id: claimed.id, token: Some(claimed.token), end: End::Completed, errors: None, results: None };
+        let end = Finalize {
+            id: claimed.id,
+            token: Some(claimed.token),
+            end: End::Completed,
+            errors: None,
+            results: None,
+            attempt: None,
+        };
         store.finalize(vec![end]).await.unwrap().remove(0).unwrap();
         taken.push(claimed);
     }

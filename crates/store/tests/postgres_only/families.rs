@@ -105,7 +105,7 @@ async fn retention_through_a_handle_removes_the_family_s_own() {
                 "failed" => End::Failed,
                 _ => continue,
             };
-            let end = Finalize { id, token: None, end, errors: None, results: None };
+            let end = Finalize { id, token: None, end, errors: None, results: None, attempt: None };
             family.finalize(vec![end]).await.unwrap().remove(0).unwrap();
         }
     }
@@ -180,6 +180,7 @@ async fn what_is_aside_is_found_behind_many_whose_groups_are_busy() {
             counts: true,
             aside: true,
             error: None,
+            attempt: None,
         };
         jobs.requeue(vec![aside]).await.unwrap().remove(0).unwrap();
         if number < 2 {

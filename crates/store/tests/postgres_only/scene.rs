@@ -76,7 +76,14 @@ pub(crate) async fn claim(store: &PostgresStore, max: usize) -> Vec<Claimed> {
 }
 
 pub(crate) fn end(claimed: &Claimed) -> Finalize {
-    Finalize { id: claimed.id, token: Some(claimed.token), end: End::Completed, errors: None, results: None }
+    Finalize {
+        id: claimed.id,
+        token: Some(claimed.token),
+        end: End::Completed,
+        errors: None,
+        results: None,
+        attempt: None,
+    }
 }
 
 /// Completes entries; each must be held.

@@ -13,6 +13,14 @@ use std::sync::Arc;
 
 use crate::queue::shared::{Shared, Signals};
 
+/// Starts what the jobs of a database need in the background: wake-ups, and releases of dropped leases. All else is done by
+/// the tasks of the queue whose database it is, which also closes the store.
+pub(crate) fn start_for_jobs(shared: &Shared, Signals { tasks, stopped }: Signals) {
+    let Shared { store, batchers, meters, wake_ups, .. } = shared;
+    tokio::spawn(wake::forward(Arc::clone(wake_ups), store.wakeups(), stopped));
+    tokio::spawn(release::run(None, batchers.clone(), Arc::clone(meters), Arc::clone(wake_ups), tasks));
+}
+
 /// Starts the background tasks of a queue on the current runtime.
 pub(crate) fn start(shared: &Arc<Shared>, Signals { tasks, stopped }: Signals) {
     let Shared { store, batchers, meters, wake_ups, notes, options, .. } = &**shared;
@@ -22,7 +30,7 @@ pub(crate) fn start(shared: &Arc<Shared>, Signals { tasks, stopped }: Signals) {
     let beat_every = upkeep::heartbeat_interval(options);
     tokio::spawn(upkeep::keep_beating(Arc::clone(store), Arc::clone(notes), beat_every, stopped.clone()));
     let (meters, wake_ups) = (Arc::clone(meters), Arc::clone(wake_ups));
-    tokio::spawn(release::run(Arc::clone(store), batchers.clone(), meters, wake_ups, tasks));
+    tokio::spawn(release::run(Some(Arc::clone(store)), batchers.clone(), meters, wake_ups, tasks));
     tokio::spawn(probe::run(weak(), every, stopped.clone()));
     tokio::spawn(upkeep::run(weak(), every, stopped.clone()));
     tokio::spawn(upkeep::show_gauges(weak(), stopped));

@@ -57,9 +57,9 @@ pub(crate) enum BackgroundTask {
     Flush(oneshot::Sender<()>),
 }
 
-/// Runs until the last handle is dropped, then closes the store unless it is used elsewhere.
+/// Runs until the last handle is dropped, then closes the store unless it is used elsewhere or not this queue's own.
 pub(crate) async fn run(
-    store: Arc<dyn Store>,
+    store: Option<Arc<dyn Store>>,
     batchers: Batchers,
     meters: Arc<Meters>,
     wake_ups: Arc<WakeUps>,
@@ -100,7 +100,9 @@ pub(crate) async fn run(
     }
     batchers.idle().await;
     drop(batchers);
-    if Arc::strong_count(&store) == 1 {
+    if let Some(store) = store
+        && Arc::strong_count(&store) == 1
+    {
         store.close().await;
     }
 }
@@ -138,6 +140,7 @@ async fn give_back(batchers: &Batchers, meters: &Meters, wake_ups: &WakeUps, mut
         counts: false,
         aside: false,
         error: None,
+        attempt: None,
     };
     let answers = batchers.release.call_many(held.iter().map(requeue).collect()).await;
     let mut again = Vec::new();

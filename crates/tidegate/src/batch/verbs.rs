@@ -152,7 +152,7 @@ fn finish_batcher(
 ) -> Batcher<Ending, Finalized> {
     let (store, meters, wake_ups) = (Arc::clone(store), Arc::clone(meters), Arc::clone(wake_ups));
     let weigh = |Ending { item, .. }: &Ending| {
-        64 + item.errors.as_ref().map_or(0, String::len) + item.results.as_ref().map_or(0, String::len)
+        64 + [&item.errors, &item.results, &item.attempt].into_iter().flatten().map(String::len).sum::<usize>()
     };
     Batcher::new("finish", limits, weigh, move |items| {
         let (store, meters, wake_ups) = (Arc::clone(&store), Arc::clone(&meters), Arc::clone(&wake_ups));
@@ -221,7 +221,8 @@ fn requeue_batcher(
     meters: Option<&Arc<Meters>>,
 ) -> Batcher<Requeue, ()> {
     let (store, meters) = (Arc::clone(store), meters.cloned());
-    let weigh = |item: &Requeue| 64 + item.error.as_ref().map_or(0, String::len);
+    let weigh =
+        |item: &Requeue| 64 + [&item.error, &item.attempt].into_iter().flatten().map(String::len).sum::<usize>();
     Batcher::new(name, limits, weigh, move |items| {
         let (store, meters) = (Arc::clone(&store), meters.clone());
         async move {

@@ -92,7 +92,7 @@ impl EventBus {
     /// `NotFound` when there is no such event, or any error of the store.
     pub async fn finalize(&self, id: EntryId, success: bool) -> Result<Finalized> {
         let end = if success { End::Completed } else { End::Failed };
-        self.queue.finish(Finalize { id, token: None, end, errors: None, results: None }).await
+        self.queue.finish(Finalize { id, token: None, end, errors: None, results: None, attempt: None }).await
     }
 
     /// A worker that claims the event types of the router, and no others.

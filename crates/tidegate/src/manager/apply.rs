@@ -56,7 +56,7 @@ pub(super) fn to_write(inner: &Inner, event: QueuedEvent, outcome: Attempted) ->
 
 fn ending(event: &QueuedEvent, end: End, errors: Vec<String>, results: String) -> Finalize {
     let errors = (!errors.is_empty()).then(|| json_list(errors));
-    Finalize { id: event.id, token: Some(event.token), end, errors, results: Some(results) }
+    Finalize { id: event.id, token: Some(event.token), end, errors, results: Some(results), attempt: None }
 }
 
 /// Ends entries in as few flushes as possible.

@@ -268,6 +268,7 @@ impl<'a> Attempt<'a> {
             end: End::Completed,
             errors: None,
             results: Some(results),
+            attempt: None,
         };
         let (context, entry, collected) = (Arc::clone(self.context), Arc::clone(self.entry), Arc::clone(&answers));
         let queue = &self.context.queue;

@@ -79,7 +79,15 @@ impl EventQueue {
         // A requeue needs the lease token, which the holder may not have given: the heartbeat returns it.
         let lease = HeartbeatLease::AsClaimed { otherwise: shared.options.lease };
         let held = self.heartbeat(Heartbeat { holder, lease }).await?;
-        let requeue = Requeue { id, token: held.token, when: RequeueAt::Now, counts: false, aside: false, error: None };
+        let requeue = Requeue {
+            id,
+            token: held.token,
+            when: RequeueAt::Now,
+            counts: false,
+            aside: false,
+            error: None,
+            attempt: None,
+        };
         shared.batchers.release.call(requeue).await?;
         shared.meters.released.increment(1);
         shared.wake_ups.wake_all();

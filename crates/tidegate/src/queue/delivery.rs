@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use tidegate_core::{End, QueueName, RetryPolicy, Timestamp};
 use tidegate_store::{Claimed, Extend, Finalize, Finalized, Requeue, RequeueAt};
+use tokio::task::JoinSet;
 
 use super::lease::Lease;
 use super::retry_window::RetryWindow;
@@ -42,6 +43,8 @@ pub struct QueuedEvent {
     data: Arc<Claimed>,
     held: HeldLease,
     claimed: Instant,
+    /// What is recorded of the attempt, if it counts.
+    record: Option<String>,
 }
 
 /// Releases the lease when it is dropped.
@@ -61,6 +64,17 @@ pub enum Failure {
     },
     /// The attempts are exhausted: the entry ended as a dead letter.
     Ended(End),
+}
+
+/// How an attempt ended; see [`QueuedEvent::attempt`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempt<T> {
+    /// It ran to its end.
+    Done(T),
+    /// It panicked. The lease is still held.
+    Panicked,
+    /// It was stopped or not begun, because the lease was lost.
+    Lost,
 }
 
 impl fmt::Debug for QueuedEvent {
@@ -93,7 +107,14 @@ impl QueuedEvent {
     pub(crate) fn new(data: Claimed, origin: Arc<Origin>, from: Instant, now: Instant) -> Self {
         let length = Duration::try_from(data.lease_until.duration_since(data.claimed_at)).unwrap_or_default();
         let lease = Arc::new(Lease::new(data.id, data.token, from, length));
-        Self { data: Arc::new(data), held: HeldLease { origin: Some(origin), lease }, claimed: now }
+        Self { data: Arc::new(data), held: HeldLease { origin: Some(origin), lease }, claimed: now, record: None }
+    }
+
+    /// Has the attempt at a job recorded: JSON text of at most [`MAX_ATTEMPT_BYTES`](crate::MAX_ATTEMPT_BYTES), written
+    /// together with what follows from the attempt, if that counts. Entries that are not jobs refuse it then.
+    pub fn with_attempt(mut self, record: impl Into<String>) -> Self {
+        self.record = Some(record.into());
+        self
     }
 
     /// The event's type.
@@ -146,7 +167,14 @@ impl QueuedEvent {
     /// # Errors
     /// `Fenced` when the lease was lost.
     pub async fn end_as(mut self, end: End, errors: Option<String>, results: Option<String>) -> Result<Finalized> {
-        let item = Finalize { id: self.data.id, token: Some(self.data.token), end, errors, results };
+        let item = Finalize {
+            id: self.data.id,
+            token: Some(self.data.token),
+            end,
+            errors,
+            results,
+            attempt: self.record.take(),
+        };
         let mut window = self.retry_window();
         loop {
             let Some(origin) = self.held.origin.clone() else { return Err(Error::fenced()) };
@@ -193,7 +221,7 @@ impl QueuedEvent {
             return Ok(Failure::Ended(finalized.end));
         }
         let after = self.retry_delay(None);
-        self.requeue(RequeueAt::After(after), true, Some(error)).await?;
+        self.requeue(RequeueAt::After(after), true, false, Some(error)).await?;
         Ok(Failure::Retry { after })
     }
 
@@ -202,7 +230,7 @@ impl QueuedEvent {
     /// # Errors
     /// `Fenced` when the lease was lost.
     pub async fn retry_at(self, at: Timestamp, error: impl Into<String>) -> Result<()> {
-        self.requeue(RequeueAt::At(at), true, Some(error.into())).await
+        self.requeue(RequeueAt::At(at), true, false, Some(error.into())).await
     }
 
     /// Requeues the entry for a retry after `delay`. The attempt counts.
@@ -210,7 +238,15 @@ impl QueuedEvent {
     /// # Errors
     /// `Fenced` when the lease was lost.
     pub async fn retry_after(self, delay: Duration, error: impl Into<String>) -> Result<()> {
-        self.requeue(RequeueAt::After(delay), true, Some(error.into())).await
+        self.requeue(RequeueAt::After(delay), true, false, Some(error.into())).await
+    }
+
+    /// As [`retry_after`](Self::retry_after), and lets the others of its group run until then.
+    ///
+    /// # Errors
+    /// `Fenced` when the lease was lost.
+    pub async fn step_aside(self, delay: Duration, error: impl Into<String>) -> Result<()> {
+        self.requeue(RequeueAt::After(delay), true, true, Some(error.into())).await
     }
 
     /// Gives the lease back: the entry can be claimed at once, in its old place. The attempt does not count.
@@ -218,7 +254,7 @@ impl QueuedEvent {
     /// # Errors
     /// `Fenced` when the lease was lost.
     pub async fn release(self) -> Result<()> {
-        self.requeue(RequeueAt::Now, false, None).await
+        self.requeue(RequeueAt::Now, false, false, None).await
     }
 
     /// Gives the lease back; the entry is due again after `delay`. The attempt does not count.
@@ -226,7 +262,7 @@ impl QueuedEvent {
     /// # Errors
     /// `Fenced` when the lease was lost.
     pub async fn snooze(self, delay: Duration) -> Result<()> {
-        self.requeue(RequeueAt::After(delay), false, None).await
+        self.requeue(RequeueAt::After(delay), false, false, None).await
     }
 
     /// Extends the lease to `lease` from now, and returns its new end.
@@ -242,6 +278,24 @@ impl QueuedEvent {
         Arc::make_mut(&mut self.data).lease_until = until;
         self.held.lease.extended(sent, lease);
         Ok(until)
+    }
+
+    /// Runs an attempt in a task of its own, which is aborted when the lease is lost or the caller is gone. Only a lease that
+    /// is kept (see [`Jobs::claim`](crate::Jobs::claim)) outlasts the time for which it was taken.
+    pub async fn attempt<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Attempt<T> {
+        let lease = self.lease();
+        if !lease.holds(Instant::now()) {
+            return Attempt::Lost;
+        }
+        let mut tasks = JoinSet::new();
+        lease.works_in(tasks.spawn(work));
+        let ended = tasks.join_next().await;
+        lease.attempt_over();
+        match ended {
+            Some(Ok(answer)) => Attempt::Done(answer),
+            Some(Err(error)) if error.is_panic() => Attempt::Panicked,
+            Some(Err(_)) | None => Attempt::Lost,
+        }
     }
 
     /// Returns the data without releasing the lease: the caller ends the entry by id and token, or the lease runs out.
@@ -300,8 +354,9 @@ impl QueuedEvent {
         self.claimed
     }
 
-    async fn requeue(mut self, when: RequeueAt, counts: bool, error: Option<String>) -> Result<()> {
-        let item = Requeue { id: self.data.id, token: self.data.token, when, counts, aside: false, error };
+    async fn requeue(mut self, when: RequeueAt, counts: bool, aside: bool, error: Option<String>) -> Result<()> {
+        let attempt = self.record.take().filter(|_| counts);
+        let item = Requeue { id: self.data.id, token: self.data.token, when, counts, aside, error, attempt };
         let mut window = self.retry_window();
         loop {
             let Some(origin) = self.held.origin.clone() else { return Err(Error::fenced()) };

@@ -23,7 +23,7 @@ impl EventQueue {
         errors: impl IntoIterator<Item = E>,
     ) -> Result<Finalized> {
         let (end, errors) = end_for(errors);
-        self.finish(Finalize { id, token: None, end, errors, results: None }).await
+        self.finish(Finalize { id, token: None, end, errors, results: None, attempt: None }).await
     }
 
     /// Ends an entry in any way, under a lease token or by its id alone.
@@ -111,5 +111,5 @@ impl EventQueue {
 }
 
 fn completed(event: &QueuedEvent) -> Finalize {
-    Finalize { id: event.id, token: Some(event.token), end: End::Completed, errors: None, results: None }
+    Finalize { id: event.id, token: Some(event.token), end: End::Completed, errors: None, results: None, attempt: None }
 }

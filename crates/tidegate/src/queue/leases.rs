@@ -25,7 +25,16 @@ impl EventQueue {
     /// # Errors
     /// `Fenced` when the lease is not held.
     pub async fn release(&self, id: EntryId, token: LeaseToken) -> Result<()> {
-        self.requeue(Requeue { id, token, when: RequeueAt::Now, counts: false, aside: false, error: None }).await
+        self.requeue(Requeue {
+            id,
+            token,
+            when: RequeueAt::Now,
+            counts: false,
+            aside: false,
+            error: None,
+            attempt: None,
+        })
+        .await
     }
 
     /// Gives a lease back; the entry is due again after `delay`. The attempt does not count.
@@ -33,8 +42,16 @@ impl EventQueue {
     /// # Errors
     /// `Fenced` when the lease is not held.
     pub async fn snooze(&self, id: EntryId, token: LeaseToken, delay: Duration) -> Result<()> {
-        self.requeue(Requeue { id, token, when: RequeueAt::After(delay), counts: false, aside: false, error: None })
-            .await
+        self.requeue(Requeue {
+            id,
+            token,
+            when: RequeueAt::After(delay),
+            counts: false,
+            aside: false,
+            error: None,
+            attempt: None,
+        })
+        .await
     }
 
     /// Gives a lease back: now, after a delay or at a moment, with or without counting the attempt.

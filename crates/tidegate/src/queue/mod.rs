@@ -42,7 +42,7 @@ use tidegate_store::{Backend, ManualAction, QueueChange, Store};
 
 use self::consumer::Consumer;
 use self::native::Native;
-use self::shared::Shared;
+use self::shared::{Closes, Shared};
 use crate::background;
 use crate::batch::claim_key::ClaimKey;
 use crate::error::{Result, lost};
@@ -143,7 +143,7 @@ impl EventQueue {
     pub async fn close(&self) {
         let (shared, claims) = (Arc::clone(self.shared()), Arc::clone(&self.consumer.claims));
         // In a task of its own, so that a caller that drops this future does not leave the queue half closed.
-        let closing = tokio::spawn(async move { shared.close(claims.close()).await });
+        let closing = tokio::spawn(async move { shared.close(claims.close(), Closes::Store).await });
         if closing.await.is_err() {
             tracing::error!(error = %lost(), "closing the queue failed: leases of dropped entries may have to run out");
         }

@@ -41,6 +41,15 @@ pub(crate) struct Shared {
     closing: tokio::sync::Mutex<bool>,
 }
 
+/// What closing a queue closes besides the queue itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closes {
+    /// The store, whose owner it is.
+    Store,
+    /// Nothing: the store is another queue's.
+    Nothing,
+}
+
 /// What the background tasks of a queue listen to.
 pub(crate) struct Signals {
     pub(crate) tasks: mpsc::UnboundedReceiver<BackgroundTask>,
@@ -112,14 +121,16 @@ impl Shared {
     }
 
     /// Closes the queue, once: refuses claims, runs `last_claims`, flushes admitted calls, releases dropped entries,
-    /// stops background tasks, closes the store.
-    pub(crate) async fn close(&self, last_claims: impl Future<Output = ()>) {
+    /// stops background tasks, closes the store if it is this queue's own.
+    pub(crate) async fn close(&self, last_claims: impl Future<Output = ()>, closes: Closes) {
         let mut done = self.closing.lock().await;
         if *done {
             return;
         }
         self.closed.store(true, Ordering::Release);
-        self.store.cancel_waiting_claims();
+        if closes == Closes::Store {
+            self.store.cancel_waiting_claims();
+        }
         last_claims.await;
         self.batchers.close_and_flush().await;
         self.flush_releases().await;
@@ -127,7 +138,9 @@ impl Shared {
         self.batchers.release.idle().await;
         let _ = self.stop.send(true);
         self.wake_ups.wake_all();
-        self.store.close().await;
+        if closes == Closes::Store {
+            self.store.close().await;
+        }
         *done = true;
     }
 

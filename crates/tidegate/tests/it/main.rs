@@ -12,6 +12,7 @@ mod gone;
 mod health;
 mod hindered;
 mod holding;
+mod jobs;
 mod lanes;
 mod leases;
 mod looking_after;

@@ -159,6 +159,7 @@ impl tidegate_store::Queue for MemoryStore {
                 lease_until: later(now, claim.lease),
                 last_error: state.errors.get(&id).cloned(),
                 group: event.group.clone(),
+                lane_type: None,
                 queue_retry: None,
                 fact: fact(event, created_at),
             }

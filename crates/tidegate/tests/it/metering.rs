@@ -227,7 +227,8 @@ async fn every_way_to_end_is_counted_under_its_queue() {
     assert_eq!(ends(&counts, "mail"), [3, 0, 0, 0]);
     poll().await.finalize(["wrong"]).await.unwrap();
     let held = poll().await;
-    let item = Finalize { id: held.id, token: Some(held.token), end: End::Failed, errors: None, results: None };
+    let item =
+        Finalize { id: held.id, token: Some(held.token), end: End::Failed, errors: None, results: None, attempt: None };
     queue.finish(item.clone()).await.unwrap();
     queue.finish(item).await.unwrap();
     held.forget();

@@ -13,6 +13,11 @@ macro_rules! other_subjects {
         $how! { $type, tidegate_store::Ingestion, { }
             ingest(items: Vec<Ingest>, under: Option<CatalogueVersion>) -> IngestAnswer;
         }
+        $how! { $type, tidegate_store::Dispatch, { }
+            waiting_lanes(queue: Option<QueueName>) -> WaitingLanes;
+            limits(node: &str, asks: Vec<LimitAsk>, hold: std::time::Duration) -> Vec<LimitGrant>;
+            job_attempts(id: EntryId) -> Vec<JobAttempt>;
+        }
         $how! { $type, tidegate_store::Facts, { }
             facts(ids: Vec<tidegate_core::Tsid>, targets: usize) -> Vec<Option<StoredFact>>;
             find_facts(query: FactsQuery) -> FactsPage;

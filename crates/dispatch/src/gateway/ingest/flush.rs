@@ -17,6 +17,7 @@ use super::keys::keys_of;
 use super::plan::{Planned, plan};
 use crate::gateway::error::GatewayError;
 use crate::gateway::kept::{Kept, Snapshot};
+use crate::gateway::made::MadeJobs;
 use crate::gateway::subscriptions::{Subscription, Subscriptions};
 use crate::gateway::types::Types;
 
@@ -66,6 +67,7 @@ pub(in crate::gateway) struct Flusher {
     queue: EventQueue,
     types: Arc<Kept<Types>>,
     subscriptions: Kept<Subscriptions>,
+    made: Arc<MadeJobs>,
 }
 
 /// Types and subscriptions that were read after the events of a flush came.
@@ -152,8 +154,8 @@ impl Call {
 }
 
 impl Flusher {
-    pub(in crate::gateway) fn new(queue: EventQueue, types: Arc<Kept<Types>>) -> Self {
-        Self { queue, types, subscriptions: Kept::default() }
+    pub(in crate::gateway) fn new(queue: EventQueue, types: Arc<Kept<Types>>, made: Arc<MadeJobs>) -> Self {
+        Self { queue, types, subscriptions: Kept::default(), made }
     }
 
     /// Stores events, in pieces of bounded size. Each of them came before this began.
@@ -203,6 +205,8 @@ impl Flusher {
                 return Err(Error::new(ErrorKind::Corrupt, "the store found a version stale that none named"));
             }
         };
+        let written_for = piece.events.iter().flatten().flatten().flatten();
+        self.made.add(written_for.filter(|one| one.is_due_at_once()).map(|one| one.id));
         let answer = |(call, event): (&Call, Written)| match event {
             None => Ok(Flushed::Outdated),
             Some(Err(error)) => Err(error),

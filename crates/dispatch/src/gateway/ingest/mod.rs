@@ -26,7 +26,8 @@ pub use answer::{EventEntry, EventJob, EventView};
 
 pub(super) use flush::Flusher;
 pub(super) use meters::Meters;
-pub(super) use plan::{JOBS, context_term, group_term};
+pub(crate) use plan::{JOBS, job_id};
+pub(super) use plan::{context_term, group_term};
 
 use flush::{Call, Flushed, Stored};
 use judge::Judgement;

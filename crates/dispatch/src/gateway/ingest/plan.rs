@@ -13,7 +13,7 @@ use super::flush::Call;
 use crate::gateway::subscriptions::{DispatchMode, Subscription, Subscriptions, Target};
 
 /// The queue of a client's jobs.
-pub(in crate::gateway) const JOBS: &str = "dispatch";
+pub(crate) const JOBS: &str = "dispatch";
 /// The name under which message groups are searched.
 pub(super) const MESSAGE_GROUP: &str = "messagegroup";
 /// What the names begin with under which context data are searched.
@@ -119,6 +119,6 @@ pub(in crate::gateway) fn group_term(group: &str) -> FactTerm {
 }
 
 /// The id of a job or an entry that was made at a moment.
-pub(super) fn job_id(created_at: tidegate::Timestamp, number: i64) -> Tsid {
+pub(crate) fn job_id(created_at: tidegate::Timestamp, number: i64) -> Tsid {
     Tsid::from_parts(created_at.as_millisecond(), number)
 }

@@ -53,6 +53,11 @@ impl Subscription {
         self.body.bindings.iter().map(one).collect()
     }
 
+    /// Whether what is made for it is a job that can be delivered at once.
+    pub(in crate::gateway) fn is_due_at_once(&self) -> bool {
+        matches!(self.body.target, super::Target::Webhook(_)) && self.body.delay_seconds == 0
+    }
+
     /// Whether its filter takes an event.
     pub(in crate::gateway) fn accepts(&self, event: &Candidate<'_>) -> bool {
         self.body.filter.as_ref().is_none_or(|filter| filter.accepts(event))

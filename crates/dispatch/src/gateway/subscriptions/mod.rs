@@ -1,7 +1,7 @@
 //! Subscriptions: create, list, show, change, pause, resume, delete.
 
 mod matched;
-mod secret;
+pub(crate) mod secret;
 mod target;
 mod values;
 
@@ -22,7 +22,8 @@ pub use values::{
     ConfigEntry, DispatchMode, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus, TypeBinding,
 };
 
-use values::{SIGNING_SECRET, SUBSCRIPTION, stored};
+use values::stored;
+pub(crate) use values::{SIGNING_SECRET, SUBSCRIPTION};
 
 /// Which subscriptions to list, by client and code.
 #[derive(Debug, Clone, Default)]

@@ -3,9 +3,11 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
+use tidegate::Resource;
 
 use crate::gateway::error::Result;
-use crate::gateway::values::write;
+use crate::gateway::values::{damaged, write};
+use crate::webhook::signature::SigningSecret;
 
 /// What secrets begin with, after the specification of Standard Webhooks.
 const PREFIX: &str = "whsec_";
@@ -14,8 +16,19 @@ const LENGTH: usize = 32;
 
 /// Secrets in their resource's body, the one to sign with first.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+pub(crate) struct Secrets {
     secrets: Vec<String>,
+}
+
+impl Secrets {
+    pub(crate) fn read(resource: &Resource) -> Result<Self> {
+        serde_json::from_str(&resource.body).map_err(|_| damaged(resource)("its body"))
+    }
+
+    /// What webhooks are signed with. What is none is left out.
+    pub(crate) fn parsed(&self) -> Vec<SigningSecret> {
+        self.secrets.iter().filter_map(|secret| secret.parse().ok()).collect()
+    }
 }
 
 /// A new secret.
@@ -25,7 +38,7 @@ pub(super) fn new_secret() -> String {
 
 /// The body of a secret's resource.
 pub(super) fn stored(secret: &str) -> Result<String> {
-    write(&Stored { secrets: vec![secret.to_owned()] })
+    write(&Secrets { secrets: vec![secret.to_owned()] })
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ use crate::gateway::error::{GatewayError, Result};
 use crate::gateway::values::{check_description, check_name, check_text, damaged, write};
 
 /// The kind of resources that are subscriptions.
-pub(in crate::gateway) const SUBSCRIPTION: &str = "subscription";
+pub(crate) const SUBSCRIPTION: &str = "subscription";
 /// The kind of resources that are secrets of subscriptions, by the subscription's client and code.
-pub(super) const SIGNING_SECRET: &str = "signing_secret";
+pub(crate) const SIGNING_SECRET: &str = "signing_secret";
 /// The most bindings of a subscription.
 const MAX_BINDINGS: usize = 100;
 /// The most entries of custom configuration, and the longest key and value, in bytes.
@@ -259,7 +259,7 @@ impl RetryStrategy {
 }
 
 impl Subscription {
-    pub(in crate::gateway) fn read(resource: &Resource) -> Result<Self> {
+    pub(crate) fn read(resource: &Resource) -> Result<Self> {
         let damaged = damaged(resource);
         let Ok(stored) = serde_json::from_str::<Stored>(&resource.body) else { return Err(damaged("its body")) };
         Ok(Self {

@@ -38,7 +38,8 @@ pub(in crate::postgres) struct Queue {
     pub(in crate::postgres) settings: QueueSettings,
     /// Sorted by priority; includes retired lanes, which take no more entries.
     pub(in crate::postgres) lanes: Vec<Lane>,
-    priorities: HashMap<i32, i16>,
+    /// Where each lane is in `lanes`.
+    positions: HashMap<i32, usize>,
     by_type: HashMap<(i16, Option<String>), i32>,
     types: HashSet<String>,
     own_types: usize,
@@ -155,7 +156,7 @@ impl Changes {
             return Err(Error::new(ErrorKind::Corrupt, format!("lane {id} has a bad row")).into());
         };
         let Some(queue) = self.change(queue_id) else { return Ok(()) };
-        if queue.priorities.contains_key(&id) {
+        if queue.positions.contains_key(&id) {
             queue.lanes.retain(|lane| lane.id != id);
         }
         if state < GONE {
@@ -170,7 +171,7 @@ impl Changes {
     }
 
     fn remove_lane(&mut self, id: i32) {
-        let holds = |queue: &Queue| queue.priorities.contains_key(&id);
+        let holds = |queue: &Queue| queue.positions.contains_key(&id);
         let of = self.by_id.values().find(|queue| holds(queue)).map(|queue| queue.id);
         let of = of.or_else(|| self.changed.values().find(|queue| holds(queue)).map(|queue| queue.id));
         if let Some(queue) = of.and_then(|of| self.change(of)) {
@@ -198,7 +199,7 @@ fn read_queue(id: i32, row: ChangeRow) -> Result<Queue, Fault> {
         depth_limit: row.depth_limit.map(|limit| u64::try_from(limit).unwrap_or(0)),
         settings: read_settings(row.settings.as_deref()).map_err(|_| damaged("setting"))?,
         lanes: Vec::new(),
-        priorities: HashMap::new(),
+        positions: HashMap::new(),
         by_type: HashMap::new(),
         types: HashSet::new(),
         own_types: 0,
@@ -214,7 +215,7 @@ impl Queue {
     /// Sorts the lanes and rebuilds the maps that find them. Retired lanes are found by id only.
     fn index(&mut self) {
         self.lanes.sort_by_key(|lane| (lane.priority, lane.id));
-        self.priorities = self.lanes.iter().map(|lane| (lane.id, lane.priority)).collect();
+        self.positions = self.lanes.iter().enumerate().map(|(position, lane)| (lane.id, position)).collect();
         let open = || self.lanes.iter().filter(|lane| !lane.retired);
         self.by_type = open().map(|lane| ((lane.priority, lane.event_type.clone()), lane.id)).collect();
         self.types = open().filter_map(|lane| lane.event_type.clone()).collect();
@@ -260,9 +261,9 @@ impl Queue {
         (self.lanes.len() >= limit).then(|| crate::values::queues::too_many_lanes(&self.name, self.lanes.len()))
     }
 
-    /// The priority of a lane; `None` when this catalogue does not have the lane.
-    pub(in crate::postgres) fn priority_of(&self, lane: i32) -> Option<i16> {
-        self.priorities.get(&lane).copied()
+    /// A lane; `None` when this catalogue does not have it.
+    pub(in crate::postgres) fn lane_of(&self, id: i32) -> Option<&Lane> {
+        self.positions.get(&id).and_then(|position| self.lanes.get(*position))
     }
 
     /// The lanes a claim scans: all, or those that can hold the wanted types.

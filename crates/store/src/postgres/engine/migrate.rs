@@ -38,13 +38,15 @@ const STEPS: &[(i32, i32, &str)] = &[
     (17, 16, ""),
     // The terms of a fact that an older program's retention removes stay: no search finds anything by them.
     (18, 16, include_str!("../migrations/0018_found_facts.sql")),
+    // The attempts at a job that an older program's retention removes stay: nothing shows them.
+    (19, 16, include_str!("../migrations/0019_dispatch.sql")),
 ];
 
 /// The step since which the row with the catalogue's version is in the table `store`, before in `meta`.
 const STORE_STEP: i32 = 14;
 
 /// Tables that steps change and that programs use all the time; older schemas do not have all of them.
-const BUSY_TABLES: [&str; 6] = ["event_queue", "events", "event_log", "lanes", "queues", "api_keys"];
+const BUSY_TABLES: [&str; 7] = ["event_queue", "events", "event_log", "dispatch_log", "lanes", "queues", "api_keys"];
 
 /// Turns off the timeouts that the role or the database sets: an index build takes as long as it takes. A session that
 /// is idle for 10 seconds between two statements belongs to a machine that is gone, though; it must not keep its turn

@@ -76,48 +76,60 @@ row! {
     }
 }
 
+/// Moves entries to the log; see [`End::finalize`].
+pub(in crate::postgres) const FINALIZE: &str = "
+    WITH gone AS (
+        DELETE FROM {live} q
+        WHERE q.id = ANY ($2::bigint[])
+          AND (($3::bigint[])[width_bucket(q.id, $2::bigint[])] = -1
+               OR q.lease_until IS NOT NULL AND q.token = ($3::bigint[])[width_bucket(q.id, $2::bigint[])]
+                  AND (coalesce(q.flags, 0) & 4 = 0
+                       OR ($4::smallint[])[width_bucket(q.id, $2::bigint[])] NOT IN (1, 2)))
+        RETURNING q.*, width_bucket(q.id, $2::bigint[]) AS at
+    )
+    INSERT INTO {log} (id, event_id, finished_at, processing_started_at, token, client_id, generation, lane,
+                       queue_id, attempts, max_attempts, status, exhausted_as, group_key, worker, errors,
+                       results, flags, rank, expires_at{column})
+    SELECT id, event_id, {now}, processing_started_at, token, client_id, generation, lane, queue_id,
+           least(attempts, max_attempts), max_attempts, ($4::smallint[])[at], exhausted_as, group_key, worker,
+           coalesce(($5::text[])[at], CASE WHEN ($4::smallint[])[at] <> 0 THEN last_error END),
+           ($6::text[])[at], flags & ~8::smallint, rank, expires_at{attempt}
+    FROM gone
+    RETURNING {columns}";
+
+/// Moves a run of entries to the log; see [`End::finalize_run`].
+pub(in crate::postgres) const FINALIZE_RUN: &str = "
+    WITH gone AS (
+        DELETE FROM {live} q
+        WHERE q.id >= $2 AND q.id <= $3 AND q.lease_until IS NOT NULL
+          AND q.token = ($4::bigint[])[(q.id - $2) / $5::bigint + 1]
+        RETURNING q.*
+    )
+    INSERT INTO {log} (id, event_id, finished_at, processing_started_at, token, client_id, generation, lane,
+                       queue_id, attempts, max_attempts, status, exhausted_as, group_key, worker, errors,
+                       results, flags, rank, expires_at{column})
+    SELECT id, event_id, {now}, processing_started_at, token, client_id, generation, lane, queue_id,
+           attempts, max_attempts, $6::smallint, exhausted_as, group_key, worker,
+           CASE WHEN $6::smallint <> 0 THEN last_error END, $7::text, flags, rank, expires_at{attempt}
+    FROM gone
+    RETURNING {columns}";
+
+/// Completes [`FINALIZE`] or [`FINALIZE_RUN`]; with the records of attempts, of which this is the one of a job, in the log.
+pub(in crate::postgres) fn with_attempts(text: &str, attempt: Option<&str>) -> String {
+    let (column, value) = attempt.map_or_else(Default::default, |attempt| (", attempt", format!(", {attempt}")));
+    text.replace("{column}", column).replace("{attempt}", &value)
+}
+
 statements! {
     /// Statements about ends and leases.
     pub(in crate::postgres) struct End {
         /// Moves entries from the queue to the log (event_queue's primary key). Ids come sorted and distinct: the other
         /// arrays are read at the position where a binary search finds the id. A token of -1 ends the entry whether it
         /// is leased or not. A dead letter that keeps its place is left to `keep`.
-        finalize: EndedRow = "
-            WITH gone AS (
-                DELETE FROM {live} q
-                WHERE q.id = ANY ($2::bigint[])
-                  AND (($3::bigint[])[width_bucket(q.id, $2::bigint[])] = -1
-                       OR q.lease_until IS NOT NULL AND q.token = ($3::bigint[])[width_bucket(q.id, $2::bigint[])]
-                          AND (coalesce(q.flags, 0) & 4 = 0
-                               OR ($4::smallint[])[width_bucket(q.id, $2::bigint[])] NOT IN (1, 2)))
-                RETURNING q.*, width_bucket(q.id, $2::bigint[]) AS at
-            )
-            INSERT INTO {log} (id, event_id, finished_at, processing_started_at, token, client_id, generation, lane,
-                               queue_id, attempts, max_attempts, status, exhausted_as, group_key, worker, errors,
-                               results, flags, rank, expires_at)
-            SELECT id, event_id, {now}, processing_started_at, token, client_id, generation, lane, queue_id,
-                   least(attempts, max_attempts), max_attempts, ($4::smallint[])[at], exhausted_as, group_key, worker,
-                   coalesce(($5::text[])[at], CASE WHEN ($4::smallint[])[at] <> 0 THEN last_error END),
-                   ($6::text[])[at], flags & ~8::smallint, rank, expires_at
-            FROM gone
-            RETURNING {columns}";
+        finalize: EndedRow = &with_attempts(FINALIZE, None);
         /// Moves a run of neighbouring entries that all end alike without errors, which is the usual case: one walk
         /// along event_queue's primary key, each token found by its position.
-        finalize_run: EndedRow = "
-            WITH gone AS (
-                DELETE FROM {live} q
-                WHERE q.id >= $2 AND q.id <= $3 AND q.lease_until IS NOT NULL
-                  AND q.token = ($4::bigint[])[(q.id - $2) / $5::bigint + 1]
-                RETURNING q.*
-            )
-            INSERT INTO {log} (id, event_id, finished_at, processing_started_at, token, client_id, generation, lane,
-                               queue_id, attempts, max_attempts, status, exhausted_as, group_key, worker, errors,
-                               results, flags, rank, expires_at)
-            SELECT id, event_id, {now}, processing_started_at, token, client_id, generation, lane, queue_id,
-                   attempts, max_attempts, $6::smallint, exhausted_as, group_key, worker,
-                   CASE WHEN $6::smallint <> 0 THEN last_error END, $7::text, flags, rank, expires_at
-            FROM gone
-            RETURNING {columns}";
+        finalize_run: EndedRow = &with_attempts(FINALIZE_RUN, None);
         /// Keeps exhausted entries in their place under no lease, due when they expire (event_queue's primary key). The
         /// arrays are those of `finalize`. The results have no log row to be in: a redrive finds them among the handlers'
         /// answers, under no name.

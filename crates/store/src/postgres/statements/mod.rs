@@ -16,6 +16,7 @@ pub(in crate::postgres) mod audit;
 pub(in crate::postgres) mod catalogue;
 pub(in crate::postgres) mod claim;
 pub(in crate::postgres) mod deduplication;
+pub(in crate::postgres) mod dispatch;
 pub(in crate::postgres) mod end;
 pub(in crate::postgres) mod entries;
 pub(in crate::postgres) mod facts;
@@ -54,6 +55,7 @@ crate::sql::subjects! {
         catalogue: catalogue::Catalogue,
         claim: claim::Claim,
         deduplication: deduplication::Deduplication,
+        dispatch: dispatch::Dispatch,
         end: end::End,
         entries: entries::Entries,
         finding: finding::Finding,
@@ -77,8 +79,9 @@ crate::sql::subjects! {
 }
 
 impl Sql {
-    /// The statements of one family in one namespace. Those about tags, lists, counts, projections and retention are the
-    /// same for either family: jobs have none of the first four, and retention names the tables.
+    /// The statements of one family in one namespace. Those about tags, lists, counts, projections, retention and
+    /// deliveries are the same for either family: jobs have none of the first four, retention names the tables, and only
+    /// jobs are delivered.
     pub(in crate::postgres) fn new(namespace: &str, family: Family) -> Self {
         let fact = facts::FactRow::list();
         let fill = |family: Family, text: &str| {
@@ -87,6 +90,7 @@ impl Sql {
         };
         let of_entries = |text: &str| fill(Family::Entries, text);
         Self {
+            dispatch: dispatch::Dispatch::new(|text| fill(Family::Jobs, text)),
             lists: lists::Lists::new(of_entries),
             log_counts: log_counts::LogCounts::new(of_entries),
             projections: projections::Projections::new(of_entries),

@@ -49,6 +49,9 @@ const ALLOWED: &[(&str, &str, &str)] = &[
     ("lanes.left", "lanes_retired", "the same"),
     ("lanes.forget", "lanes_gone", "maintenance: an index of only the lanes that are gone but still named by the log"),
     ("attempts.held", "event_queue", "counts live entries for the list of workers, which people read"),
+    ("dispatch.shift_slots", "dispatch_slots", "moves the slots of all pools, once after an outage"),
+    ("dispatch.forget_slots", "dispatch_slots", "maintenance: a row per pool and node that uses it"),
+    ("dispatch.forget_rates", "dispatch_rates", "maintenance: a row per pool with a limit per minute"),
     ("lists.total", "event_queue", "counts live entries, up to a limit, when a list asks for its total"),
     ("lists.tag_total", "event_tags", "counts live entries, up to a limit, when a list asks for its total"),
     ("entries.census", "events", "counts everything, for tests"),
@@ -302,6 +305,12 @@ fn load(rows: u32) -> String {
          INSERT INTO tidegate.resources (id, kind, code, body, version)
              SELECT n, 'k' || n % 3, 'c' || n, '{{}}', 1 + n % 500 FROM generate_series(1, {rows}) AS n;
          SET enable_hashjoin = off;
+         INSERT INTO tidegate.dispatch_slots (pool, client_id, node, slots, wanted, since, until)
+             SELECT n / 4, n % 7, 'n' || n, 1, 1, now(), now() FROM generate_series(1, {rows}) AS n;
+         INSERT INTO tidegate.dispatch_rates (pool, client_id, moment)
+             SELECT n, n % 7, now() FROM generate_series(1, {rows}) AS n;
+         INSERT INTO tidegate.dispatch_attempts (job, generation, attempt, record)
+             SELECT n / 3, 1, 1 + n % 3, '{{}}' FROM generate_series(1, {rows}) AS n;
          INSERT INTO tidegate.key_uses SELECT n, now() FROM generate_series(1, {rows}) AS n;
          INSERT INTO tidegate.projection_documents SELECT 'p', 1, 'k' || n, '' FROM generate_series(1, {rows}) AS n"
     )

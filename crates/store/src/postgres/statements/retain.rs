@@ -94,10 +94,13 @@ statements! {
         lock_old_rows: OldRow = &[OLD_ROWS, LOCKED].concat();
         /// The same of jobs (dispatch_log's primary key).
         lock_old_jobs: OldRow = &[OLD_JOBS, LOCKED].concat();
-        /// Removes ended jobs with the facts that are theirs alone (primary keys). The caller has locked the log rows.
+        /// Removes ended jobs with their attempts and the facts that are theirs alone (primary keys). The caller has locked
+        /// the log rows.
         forget_jobs = "
             WITH facts AS (
                 DELETE FROM {ns}.events e WHERE e.id = ANY ($2::bigint[]) AND e.first_number IS NULL
+            ), attempts AS (
+                DELETE FROM {ns}.dispatch_attempts a WHERE a.job = ANY ($1::bigint[])
             ), rows AS MATERIALIZED (
                 SELECT g.* FROM unnest($1::bigint[]) AS i(id) CROSS JOIN LATERAL (
                     SELECT g.tableoid AS part, g.ctid AS place FROM {ns}.dispatch_log g

@@ -2,6 +2,7 @@
 //! have changed since; what is not known is read when it is needed.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use rusqlite::Connection;
 use tidegate_core::{QueueName, QueueSettings, QueueState};
@@ -110,7 +111,7 @@ pub(in crate::sqlite) struct Lanes {
     pub(in crate::sqlite) list: Vec<Lane>,
     /// Sorted by number.
     pub(in crate::sqlite) ids: Vec<i64>,
-    pub(in crate::sqlite) by_type: HashMap<Box<str>, Vec<(i16, i64)>>,
+    pub(in crate::sqlite) by_type: HashMap<Arc<str>, Vec<(i16, i64)>>,
     /// How many types get lanes of their own.
     own_types: usize,
 }
@@ -120,7 +121,7 @@ pub(in crate::sqlite) struct Lane {
     pub(in crate::sqlite) id: i64,
     pub(in crate::sqlite) priority: i16,
     /// `None` where many types share it.
-    pub(in crate::sqlite) event_type: Option<Box<str>>,
+    pub(in crate::sqlite) event_type: Option<Arc<str>>,
 }
 
 impl Lanes {
@@ -128,7 +129,7 @@ impl Lanes {
         Self { own_types: family.own_types(), ..Self::default() }
     }
 
-    pub(in crate::sqlite) fn add(&mut self, id: i64, priority: i16, event_type: Option<Box<str>>) {
+    pub(in crate::sqlite) fn add(&mut self, id: i64, priority: i16, event_type: Option<Arc<str>>) {
         if let Some(event_type) = &event_type {
             self.by_type.entry(event_type.clone()).or_default().push((priority, id));
         }

@@ -34,6 +34,8 @@ const STEPS: &[(i32, i32, &str)] = &[
     (17, 17, include_str!("../migrations/0017_waiting.sql")),
     // The terms of a fact that an older program's retention removes stay: no search finds anything by them.
     (18, 17, include_str!("../migrations/0018_found_facts.sql")),
+    // The attempts at a job that an older program's retention removes stay: nothing shows them.
+    (19, 17, include_str!("../migrations/0019_dispatch.sql")),
 ];
 
 /// The step since which facts may have several entries.

@@ -1,5 +1,7 @@
 //! The catalogue: the tables `queues` and `lanes`, and their history.
 
+use std::sync::Arc;
+
 use crate::sql::{Only, statements};
 use crate::sqlite::engine::row::row;
 
@@ -43,7 +45,7 @@ row! {
     pub(in crate::sqlite) struct LaneRow {
         id: i64,
         priority: i16,
-        event_type: Option<Box<str>>,
+        event_type: Option<Arc<str>>,
     }
 }
 

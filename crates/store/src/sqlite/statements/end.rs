@@ -78,6 +78,33 @@ impl FromSql for GroupKey {
     }
 }
 
+/// Logs an entry; see [`End::log_held`].
+pub(in crate::sqlite) const LOG_HELD: &str = "
+    INSERT INTO {log} (seq, id, generation, event_id, finished_at, processing_started_at, token, client_id,
+                       lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, worker,
+                       errors, results, expires_at, rank{column})
+    SELECT ?1, id, generation, event_id, ?4, processing_started_at, token, client_id, lane, queue_id, attempts,
+           max_attempts, ?5, exhausted_as, 0, worker, coalesce(?6, CASE WHEN ?5 <> 0 THEN last_error END), ?7,
+           expires_at, rank{attempt}
+    FROM {live}
+    WHERE id = ?2 AND token = ?3 AND lease_until IS NOT NULL AND group_key IS NULL AND flags IS NULL";
+
+/// Logs an entry; see [`End::log_any`].
+pub(in crate::sqlite) const LOG_ANY: &str = "
+    INSERT INTO {log} (seq, id, generation, event_id, finished_at, processing_started_at, token, client_id,
+                       lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, group_key,
+                       worker, errors, results, flags, expires_at, rank{column})
+    SELECT ?1, id, generation, event_id, ?3, processing_started_at, token + ?4, client_id, lane, queue_id,
+           attempts, max_attempts, ?5, exhausted_as, 0, group_key, ?6,
+           coalesce(?7, CASE WHEN ?5 <> 0 THEN last_error END), ?8, flags & ~8, expires_at, rank{attempt}
+    FROM {live} WHERE id = ?2";
+
+/// Completes [`LOG_HELD`] or [`LOG_ANY`]; with the record of the attempt, of which this is the parameter, in the log.
+pub(in crate::sqlite) fn with_attempt(text: &str, attempt: Option<&str>) -> String {
+    let (column, value) = attempt.map_or_else(Default::default, |attempt| (", attempt", format!(", {attempt}")));
+    text.replace("{column}", column).replace("{attempt}", &value)
+}
+
 statements! {
     /// Statements about ends and leases.
     pub(in crate::sqlite) struct End {
@@ -98,26 +125,11 @@ statements! {
         delete_run = "DELETE FROM {live} WHERE id BETWEEN ?1 AND ?2";
         /// Logs an entry in the usual case: held under this token, without group and flags. Primary key; the log
         /// appends.
-        log_held = "
-            INSERT INTO {log} (seq, id, generation, event_id, finished_at, processing_started_at, token, client_id,
-                               lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, worker,
-                               errors, results, expires_at, rank)
-            SELECT ?1, id, generation, event_id, ?4, processing_started_at, token, client_id, lane, queue_id, attempts,
-                   max_attempts, ?5, exhausted_as, 0, worker, coalesce(?6, CASE WHEN ?5 <> 0 THEN last_error END), ?7,
-                   expires_at, rank
-            FROM {live}
-            WHERE id = ?2 AND token = ?3 AND lease_until IS NOT NULL AND group_key IS NULL AND flags IS NULL";
+        log_held = &with_attempt(LOG_HELD, None);
         /// Removes a held entry from the live table. Primary key.
         delete_held = "DELETE FROM {live} WHERE id = ?1 AND lease_until IS NOT NULL";
         /// Logs an entry in any other case. Primary key; the log appends.
-        log_any = "
-            INSERT INTO {log} (seq, id, generation, event_id, finished_at, processing_started_at, token, client_id,
-                               lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, group_key,
-                               worker, errors, results, flags, expires_at, rank)
-            SELECT ?1, id, generation, event_id, ?3, processing_started_at, token + ?4, client_id, lane, queue_id,
-                   attempts, max_attempts, ?5, exhausted_as, 0, group_key, ?6,
-                   coalesce(?7, CASE WHEN ?5 <> 0 THEN last_error END), ?8, flags & ~8, expires_at, rank
-            FROM {live} WHERE id = ?2";
+        log_any = &with_attempt(LOG_ANY, None);
         /// Removes an entry from the live table. Primary key.
         delete_entry = "DELETE FROM {live} WHERE id = ?1";
         /// What decisions about a live entry depend on. Primary key.

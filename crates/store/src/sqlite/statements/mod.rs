@@ -7,6 +7,7 @@ pub(in crate::sqlite) mod audit;
 pub(in crate::sqlite) mod catalogue;
 pub(in crate::sqlite) mod claim;
 pub(in crate::sqlite) mod deduplication;
+pub(in crate::sqlite) mod dispatch;
 pub(in crate::sqlite) mod end;
 pub(in crate::sqlite) mod entries;
 pub(in crate::sqlite) mod facts;
@@ -39,6 +40,7 @@ crate::sql::subjects! {
         catalogue: catalogue::Catalogue,
         claim: claim::Claim,
         deduplication: deduplication::Deduplication,
+        dispatch: dispatch::Dispatch,
         end: end::End,
         entries: entries::Entries,
         finding: finding::Finding,
@@ -63,10 +65,15 @@ crate::sql::subjects! {
 }
 
 impl Sql {
-    /// The statements of a family in one namespace.
+    /// The statements of a family in one namespace. Those about deliveries are about jobs in either.
     pub(in crate::sqlite) fn new(namespace: &str, family: Family) -> Self {
         let room = claim::ROOM.to_string();
-        Self::filled(|text| family.fill(text, "_").replace("{ns}", namespace).replace("{room}", &room))
+        let fill =
+            |family: Family, text: &str| family.fill(text, "_").replace("{ns}", namespace).replace("{room}", &room);
+        Self {
+            dispatch: dispatch::Dispatch::new(|text| fill(Family::Jobs, text)),
+            ..Self::filled(|text| fill(family, text))
+        }
     }
 }
 
@@ -86,6 +93,9 @@ mod tests {
         conn.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).unwrap();
         migrate(&conn, &StoreOptions::default(), 0).unwrap();
         let scans = [
+            "dispatch.shift_slots",
+            "dispatch.forget_slots",
+            "dispatch.forget_rates",
             "queues.depth",
             "queues.depths",
             "entries.census",

@@ -6,7 +6,7 @@ use tidegate_core::AttemptOutcome;
 
 fn requeue_aside(claimed: &Claimed, wait: Duration) -> Requeue {
     let when = RequeueAt::After(wait);
-    Requeue { id: claimed.id, token: claimed.token, when, counts: true, aside: true, error: None }
+    Requeue { id: claimed.id, token: claimed.token, when, counts: true, aside: true, error: None, attempt: None }
 }
 
 async fn publish_one(store: &SqliteStore, event: NewEvent) -> EntryId {

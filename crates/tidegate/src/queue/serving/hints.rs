@@ -1,6 +1,6 @@
 //! The store's wake-ups, for a server that lets many callers wait with one poll.
 
-use tidegate_store::Wake;
+use tidegate_store::{Store, Wake};
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use crate::queue::EventQueue;
@@ -14,11 +14,24 @@ impl EventQueue {
     /// never an entry.
     #[must_use]
     pub fn wake_hints(&self) -> WakeHints {
-        WakeHints(self.shared().store.wakeups())
+        WakeHints::of(&*self.shared().store)
     }
 }
 
 impl WakeHints {
+    pub(super) fn of(store: &dyn Store) -> Self {
+        Self(store.wakeups())
+    }
+
+    /// Waits for the next wake-up: where something may be claimable. `None` when the store is closed.
+    pub async fn next_wake(&mut self) -> Option<Wake> {
+        match self.0.recv().await {
+            Ok(wake) => Some(wake),
+            Err(RecvError::Lagged(_)) => Some(Wake::Any),
+            Err(RecvError::Closed) => None,
+        }
+    }
+
     /// Waits for the next wake-up, or for the notice that some were missed. False when the store is closed.
     pub async fn next(&mut self) -> bool {
         !matches!(self.0.recv().await, Err(RecvError::Closed))

@@ -132,7 +132,7 @@ impl EventQueue {
         errors: impl IntoIterator<Item = E>,
     ) -> impl Future<Output = Result<Finalized>> + Send + 'a {
         let (end, errors) = end_for(errors);
-        let item = Finalize { id: event.id, token: Some(event.token), end, errors, results: None };
+        let item = Finalize { id: event.id, token: Some(event.token), end, errors, results: None, attempt: None };
         let queue = event.queue().unwrap_or_else(|| self.name()).clone();
         let held = event.claimed_since();
         let answer = tx.finalize(&self.shared().native, vec![item]);

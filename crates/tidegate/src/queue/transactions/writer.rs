@@ -57,7 +57,7 @@ impl Tx<'_> {
         errors: impl IntoIterator<Item = E>,
     ) -> Result<Finalized> {
         let (end, errors) = end_for(errors);
-        let item = Finalize { id: event.id, token: Some(event.token), end, errors, results: None };
+        let item = Finalize { id: event.id, token: Some(event.token), end, errors, results: None, attempt: None };
         self.finish_in(event.queue().unwrap_or_else(|| self.queue.name()), item)
     }
 
@@ -67,7 +67,7 @@ impl Tx<'_> {
     /// `NotFound` when there is no such entry.
     pub fn finalize_id<E: Into<String>>(&self, id: EntryId, errors: impl IntoIterator<Item = E>) -> Result<Finalized> {
         let (end, errors) = end_for(errors);
-        self.finish(Finalize { id, token: None, end, errors, results: None })
+        self.finish(Finalize { id, token: None, end, errors, results: None, attempt: None })
     }
 
     /// Ends an entry in any way.

@@ -1,0 +1,325 @@
+use serde_json::json;
+use tidegate::{Resource, Timestamp};
+use tidegate_core::pool::breaker::{CLOSING_SUCCESSES, MIN_CALLS, OPEN_FOR};
+
+use super::*;
+
+const POOL: i64 = 900;
+
+fn resource(id: i64, kind: &str, body: serde_json::Value) -> Resource {
+    Resource {
+        id: Tsid::from_i64(id),
+        kind: kind.into(),
+        client: None,
+        code: format!("c{id}"),
+        version: id,
+        deleted: false,
+        body: body.to_string(),
+        created_at: Timestamp::UNIX_EPOCH,
+        updated_at: Timestamp::UNIX_EPOCH,
+    }
+}
+
+fn subscription(id: i64, status: &str, pool: Option<i64>) -> Resource {
+    let mut said = json!({
+        "name": "n", "bindings": [{ "code": "t" }], "target": format!("https://host{id}.example.com/"),
+        "mode": "IMMEDIATE", "timeout_seconds": 30, "max_retries": 3, "max_age_seconds": 60, "delay_seconds": 0,
+        "sequence": 99, "data_only": true,
+    });
+    if let Some(pool) = pool {
+        said["dispatch_pool"] = json!(Tsid::from_i64(pool));
+    }
+    resource(id, "subscription", json!({ "status": status, "said": said }))
+}
+
+fn pool(concurrency: u32, rate: Option<u32>, status: &str) -> Resource {
+    let mut body = json!({ "name": "n", "concurrency": concurrency, "status": status });
+    if let Some(rate) = rate {
+        body["rateLimitPerMinute"] = json!(rate);
+    }
+    resource(POOL, "dispatch_pool", body)
+}
+
+/// A board and the database that it asks, which has jobs in lanes and grants everything.
+struct Scene {
+    board: Board,
+    now: Instant,
+    jobs: HashMap<Tsid, u32>,
+}
+
+impl Scene {
+    fn new(routes: &Routes) -> Self {
+        let (mut board, now) = (Board::default(), Instant::now());
+        board.go_by(routes, now);
+        Self { board, now, jobs: HashMap::new() }
+    }
+
+    fn make(&mut self, lane: i64, jobs: u32) {
+        *self.jobs.entry(Tsid::from_i64(lane)).or_default() += jobs;
+        self.board.hint(Tsid::from_i64(lane));
+    }
+
+    /// Answers what the board asks about pools; each gets what it wants, as the only node does.
+    fn grant(&mut self) {
+        for need in self.board.needs(self.now).0 {
+            let slots = need.concurrency.min(need.wanted);
+            let starts = match need.rate {
+                None => Vec::new(),
+                Some((_, wanted)) => (0..wanted.min(2)).map(|at| Duration::from_millis(100) * at).collect(),
+            };
+            let ask_again_in = need.rate.map(|_| Duration::from_millis(200));
+            let grant = LimitGrant { slots, usable: slots, starts, ask_again_in };
+            self.board.granted(need.pool, &grant, self.now, self.now);
+        }
+    }
+
+    /// Makes one claim of everything that is asked for, and returns the jobs that are to be attempted.
+    fn claim(&mut self) -> Vec<(Tsid, Permit)> {
+        self.grant();
+        let mut admitted = Vec::new();
+        for ask in self.board.plan(self.now).0 {
+            let mut got = HashMap::new();
+            for (lane, quota) in &ask.quotas {
+                let there = self.jobs.entry(*lane).or_default();
+                let took = (*quota).min(*there);
+                *there -= took;
+                got.insert(*lane, took);
+            }
+            self.board.claimed(&ask, &got, false, self.now);
+            for (lane, took) in got {
+                for _ in 0..took {
+                    match self.board.admit(lane, self.now) {
+                        Some((permit, _)) => admitted.push((lane, permit)),
+                        None => *self.jobs.entry(lane).or_default() += 1,
+                    }
+                }
+            }
+        }
+        admitted
+    }
+
+    fn end(&mut self, (lane, permit): (Tsid, Permit), result: CallResult) {
+        self.board.ended(lane, permit, result, self.now);
+        self.board.recorded(lane, None, false);
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+    }
+}
+
+fn lanes(claimed: &[(Tsid, Permit)]) -> Vec<i64> {
+    let mut lanes: Vec<i64> = claimed.iter().map(|(lane, _)| lane.to_i64()).collect();
+    lanes.sort_unstable();
+    lanes
+}
+
+#[test]
+fn nothing_is_claimed_without_a_grant_and_no_more_than_granted() {
+    let routes = Routes::of(vec![subscription(1, "ACTIVE", Some(POOL))], vec![pool(4, None, "ACTIVE")]);
+    let mut scene = Scene::new(&routes);
+    assert_eq!(scene.board.needs(scene.now).0, [], "a pool without jobs asks nothing");
+    scene.make(1, 10);
+    assert_eq!(scene.board.plan(scene.now).0, []);
+    let mut claimed = scene.claim();
+    assert_eq!(lanes(&claimed), [1; 4]);
+    assert_eq!(scene.claim().len(), 0);
+    scene.end(claimed.remove(0), CallResult::Answered);
+    scene.end(claimed.remove(0), CallResult::Answered);
+    assert_eq!(lanes(&scene.claim()), [1; 2]);
+}
+
+#[test]
+fn a_claim_that_finds_nothing_is_not_repeated_before_a_hint() {
+    let mut scene = Scene::new(&Routes::of(vec![subscription(1, "ACTIVE", None)], vec![]));
+    scene.make(1, 1);
+    let claimed = scene.claim();
+    assert_eq!(claimed.len(), 1);
+    assert_eq!(scene.claim().len(), 0, "there may have been more");
+    assert_eq!(scene.board.plan(scene.now).0, []);
+    // A hint while a claim is under way: it may not have seen what the hint is about.
+    scene.board.hint(Tsid::from_i64(1));
+    let asks = scene.board.plan(scene.now).0;
+    scene.make(1, 1);
+    assert_eq!(scene.board.plan(scene.now).0, [], "one claim of a queue at a time");
+    scene.board.claimed(&asks[0], &HashMap::new(), false, scene.now);
+    assert_eq!(scene.claim().len(), 1);
+    // A retry is asked for when it is due.
+    scene.claim();
+    let due = scene.now + Duration::from_secs(3);
+    scene.board.hint_at(Tsid::from_i64(1), due);
+    assert_eq!(scene.board.plan(scene.now), (vec![], Some(due)));
+    scene.pass(Duration::from_secs(3));
+    scene.jobs.insert(Tsid::from_i64(1), 1);
+    assert_eq!(scene.claim().len(), 1);
+}
+
+#[test]
+fn suspended_pools_and_paused_subscriptions_wait() {
+    let held = |subscription_status: &str, pool_status: &str| {
+        let one = subscription(1, subscription_status, Some(POOL));
+        Routes::of(vec![one], vec![pool(4, None, pool_status)])
+    };
+    let mut scene = Scene::new(&held("ACTIVE", "SUSPENDED"));
+    scene.make(1, 2);
+    assert_eq!(scene.claim().len(), 0);
+    scene.board.go_by(&held("PAUSED", "ACTIVE"), scene.now);
+    scene.make(1, 0);
+    assert_eq!(scene.claim().len(), 0);
+    scene.board.go_by(&held("ACTIVE", "ACTIVE"), scene.now);
+    assert_eq!(scene.claim().len(), 2, "without another hint");
+}
+
+#[test]
+fn a_claimed_job_is_not_attempted_once_its_subscription_is_paused_or_gone() {
+    let routes = |status| Routes::of(vec![subscription(1, status, None)], vec![]);
+    for next in [routes("PAUSED"), Routes::of(vec![], vec![])] {
+        let mut scene = Scene::new(&routes("ACTIVE"));
+        scene.make(1, 1);
+        scene.grant();
+        let ask = scene.board.plan(scene.now).0.remove(0);
+        scene.board.go_by(&next, scene.now);
+        let lane = Tsid::from_i64(1);
+        scene.board.claimed(&ask, &HashMap::from([(lane, 1)]), false, scene.now);
+        assert!(scene.board.admit(lane, scene.now).is_none());
+        assert!(scene.board.is_idle());
+    }
+}
+
+#[test]
+fn an_open_breaker_holds_its_target_and_no_other() {
+    let both = vec![subscription(1, "ACTIVE", Some(POOL)), subscription(2, "ACTIVE", Some(POOL))];
+    let mut scene = Scene::new(&Routes::of(both, vec![pool(100, None, "ACTIVE")]));
+    scene.make(1, 100);
+    let claimed = scene.claim();
+    assert!(claimed.len() >= MIN_CALLS as usize);
+    for one in claimed {
+        scene.end(one, CallResult::Failed);
+    }
+    scene.make(2, 1);
+    assert_eq!(lanes(&scene.claim()), [2]);
+    assert_eq!(scene.claim().len(), 0);
+    let (asks, wake_at) = scene.board.plan(scene.now);
+    assert_eq!((asks.len(), wake_at), (0, Some(scene.now + OPEN_FOR)));
+    scene.pass(OPEN_FOR);
+    scene.make(1, 50);
+    for _ in 0..CLOSING_SUCCESSES {
+        let mut one = scene.claim();
+        assert_eq!(lanes(&one), [1], "one at a time");
+        assert_eq!(scene.claim().len(), 0);
+        scene.end(one.remove(0), CallResult::Answered);
+    }
+    assert!(scene.claim().len() > 1);
+}
+
+#[test]
+fn under_a_rate_each_attempt_has_a_moment() {
+    let rated = Routes::of(vec![subscription(1, "ACTIVE", Some(POOL))], vec![pool(10, Some(600), "ACTIVE")]);
+    let mut scene = Scene::new(&rated);
+    scene.make(1, 10);
+    scene.grant();
+    let ask = scene.board.plan(scene.now).0.remove(0);
+    scene.jobs.clear();
+    let lane = Tsid::from_i64(1);
+    scene.board.claimed(&ask, &ask.quotas.clone().into_iter().collect(), false, scene.now);
+    let first = scene.board.admit(lane, scene.now).unwrap();
+    let second = scene.board.admit(lane, scene.now).unwrap();
+    assert_eq!([first.1, second.1], [Some(scene.now), Some(scene.now + Duration::from_millis(100))]);
+    assert_eq!(scene.claim().len(), 0, "no moments");
+    let (needs, wake_at) = scene.board.needs(scene.now);
+    assert_eq!((needs.len(), wake_at), (0, Some(scene.now + Duration::from_millis(200))));
+    scene.pass(Duration::from_millis(200));
+    assert_eq!(scene.claim().len(), 0, "nothing is left in the lane");
+    scene.make(1, 1);
+    assert_eq!(scene.claim().len(), 1);
+    // A moment that was not used in time is lost.
+    scene.pass(LATEST + Duration::from_millis(200));
+    scene.make(1, 1);
+    assert_eq!(scene.board.plan(scene.now).0, []);
+}
+
+#[test]
+fn while_the_database_is_asked_no_more_is_used_than_it_was_told() {
+    let routes = Routes::of(vec![subscription(1, "ACTIVE", Some(POOL))], vec![pool(8, None, "ACTIVE")]);
+    let mut scene = Scene::new(&routes);
+    scene.make(1, 100);
+    scene.grant();
+    // Somebody else wants half of them.
+    scene.pass(ASK_EVERY);
+    let need = scene.board.needs(scene.now).0.remove(0);
+    assert_eq!((need.in_use, need.wanted), (8, 8));
+    let grant = LimitGrant { slots: 8, usable: 4, starts: vec![], ask_again_in: None };
+    scene.board.granted(need.pool, &grant, scene.now, scene.now);
+    assert_eq!(lanes(&scene.claim()), [1; 4]);
+    scene.pass(ASK_AGAIN);
+    let need = scene.board.needs(scene.now).0.remove(0);
+    assert_eq!(need.in_use, 4, "the others may be given away");
+    assert_eq!(scene.board.plan(scene.now).0, []);
+    scene.board.not_granted(need.pool);
+    assert_eq!(scene.board.plan(scene.now).0, [], "they may have been");
+    // A grant ends, and what it was for goes on.
+    scene.pass(GRANT);
+    assert_eq!(scene.board.plan(scene.now).0, []);
+    assert_eq!(scene.claim().len(), 4, "the database was asked again");
+}
+
+#[test]
+fn a_subscription_that_changes_its_pool_takes_its_attempts_along() {
+    let of = |pool_of| Routes::of(vec![subscription(1, "ACTIVE", pool_of)], vec![pool(4, None, "ACTIVE")]);
+    let mut scene = Scene::new(&of(None));
+    scene.make(1, 20);
+    let claimed = scene.claim();
+    assert_eq!(claimed.len(), 10, "the default pool's");
+    scene.board.go_by(&of(Some(POOL)), scene.now);
+    assert_eq!(scene.claim().len(), 0, "they count in the other pool");
+    let count = claimed.len();
+    for (at, one) in claimed.into_iter().enumerate() {
+        scene.end(one, CallResult::Answered);
+        if at + 1 == count - 3 {
+            assert_eq!(scene.claim().len(), 1);
+        }
+    }
+}
+
+/// Whatever happens in whatever order: no pool uses more slots than it was granted, and in the end all of them are free.
+#[test]
+fn slots_are_never_exceeded_nor_lost() {
+    use rand::{Rng as _, SeedableRng as _};
+    for seed in 0..200 {
+        let mut random = rand::rngs::StdRng::seed_from_u64(seed);
+        let routes = |status: &str, pool_of: Option<i64>| {
+            let all = (1..=5).map(|id| subscription(id, if id == 3 { status } else { "ACTIVE" }, pool_of));
+            Routes::of(all.collect(), vec![pool(6, None, "ACTIVE")])
+        };
+        let mut scene = Scene::new(&routes("ACTIVE", Some(POOL)));
+        let mut running = Vec::new();
+        for _ in 0..300 {
+            match random.random_range(0..8) {
+                0 | 1 => scene.make(random.random_range(1..=5), random.random_range(0..4)),
+                2 | 3 => running.extend(scene.claim()),
+                4 | 5 if !running.is_empty() => {
+                    let one = running.swap_remove(random.random_range(0..running.len()));
+                    let results = [CallResult::Answered, CallResult::Failed, CallResult::NotMade];
+                    scene.end(one, results[random.random_range(0..3)]);
+                }
+                6 => scene.pass(Duration::from_millis(random.random_range(0..3_000))),
+                7 => {
+                    let status = if random.random() { "ACTIVE" } else { "PAUSED" };
+                    scene.board.go_by(&routes(status, Some(POOL)), scene.now);
+                }
+                _ => {}
+            }
+            assert!(running.len() <= 6, "seed {seed}: {} attempts", running.len());
+        }
+        scene.board.go_by(&routes("ACTIVE", Some(POOL)), scene.now);
+        for _ in 0..1_000 {
+            for one in running.drain(..).collect::<Vec<_>>() {
+                scene.end(one, CallResult::Answered);
+            }
+            scene.pass(Duration::from_secs(1));
+            running = scene.claim();
+        }
+        assert_eq!(scene.jobs.values().sum::<u32>(), 0, "seed {seed}: jobs were forgotten");
+        assert!(scene.board.is_idle(), "seed {seed}: slots were lost");
+    }
+}

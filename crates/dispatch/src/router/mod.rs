@@ -1,0 +1,459 @@
+//! The router: jobs of subscriptions are claimed within the limits of their pools and delivered as webhooks. Every node has
+//! one, and all of them together keep limits and order: who delivers what is decided by claims, and how much by what the
+//! database grants.
+//!
+//! [`board`] decides what is claimed next; [`attempt`] makes one attempt and records it; this module carries news between
+//! them. It must not know SQL, nor how webhooks are sent.
+
+mod attempt;
+mod board;
+mod message;
+mod routes;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate::{
+    End, EventQueue, JobClaim, Jobs, LimitAsk, LimitGrant, QueueName, QueuedEvent, Tsid, WaitingLanes, Wake,
+};
+use tidegate_core::pool::breaker::{CallResult, Permit, State};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
+
+use self::attempt::{Delivery, Recorded};
+use self::board::{Ask, Board, GRANT};
+use self::routes::{KeptRoutes, Routes};
+use crate::gateway::Gateway;
+use crate::gateway::error::{GatewayError, Result};
+use crate::webhook::client::Client;
+
+/// How often the database is looked at for what no hint told.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The shortest time between two looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// The part of its time that the database is looked at, at most: one in so many.
+const LOOK_PART: u32 = 20;
+/// Queues with up to so many lanes are not looked at when something was made in them: each of their lanes is asked for.
+const FEW_LANES: usize = 16;
+/// After how many bytes of payload a claim may have left out jobs that it was to take.
+const FULL: usize = 1 << 20;
+/// How many jobs of a deleted subscription are cancelled at once.
+const CANCELLED_AT_ONCE: usize = 256;
+/// For how long a router that stops waits for attempts that are under way.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// Delivers jobs until it is stopped.
+#[derive(Debug)]
+pub struct Router {
+    stop: watch::Sender<bool>,
+    task: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the conductor hears of.
+enum News {
+    Claimed { ask: Ask, result: Result<(Routes, Vec<QueuedEvent>)> },
+    Looked { began: Instant, result: Result<(Routes, WaitingLanes)> },
+    Limits { asked: Instant, needs: Vec<LimitAsk>, result: tidegate::Result<Vec<LimitGrant>> },
+    Ended { lane: Tsid, permit: Permit, result: CallResult },
+    Recorded { lane: Tsid, recorded: Option<Recorded> },
+    Cancelled { lane: Tsid },
+}
+
+struct Conductor {
+    gateway: Arc<Gateway>,
+    queue: EventQueue,
+    jobs: Jobs,
+    /// Under which the database knows this router.
+    node: String,
+    client: Arc<Client>,
+    kept: Arc<KeptRoutes>,
+    routes: Routes,
+    board: Board,
+    looks: Looks,
+    /// Lanes of deleted subscriptions whose jobs are being cancelled.
+    cancelling: HashSet<Tsid>,
+    attempts: JoinSet<()>,
+    sender: mpsc::UnboundedSender<News>,
+    news: mpsc::UnboundedReceiver<News>,
+}
+
+/// When the database is looked at.
+struct Looks {
+    is_looking: bool,
+    /// At everything, at this moment.
+    all_at: Instant,
+    /// At these queues as soon as possible.
+    queues: BTreeSet<QueueName>,
+    not_before: Instant,
+}
+
+impl Router {
+    /// Starts to deliver the jobs of a gateway's database.
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    #[must_use]
+    pub fn start(gateway: Arc<Gateway>, client: Client) -> Self {
+        let (stop, stopped) = watch::channel(false);
+        let queue = gateway.queue().clone();
+        let jobs = queue.jobs();
+        let (sender, news) = mpsc::unbounded_channel();
+        let conductor = Conductor {
+            gateway,
+            queue,
+            jobs,
+            node: format!("{:032x}", rand::random::<u128>()),
+            client: Arc::new(client),
+            kept: Arc::default(),
+            routes: Routes::default(),
+            board: Board::default(),
+            looks: Looks::new(Instant::now()),
+            cancelling: HashSet::new(),
+            attempts: JoinSet::new(),
+            sender,
+            news,
+        };
+        let task = tokio::spawn(conductor.run(stopped));
+        Self { stop, task: tokio::sync::Mutex::new(Some(task)) }
+    }
+
+    /// Claims nothing more, and returns when the attempts that are under way have ended and are recorded. What does not end
+    /// soon is given up; somebody else attempts it again. Calling it twice is fine.
+    pub async fn stop(&self) {
+        let _ = self.stop.send(true);
+        let mut task = self.task.lock().await;
+        if let Some(task) = task.as_mut()
+            && let Err(error) = task.await
+        {
+            tracing::error!(%error, "the router failed: jobs wait for another node, or for the next start");
+        }
+        *task = None;
+    }
+}
+
+impl Conductor {
+    async fn run(mut self, mut stopped: watch::Receiver<bool>) {
+        let made = self.gateway.made_jobs();
+        let mut hints = self.jobs.wake_hints();
+        let mut stops_at: Option<Instant> = None;
+        loop {
+            let wake_at = match stops_at {
+                None => self.act(Instant::now()),
+                Some(at) if self.board.is_idle() || Instant::now() >= at => break,
+                Some(at) => at,
+            };
+            tokio::select! {
+                _ = stopped.wait_for(|stops| *stops), if stops_at.is_none() => stops_at = Some(Instant::now() + GRACE),
+                Some(news) = self.news.recv() => {
+                    self.hear(news);
+                    while let Ok(news) = self.news.try_recv() {
+                        self.hear(news);
+                    }
+                }
+                lanes = made.next() => lanes.into_iter().for_each(|lane| self.board.hint(lane)),
+                wake = hints.next_wake() => match wake {
+                    Some(wake) => self.woken(wake),
+                    // The store is closed.
+                    None => break,
+                },
+                () = tokio::time::sleep_until(wake_at.into()) => {}
+                Some(_) = self.attempts.join_next() => {}
+            }
+        }
+        self.attempts.shutdown().await;
+        let held = self.board.gives_back();
+        if let Err(error) = self.jobs.limits(&self.node, held, GRANT).await {
+            tracing::warn!(%error, "slots of pools could not be given back: other nodes get them in a minute");
+        }
+        self.jobs.close().await;
+    }
+
+    /// Does what is to be done now, and says when to look again at the latest.
+    fn act(&mut self, now: Instant) -> Instant {
+        let (needs, needs_at) = self.board.needs(now);
+        if !needs.is_empty() {
+            self.ask_for(needs, now);
+        }
+        let (asks, plan_at) = self.board.plan(now);
+        for ask in asks {
+            self.claim(ask);
+        }
+        let look_at = self.look(now);
+        [needs_at, plan_at, look_at].into_iter().flatten().min().unwrap_or(now + LOOK_EVERY)
+    }
+
+    fn ask_for(&self, needs: Vec<LimitAsk>, asked: Instant) {
+        let (jobs, sender, node) = (self.jobs.clone(), self.sender.clone(), self.node.clone());
+        tokio::spawn(async move {
+            let result = jobs.limits(&node, needs.clone(), GRANT).await;
+            let _ = sender.send(News::Limits { asked, needs, result });
+        });
+    }
+
+    fn claim(&self, ask: Ask) {
+        let (jobs, kept, queue) = (self.jobs.clone(), Arc::clone(&self.kept), self.queue.clone());
+        let sender = self.sender.clone();
+        tokio::spawn(async move {
+            let quotas = ask.quotas.iter().map(|(lane, quota)| (lane.to_string(), *quota as usize)).collect();
+            let max = ask.quotas.values().map(|quota| *quota as usize).sum();
+            let claim = jobs.claim(JobClaim { queue: ask.queue.clone(), quotas, max });
+            // Read after the claim began: a job goes by what was answered to somebody before.
+            let (claimed, routes) = tokio::join!(claim, kept.read(&queue));
+            let result = match (claimed, routes) {
+                (Ok(jobs), Ok(routes)) => Ok((routes, jobs)),
+                (Err(error), _) => Err(error.into()),
+                (_, Err(error)) => Err(error),
+            };
+            let _ = sender.send(News::Claimed { ask, result });
+        });
+    }
+
+    /// Looks at the database if it is time, and says when it will be.
+    fn look(&mut self, now: Instant) -> Option<Instant> {
+        let looks = &mut self.looks;
+        if looks.is_looking {
+            return None;
+        }
+        let wanted_at = if looks.queues.is_empty() { looks.all_at } else { looks.all_at.min(now) };
+        let at = wanted_at.max(looks.not_before);
+        if at > now {
+            return Some(at);
+        }
+        looks.is_looking = true;
+        let is_all = now >= looks.all_at || looks.queues.len() > 1;
+        let queue = if is_all { None } else { looks.queues.first().cloned() };
+        if is_all {
+            looks.all_at = now + LOOK_EVERY;
+        }
+        looks.queues.clear();
+        let (jobs, kept, of, sender) =
+            (self.jobs.clone(), Arc::clone(&self.kept), self.queue.clone(), self.sender.clone());
+        tokio::spawn(async move {
+            let waiting = jobs.waiting_lanes(queue).await;
+            // Read after the look: whoever is not among the routes then was deleted, and not made meanwhile.
+            let result = match waiting {
+                Ok(waiting) => kept.read(&of).await.map(|routes| (routes, waiting)),
+                Err(error) => Err(error.into()),
+            };
+            let _ = sender.send(News::Looked { began: now, result });
+        });
+        None
+    }
+
+    fn hear(&mut self, news: News) {
+        let now = Instant::now();
+        match news {
+            News::Claimed { ask, result: Ok((routes, jobs)) } => self.claimed(&ask, routes, jobs, now),
+            News::Claimed { ask, result: Err(error) } => {
+                tracing::warn!(%error, queue = %ask.queue, "jobs could not be claimed; trying again");
+                self.board.claim_failed(&ask, now);
+            }
+            News::Looked { began, result } => self.looked(began, result, now),
+            News::Limits { asked, needs, result } => self.granted(asked, &needs, result, now),
+            News::Ended { lane, permit, result } => {
+                if self.board.ended(lane, permit, result, now) {
+                    self.tell_breaker(lane, now);
+                }
+            }
+            News::Recorded { lane, recorded } => {
+                let due = recorded.and_then(|recorded| recorded.due);
+                // What could not be recorded is looked for.
+                self.board.recorded(lane, due, recorded.is_none_or(|recorded| recorded.frees_group));
+                if recorded.is_some_and(|recorded| recorded.is_gone) {
+                    self.pause(lane);
+                }
+            }
+            News::Cancelled { lane } => drop(self.cancelling.remove(&lane)),
+        }
+    }
+
+    fn go_by(&mut self, routes: Routes, now: Instant) {
+        if !routes.is_as(&self.routes) {
+            self.board.go_by(&routes, now);
+        }
+        self.routes = routes;
+    }
+
+    fn claimed(&mut self, ask: &Ask, routes: Routes, jobs: Vec<QueuedEvent>, now: Instant) {
+        self.go_by(routes, now);
+        let mut got: HashMap<Tsid, u32> = HashMap::new();
+        let mut bytes = 0;
+        let jobs: Vec<_> = jobs.into_iter().filter_map(|job| Some((lane_of(&job)?, job))).collect();
+        for (lane, job) in &jobs {
+            *got.entry(*lane).or_default() += 1;
+            bytes += job.fact.payload.len();
+        }
+        self.board.claimed(ask, &got, bytes > FULL, now);
+        for (lane, job) in jobs {
+            let Some(route) = self.routes.get(lane) else {
+                self.board.release(lane, now);
+                self.cancel(ask.queue.clone(), lane, Some(job));
+                continue;
+            };
+            // What is not admitted is dropped, and thus given back without counting.
+            let Some((permit, starts)) = self.board.admit(lane, now) else { continue };
+            let secrets = self.routes.secrets(&route.subscription);
+            let delivery = Delivery { client: Arc::clone(&self.client), route: Arc::clone(route), secrets, starts };
+            self.attempts.spawn(attempt(delivery, job, lane, permit, self.sender.clone()));
+        }
+    }
+
+    fn looked(&mut self, began: Instant, result: Result<(Routes, WaitingLanes)>, now: Instant) {
+        self.looks.is_looking = false;
+        let took = now.saturating_duration_since(began);
+        self.looks.not_before = now + LOOK_AGAIN.max(took * LOOK_PART);
+        let (routes, waiting) = match result {
+            Ok(looked) => looked,
+            Err(error) => {
+                tracing::warn!(%error, "jobs could not be looked for; trying again");
+                return;
+            }
+        };
+        self.go_by(routes, now);
+        if let Some(due) = waiting.next_due_in {
+            self.looks.all_at = self.looks.all_at.min(now + due);
+        }
+        for (queue, lane) in waiting.lanes {
+            let Ok(lane) = lane.parse() else { continue };
+            match self.board.has(lane) {
+                true => self.board.hint(lane),
+                false => self.cancel(queue, lane, None),
+            }
+        }
+    }
+
+    fn woken(&mut self, wake: Wake) {
+        let Wake::Queues(queues) = wake else {
+            self.looks.all_at = Instant::now();
+            return;
+        };
+        for queue in queues {
+            match self.board.few_lanes(&queue, FEW_LANES) {
+                Some(lanes) => lanes.into_iter().for_each(|lane| self.board.hint(lane)),
+                None => drop(self.looks.queues.insert(queue)),
+            }
+        }
+    }
+
+    fn granted(&mut self, asked: Instant, needs: &[LimitAsk], result: tidegate::Result<Vec<LimitGrant>>, now: Instant) {
+        match result {
+            Ok(grants) => {
+                for (need, grant) in needs.iter().zip(&grants) {
+                    self.board.granted(need.pool, grant, asked, now);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the limits of pools could not be asked for; deliveries wait for them");
+                needs.iter().for_each(|need| self.board.not_granted(need.pool));
+            }
+        }
+    }
+
+    /// Cancels jobs of a deleted subscription.
+    fn cancel(&mut self, queue: QueueName, lane: Tsid, first: Option<QueuedEvent>) {
+        let is_first = self.cancelling.insert(lane);
+        if !is_first && first.is_none() {
+            return;
+        }
+        let (jobs, sender) = (self.jobs.clone(), self.sender.clone());
+        tokio::spawn(async move {
+            let mut found: Vec<_> = first.into_iter().collect();
+            loop {
+                let ends = found.into_iter().map(|job| job.end_as(End::Cancelled, Some(deleted()), None));
+                for ended in futures_util::future::join_all(ends).await {
+                    if let Err(error) = ended {
+                        tracing::warn!(%error, "a job of a deleted subscription could not be cancelled; trying again");
+                    }
+                }
+                let quotas = [(lane.to_string(), CANCELLED_AT_ONCE)].into();
+                let claim = JobClaim { queue: queue.clone(), quotas, max: CANCELLED_AT_ONCE };
+                found = match is_first {
+                    true => jobs.claim(claim).await.unwrap_or_default(),
+                    false => Vec::new(),
+                };
+                if found.is_empty() {
+                    break;
+                }
+            }
+            if is_first {
+                let _ = sender.send(News::Cancelled { lane });
+            }
+        });
+    }
+
+    /// Pauses a subscription whose receiver wants no more webhooks.
+    fn pause(&self, lane: Tsid) {
+        let Some(route) = self.routes.get(lane) else { return };
+        let (gateway, subscription) = (Arc::clone(&self.gateway), Arc::clone(&route.subscription));
+        tokio::spawn(async move {
+            // As it was at the attempt: whoever has changed the target since wants more.
+            let on = crate::Match::Is(subscription.revision);
+            match gateway.pause_subscription(subscription.id, None, on).await {
+                Ok(_) => tracing::warn!(
+                    subscription = %subscription.id, code = subscription.code,
+                    "a subscription is paused: its receiver answered 410, it wants no more webhooks"
+                ),
+                Err(GatewayError::Changed(_) | GatewayError::NotFound(_)) => {}
+                Err(error) => tracing::error!(
+                    %error, subscription = %subscription.id,
+                    "a subscription whose receiver answered 410 could not be paused: its other jobs are tried"
+                ),
+            }
+        });
+    }
+
+    fn tell_breaker(&self, lane: Tsid, now: Instant) {
+        let Some(route) = self.routes.get(lane) else { return };
+        let (origin, subscription) = (&route.origin.1, route.subscription.id);
+        metrics::gauge!("tidegate_breakers_open").set(self.board.open_breakers(now) as f64);
+        match self.board.breaker(&route.origin, now) {
+            State::Closed => tracing::info!(origin, %subscription, "webhooks succeed again: the breaker is closed"),
+            State::Open(_) | State::HalfOpen => tracing::warn!(
+                origin, %subscription,
+                "webhooks fail: at least half of the last ones did; the breaker is open, and tries again every few seconds"
+            ),
+        }
+    }
+}
+
+/// Makes an attempt and records it.
+async fn attempt(
+    delivery: Delivery,
+    job: QueuedEvent,
+    lane: Tsid,
+    permit: Permit,
+    sender: mpsc::UnboundedSender<News>,
+) {
+    let pool = delivery.route.pool.pool.map_or_else(|| "default".to_owned(), |id| id.to_string());
+    let tried = delivery.run(job).await;
+    metrics::histogram!("tidegate_delivery_seconds", "pool" => pool.clone()).record(tried.took());
+    let _ = sender.send(News::Ended { lane, permit, result: tried.result() });
+    let recorded = match tried.record().await {
+        Ok(recorded) => Some(recorded),
+        Err(error) => {
+            tracing::warn!(%error, "an attempt could not be recorded: its job is attempted again");
+            None
+        }
+    };
+    if let Some(status) = recorded.and_then(|recorded| recorded.status) {
+        let result = status.as_str().to_ascii_lowercase();
+        metrics::counter!("tidegate_deliveries_total", "pool" => pool, "result" => result).increment(1);
+    }
+    let _ = sender.send(News::Recorded { lane, recorded });
+}
+
+fn lane_of(job: &QueuedEvent) -> Option<Tsid> {
+    job.lane_type.as_deref()?.parse().ok()
+}
+
+/// Why jobs are cancelled whose subscription is gone.
+fn deleted() -> String {
+    r#"["the subscription was deleted"]"#.to_owned()
+}
+
+impl Looks {
+    fn new(now: Instant) -> Self {
+        Self { is_looking: false, all_at: now, queues: BTreeSet::new(), not_before: now }
+    }
+}

@@ -1,0 +1,10 @@
+//! Jobs that are delivered as webhooks, on both databases, from the event to the record of the last attempt.
+
+#[path = "../webhook/receiver.rs"]
+#[allow(dead_code)]
+mod receiver;
+
+mod limits;
+mod orders;
+mod outcomes;
+mod scene;
