@@ -187,7 +187,7 @@ proptest! {
         let longest = nodes as u64 * (TURN.as_millis() as u64 + 4 * ASKS_EVERY);
         while pool.now < 4 * longest {
             for node in 0..nodes {
-                if (pool.now / (ASKS_EVERY / 10)) % (paces[node] + 1) == 0 {
+                if (pool.now / (ASKS_EVERY / 10)).is_multiple_of(paces[node] + 1) {
                     pool.end(node, 30);
                     pool.ask(node, 30);
                     pool.begin(node);

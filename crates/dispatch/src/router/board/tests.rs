@@ -313,7 +313,7 @@ fn slots_are_never_exceeded_nor_lost() {
         }
         scene.board.go_by(&routes("ACTIVE", Some(POOL)), scene.now);
         for _ in 0..1_000 {
-            for one in running.drain(..).collect::<Vec<_>>() {
+            for one in std::mem::take(&mut running) {
                 scene.end(one, CallResult::Answered);
             }
             scene.pass(Duration::from_secs(1));
