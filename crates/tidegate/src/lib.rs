@@ -112,10 +112,10 @@ pub use tidegate_store::{
     EntryView, Fact, FactKey, FactKeyKind, FactTarget, FactTerm, FactsPage, FactsQuery, Family, Finalize, Finalized,
     Heartbeat, HeartbeatLease, Held, Holder, Ingest, IngestAnswer, IngestOutcome, Ingested, JobAttempt, KeyView,
     LimitAsk, LimitGrant, ListQuery, MAX_ATTEMPT_BYTES, MAX_FACTS, MAX_INGEST_ROWS, MAX_RESOURCES, MAX_TARGETS,
-    MAX_TARGETS_FOUND, MAX_TERMS, ManualClock, NewKey, Page, PoolKey, PublishOutcome, Published, PutResource,
-    QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt, Resource, ResourceChanges, ResourcesQuery,
-    Retained, Retention, SCHEMA_VERSION, SettingsChange, Store, StoreOptions, StoredFact, Target, TypeFilter,
-    WaitingLanes, Wake, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
+    MAX_TARGETS_FOUND, MAX_TASK_BYTES, MAX_TASKS, MAX_TERMS, ManualClock, NewKey, Page, PoolKey, PublishOutcome,
+    Published, PutResource, QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt, Resource, ResourceChanges,
+    ResourcesQuery, Retained, Retention, SCHEMA_VERSION, SettingsChange, SpareLane, Store, StoreOptions, StoredFact,
+    Target, TypeFilter, WaitingLanes, Wake, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
 };
 pub use tidegate_store::{ScheduleSpec, ScheduleView};
 

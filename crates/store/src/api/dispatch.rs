@@ -25,4 +25,8 @@ pub trait Dispatch: std::fmt::Debug + Send + Sync + 'static {
 
     /// The attempts at a job that were recorded, of all its generations, in order. None for an unknown job.
     async fn job_attempts(&self, id: EntryId) -> Result<Vec<JobAttempt>>;
+
+    /// What is said about jobs that are tasks ([`Target::task`](crate::Target::task)), in the order of `ids`; `None` for
+    /// others. `Invalid` for more than 10,000 jobs.
+    async fn tasks(&self, ids: Vec<EntryId>) -> Result<Vec<Option<String>>>;
 }

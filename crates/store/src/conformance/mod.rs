@@ -49,6 +49,7 @@ mod scene;
 mod schedules;
 mod schema;
 mod tags;
+mod tasks;
 mod turns;
 mod wakeups;
 mod why;
@@ -407,6 +408,13 @@ macro_rules! conformance_cases {
                 each_of_a_run_has_its_own_record,
                 bad_records_are_refused_alone,
                 attempts_go_with_their_job,
+            }
+            tasks {
+                what_is_said_about_a_task_is_read_with_it,
+                a_task_is_stored_once_under_its_key,
+                a_task_goes_with_its_job,
+                bad_tasks_are_refused_alone,
+                lanes_of_a_kind_are_bounded,
             }
             dead_letters {
                 listed_by_queue_type_and_page,

@@ -4,7 +4,7 @@
 //! order before it reads what all nodes hold. They wait for no row: nothing else writes these.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::postgres::engine::row::{count, queue_name};
 use crate::postgres::engine::store::{Inner, PostgresStore};
 use crate::postgres::items::clean;
 use crate::postgres::statements::dispatch::{AttemptRow, LimitRow, WaitingRow, lock_pools};
-use crate::values::dispatch::{LimitPlan, SlotsRow, StoredLimits, WaitingLane, check_asks, plan_limits};
+use crate::values::dispatch::{LimitPlan, SlotsRow, StoredLimits, WaitingLane, check_asks, check_tasks, plan_limits};
 use crate::values::{Batch, Family, JobAttempt, LimitAsk, LimitGrant, WaitingLanes};
 
 #[async_trait]
@@ -38,6 +38,11 @@ impl Dispatch for PostgresStore {
 
     async fn job_attempts(&self, id: EntryId) -> Result<Vec<JobAttempt>> {
         self.of(Family::Jobs).detached(|inner| async move { inner.job_attempts(id).await }).await
+    }
+
+    async fn tasks(&self, ids: Vec<EntryId>) -> Result<Vec<Option<String>>> {
+        check_tasks(&ids)?;
+        self.of(Family::Jobs).detached(|inner| async move { inner.tasks(&ids).await }).await
     }
 }
 
@@ -138,6 +143,13 @@ impl Inner {
         let id = id.get();
         let rows = self.read(|tx| async move { tx.rows(&self.sql.dispatch.attempts, &[&id]).await }).await?;
         Ok(rows.into_iter().map(JobAttempt::from).collect())
+    }
+
+    async fn tasks(&self, ids: &[EntryId]) -> Result<Vec<Option<String>>> {
+        let jobs: &Vec<i64> = &ids.iter().map(|id| id.get()).collect();
+        let rows = self.read(|tx| async move { tx.rows(&self.sql.dispatch.tasks, &[jobs]).await }).await?;
+        let tasks: HashMap<i64, String> = rows.into_iter().map(|row| (row.job, row.task)).collect();
+        Ok(ids.iter().map(|id| tasks.get(&id.get()).cloned()).collect())
     }
 }
 

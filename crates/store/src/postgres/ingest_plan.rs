@@ -95,7 +95,7 @@ fn place<'a>(homes: &[Home<'_>], item: &'a Ingest, missing: &mut [HashSet<Missin
             return Err(no_answer());
         };
         let queue = homes[at].catalog.queue(&target.queue)?;
-        match lane(homes[at].inner, queue, target, &item.fact)? {
+        match lane(homes[at].inner, queue, target, &item.fact, &missing[at])? {
             Ok(lane) => {
                 let max_attempts = target.attempts_in(&queue.settings);
                 targets.push(Placed { target, queue_id: queue.id, lane, max_attempts });
@@ -109,12 +109,20 @@ fn place<'a>(homes: &[Home<'_>], item: &'a Ingest, missing: &mut [HashSet<Missin
     Ok(targets)
 }
 
-/// The lane of a target in a queue that takes new entries, or the lane to make for it.
-fn lane(inner: &Inner, queue: &Queue, target: &Target, fact: &NewEvent) -> Result<Result<i32, MissingLane>> {
+/// The lane of a target in a queue that takes new entries, or the lane to make for it beside others.
+fn lane(
+    inner: &Inner,
+    queue: &Queue,
+    target: &Target,
+    fact: &NewEvent,
+    missing: &HashSet<MissingLane>,
+) -> Result<Result<i32, MissingLane>> {
     if queue.state == QueueState::Draining {
         return Err(crate::values::queues::draining(&target.queue));
     }
-    let event_type = target.type_of_lane(fact);
+    let of_queue = missing.iter().filter(|lane| lane.queue_id == queue.id);
+    let types = queue.own_types().chain(of_queue.filter_map(|lane| lane.event_type.as_deref()));
+    let event_type = target.type_among(fact, |own| queue.has_lanes_for(own), types);
     if target.needs_own_lane(fact) && !queue.is_own(event_type) {
         return Err(no_own_lane(&target.queue, event_type));
     }

@@ -1,11 +1,12 @@
 //! The rows that ingest writes: facts, terms and targets, each by one statement with an array for each column.
 
+use futures_util::future::join;
 use tidegate_core::{Availability, Expiry, NewEvent, Timestamp, Tsid};
 use tokio_postgres::types::ToSql;
 
 use crate::failpoint::ingest_failpoint;
 use crate::postgres::engine::connection::Tx;
-use crate::postgres::engine::errors::Fault;
+use crate::postgres::engine::errors::{Fault, both};
 use crate::postgres::engine::store::Inner;
 use crate::postgres::flags;
 use crate::postgres::ingest::Numbered;
@@ -93,9 +94,16 @@ pub(super) async fn write_targets(
         for one in items {
             one.of(home).for_each(|(placed, drawn)| columns.add(placed, drawn.id, one));
         }
-        if !columns.ids.is_empty() {
-            tx.execute(&home.inner.sql.ingest.write_targets, &columns.params(now)).await?;
+        if columns.ids.is_empty() {
+            continue;
         }
+        let sql = &home.inner.sql;
+        let (jobs, texts): (Vec<i64>, Vec<&str>) = columns.tasks.iter().copied().unzip();
+        let tasks = async {
+            if jobs.is_empty() { Ok(0) } else { tx.execute(&sql.dispatch.write_tasks, &[&jobs, &texts]).await }
+        };
+        let (targets, tasks) = join(tx.execute(&sql.ingest.write_targets, &columns.params(now)), tasks).await;
+        both(targets, tasks)?;
     }
     ingest_failpoint("targets");
     Ok(())
@@ -121,6 +129,8 @@ struct Columns<'a> {
     expiries: Vec<Option<Timestamp>>,
     ages: Vec<Option<i64>>,
     flags: Vec<Option<i16>>,
+    /// What is said about those that are tasks, with their numbers.
+    tasks: Vec<(i64, &'a str)>,
 }
 
 impl<'a> Columns<'a> {
@@ -154,6 +164,7 @@ impl<'a> Columns<'a> {
         self.expiries.push(expiry);
         self.ages.push(age);
         self.flags.push(flags::of_target(target, &item.item.fact));
+        self.tasks.extend(target.task.as_deref().map(|task| (id, task)));
     }
 
     fn params<'b>(&'b self, now: &'b Timestamp) -> [&'b (dyn ToSql + Sync); 18] {

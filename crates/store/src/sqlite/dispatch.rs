@@ -16,7 +16,7 @@ use crate::sqlite::engine::tx::{Tx, micros, moment};
 use crate::sqlite::heartbeat::survive_outage;
 use crate::sqlite::queues;
 use crate::sqlite::statements::dispatch::{self as rows, AttemptRow};
-use crate::values::dispatch::{SlotsRow, StoredLimits, WaitingLane, check_asks, plan_limits};
+use crate::values::dispatch::{SlotsRow, StoredLimits, WaitingLane, check_asks, check_tasks, plan_limits};
 use crate::values::{Family, JobAttempt, LimitAsk, LimitGrant, WaitingLanes};
 
 /// For how long slots and moments are kept that nobody asks about, in microseconds.
@@ -36,6 +36,11 @@ impl Dispatch for SqliteStore {
 
     async fn job_attempts(&self, id: EntryId) -> Result<Vec<JobAttempt>> {
         self.of_family(Family::Jobs).read(move |tx| job_attempts(tx, id)).await
+    }
+
+    async fn tasks(&self, ids: Vec<EntryId>) -> Result<Vec<Option<String>>> {
+        check_tasks(&ids)?;
+        self.of_family(Family::Jobs).read(move |tx| ids.iter().map(|id| task(tx, *id)).collect()).await
     }
 }
 
@@ -91,6 +96,10 @@ fn job_attempts(tx: &Tx<'_>, id: EntryId) -> Result<Vec<JobAttempt>> {
     attempts.extend(tx.rows(&sql.last_attempts, [id.get()])?);
     attempts.sort_by_key(|row| (row.generation, row.attempt));
     Ok(attempts.into_iter().map(JobAttempt::from).collect())
+}
+
+fn task(tx: &Tx<'_>, id: EntryId) -> Result<Option<String>> {
+    Ok(tx.row(&tx.sql().dispatch.task, [id.get()])?.map(|Only(Shown(task))| task))
 }
 
 impl From<rows::SlotsRow> for SlotsRow {

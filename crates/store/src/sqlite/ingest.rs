@@ -257,8 +257,10 @@ fn depth_and_limit(tx: &mut Tx<'_>, queue: usize, known: Option<i64>) -> Result<
 }
 
 fn lane(tx: &mut Tx<'_>, queue: usize, target: &Target, fact: &NewEvent) -> Result<Result<i64>> {
-    let event_type = target.type_of_lane(fact);
-    if target.needs_own_lane(fact) && !tx.known.queues[queue].lanes.is_own(event_type) {
+    let lanes = &tx.known.queues[queue].lanes;
+    let types = lanes.by_type.keys().map(AsRef::as_ref);
+    let event_type = target.type_among(fact, |own| lanes.by_type.contains_key(own), types);
+    if target.needs_own_lane(fact) && !lanes.is_own(event_type) {
         return Ok(Err(no_own_lane(&target.queue, event_type)));
     }
     tx.lane(queue, event_type, target.priority)
@@ -309,6 +311,9 @@ fn write_entry(
             target.rank,
         ],
     )?;
+    if let Some(task) = &target.task {
+        tx.execute(&tx.sql().dispatch.put_task, params![id, task])?;
+    }
     tags::put_at(tx, id, (queue_id, client), target.priority, rank, tags)?;
     if target.group.is_none() && due.is_none_or(|due| due <= now) {
         tx.wake(queue);

@@ -205,6 +205,7 @@ fn remove_one(tx: &Tx<'_>, old: &OldRow, rows: &[LogRow], gone: &mut Gone) -> Re
     tx.execute(&tx.sql().retain.forget_log, [old.id])?;
     if tx.family == Family::Jobs {
         tx.execute(&tx.sql().dispatch.forget_attempts, [old.id])?;
+        tx.execute(&tx.sql().dispatch.forget_task, [old.id])?;
     }
     gone.ids.push(old.id);
     Ok(())

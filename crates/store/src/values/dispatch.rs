@@ -7,9 +7,9 @@ use std::time::Duration;
 use tidegate_core::pool::rate::Rate;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use tidegate_core::pool::slots::{Held, grant};
-use tidegate_core::{Generation, QueueName, Tsid};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-use tidegate_core::{Timestamp, entry::later, name::check_text};
+use tidegate_core::{EntryId, Timestamp, entry::later, name::check_text};
+use tidegate_core::{Generation, QueueName, Tsid};
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use crate::error::{Error, Result};
@@ -18,6 +18,9 @@ use crate::values::{Batch, Family, Finalize, Requeue};
 
 /// The most bytes that the record of an attempt may have.
 pub const MAX_ATTEMPT_BYTES: usize = 16 << 10;
+
+/// The most tasks that are read at once.
+pub const MAX_TASKS: usize = 10_000;
 
 /// Which lanes hold jobs that may be claimable.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -181,6 +184,15 @@ pub(crate) fn check_asks(node: &str, asks: &[LimitAsk]) -> Result<()> {
     let pools: BTreeSet<PoolKey> = asks.iter().map(|ask| ask.pool).collect();
     if pools.len() < asks.len() {
         return Err(Error::invalid("a pool is named twice"));
+    }
+    Ok(())
+}
+
+/// Checks how many tasks are asked for.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) fn check_tasks(ids: &[EntryId]) -> Result<()> {
+    if ids.len() > MAX_TASKS {
+        return Err(Error::invalid(format!("at most {MAX_TASKS} tasks are read at once, not {}", ids.len())));
     }
     Ok(())
 }

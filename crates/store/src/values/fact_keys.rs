@@ -16,6 +16,8 @@ pub enum FactKeyKind {
     Deduplication,
     /// The fact's source together with the id that it has there.
     Identity,
+    /// What a caller who creates a task has it created once by.
+    Task,
 }
 
 /// A key under which a client's fact is stored once, for a while.
@@ -56,6 +58,12 @@ impl FactKey {
         Self { kind: FactKeyKind::Identity, text, fingerprint, window }
     }
 
+    /// What a caller has a task created once by.
+    #[must_use]
+    pub fn task(key: impl Into<String>, fingerprint: i64, window: Duration) -> Self {
+        Self { kind: FactKeyKind::Task, text: key.into(), fingerprint, window }
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         if self.text.is_empty() || self.text.len() > MAX_KEY {
             let length = self.text.len();
@@ -78,16 +86,17 @@ impl FactKey {
         match self.kind {
             FactKeyKind::Deduplication => format!("deduplicationId {:?}", self.text),
             FactKeyKind::Identity => format!("id {}", self.text),
+            FactKeyKind::Task => format!("idempotencyKey {:?}", self.text),
         }
     }
 
     /// The error for a key that was used for something else.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     fn other_fact(&self) -> Error {
-        let shown = self.shown();
+        let (shown, what) = (self.shown(), if self.kind == FactKeyKind::Task { "job" } else { "event" });
         Error::new(
             ErrorKind::Conflict,
-            format!("{shown} was used for another event: use another one, or send the same event"),
+            format!("{shown} was used for another {what}: use another one, or send the same {what}"),
         )
     }
 }
@@ -147,6 +156,7 @@ impl FactKeyKind {
         match self {
             Self::Deduplication => 4,
             Self::Identity => 5,
+            Self::Task => 6,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Facts with any number of targets: what is ingested, and the answer.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use tidegate_core::event::DEFAULT_MAX_ATTEMPTS;
 use tidegate_core::name::check_group;
@@ -17,6 +18,8 @@ use crate::values::{Batch, CatalogueVersion, FactKey, FactTerm, Family};
 pub const MAX_TARGETS: usize = 10_000;
 /// The most terms of one fact.
 pub const MAX_TERMS: usize = 128;
+/// The most bytes that the text of a task may have.
+pub const MAX_TASK_BYTES: usize = 64 << 10;
 /// The most facts and targets that one transaction writes, unless a single fact has more.
 pub const MAX_INGEST_ROWS: usize = 10_000;
 
@@ -33,7 +36,7 @@ pub struct Ingest {
     /// By what else it is found, at most [`MAX_TERMS`]. A fact with terms stands alone.
     pub terms: Vec<FactTerm>,
     /// Whether it has the retention of facts even with exactly one entry, and is found by a search. Otherwise such a fact
-    /// goes with its entry.
+    /// goes with its entry, and that of a single task with its job.
     pub stands_alone: bool,
 }
 
@@ -47,6 +50,10 @@ pub struct Target {
     /// The event type by which it is sorted into a lane and claimed; the fact's own when `None`. Another type than the
     /// fact's needs a lane of its own: it is refused where only the shared lane is left.
     pub lane_type: Option<String>,
+    /// Where it goes instead, if that lane is one too many of its kind.
+    pub spare_lane: Option<SpareLane>,
+    /// Of a job, what is said about it alone: at most [`MAX_TASK_BYTES`] that the store does not read.
+    pub task: Option<Arc<str>>,
     /// Its group, if it has one; it may be longer than those of events that are published.
     pub group: Option<String>,
     /// Order within the group before the number.
@@ -68,6 +75,17 @@ pub struct Target {
     pub retries_of_queue: bool,
     /// How it ends when it is exhausted.
     pub exhausted_as: End,
+}
+
+/// Bounds how many lanes of a kind a queue has: from there on, jobs that would need a further one share a few.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpareLane {
+    /// What the types of such lanes begin with.
+    pub kind: &'static str,
+    /// How many of them a queue has before the spare ones are used. Several processes at once may make a few more.
+    pub most: usize,
+    /// The type by which the job is sorted into a lane then.
+    pub lane_type: String,
 }
 
 /// The answer to an ingest of a fact.
@@ -109,6 +127,8 @@ impl Target {
             family: Family::Entries,
             queue,
             lane_type: None,
+            spare_lane: None,
+            task: None,
             group: None,
             rank: 0,
             priority: 0,
@@ -128,6 +148,21 @@ impl Target {
         self.lane_type.as_deref().unwrap_or(&fact.event_type)
     }
 
+    /// The type by which it is sorted into a lane of a queue that has lanes of these types.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn type_among<'a, 't>(
+        &'a self,
+        fact: &'a NewEvent,
+        has: impl FnOnce(&str) -> bool,
+        types: impl Iterator<Item = &'t str>,
+    ) -> &'a str {
+        let own = self.type_of_lane(fact);
+        match &self.spare_lane {
+            Some(spare) if !has(own) && spare.is_used(types) => &spare.lane_type,
+            _ => own,
+        }
+    }
+
     /// The attempts after which it is exhausted in a queue with these settings.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn attempts_in(&self, settings: &QueueSettings) -> u32 {
@@ -140,6 +175,18 @@ impl Target {
         self.type_of_lane(fact) != fact.event_type
     }
 
+    fn check_task(&self) -> Result<()> {
+        match &self.task {
+            None => Ok(()),
+            Some(_) if self.family != Family::Jobs => Err(Error::invalid("only a job can have a task")),
+            Some(task) if task.len() > MAX_TASK_BYTES => {
+                Err(Error::invalid(format!("the text of a task may have {MAX_TASK_BYTES} bytes at most")))
+            }
+            Some(task) if task.contains('\0') => Err(Error::invalid("the text of a task must not contain NUL")),
+            Some(_) => Ok(()),
+        }
+    }
+
     /// Checks its fields as those of an event that is published.
     fn check(&self, fact: &NewEvent) -> Result<()> {
         if self.queue.client().is_some_and(|client| fact.client != Some(client)) {
@@ -148,6 +195,7 @@ impl Target {
                 self.queue.name()
             )));
         }
+        self.check_task()?;
         self.group.as_deref().map_or(Ok(()), check_group)?;
         let mut event = NewEvent::new(self.type_of_lane(fact), "").queue(self.queue.clone());
         // The group itself is checked: it may be longer than an event's.
@@ -155,6 +203,14 @@ impl Target {
         (event.priority, event.available, event.expires) = (self.priority, self.available, self.expires);
         (event.max_attempts, event.exhausted_as) = (self.max_attempts, self.exhausted_as);
         Ok(event.check(PayloadLimit::default())?)
+    }
+}
+
+impl SpareLane {
+    /// Whether it is to be used in a queue that has lanes of these types.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    fn is_used<'t>(&self, types: impl Iterator<Item = &'t str>) -> bool {
+        types.filter(|lane| lane.starts_with(self.kind)).take(self.most).count() == self.most
     }
 }
 
@@ -187,12 +243,12 @@ impl Ingest {
         self.keys.iter().try_for_each(FactKey::check)
     }
 
-    /// Whether the fact has exactly one entry, as a published one has: it is then removed with that entry, and records
-    /// no range of numbers.
+    /// Whether the fact has exactly one entry, as a published one has, or one task: it is then removed with that, and
+    /// records no range of numbers.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn is_single(&self) -> bool {
         let is_alone = self.stands_alone || !self.terms.is_empty();
-        !is_alone && matches!(&self.targets[..], [target] if target.family == Family::Entries)
+        !is_alone && matches!(&self.targets[..], [target] if target.family == Family::Entries || target.task.is_some())
     }
 
     /// The client that scopes its keys and terms; 0 where it belongs to none.

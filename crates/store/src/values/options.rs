@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::values::Family;
 
 /// The version of the schema that this program writes.
-pub const SCHEMA_VERSION: i32 = 19;
+pub const SCHEMA_VERSION: i32 = 20;
 
 /// The error for a schema that this program is too old for; `None` if it can run on it.
 pub(crate) fn too_old(schema: &str, version: i32, oldest_compatible: i32) -> Option<Error> {

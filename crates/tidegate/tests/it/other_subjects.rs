@@ -17,6 +17,7 @@ macro_rules! other_subjects {
             waiting_lanes(queue: Option<QueueName>) -> WaitingLanes;
             limits(node: &str, asks: Vec<LimitAsk>, hold: std::time::Duration) -> Vec<LimitGrant>;
             job_attempts(id: EntryId) -> Vec<JobAttempt>;
+            tasks(ids: Vec<EntryId>) -> Vec<Option<String>>;
         }
         $how! { $type, tidegate_store::Facts, { }
             facts(ids: Vec<tidegate_core::Tsid>, targets: usize) -> Vec<Option<StoredFact>>;

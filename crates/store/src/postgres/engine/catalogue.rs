@@ -240,6 +240,11 @@ impl Queue {
         self.types.contains(event_type)
     }
 
+    /// The types that have lanes of their own.
+    pub(in crate::postgres) fn own_types(&self) -> impl Iterator<Item = &str> {
+        self.types.iter().map(String::as_str)
+    }
+
     /// The lane of an arrival. One that has no lane yet goes to a shared lane where the queue has `limit` lanes.
     pub(in crate::postgres) fn lane_of_arrival(
         &self,

@@ -40,6 +40,8 @@ const STEPS: &[(i32, i32, &str)] = &[
     (18, 16, include_str!("../migrations/0018_found_facts.sql")),
     // The attempts at a job that an older program's retention removes stay: nothing shows them.
     (19, 16, include_str!("../migrations/0019_dispatch.sql")),
+    // What is said about a TASK job that an older program's retention removes stays: nothing shows it.
+    (20, 16, include_str!("../migrations/0020_tasks.sql")),
 ];
 
 /// The step since which the row with the catalogue's version is in the table `store`, before in `meta`.

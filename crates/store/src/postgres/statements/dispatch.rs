@@ -41,6 +41,14 @@ row! {
     }
 }
 
+row! {
+    /// What is said about a task.
+    pub(in crate::postgres) struct TaskRow {
+        job: i64 = "t.job",
+        task: String = "t.task",
+    }
+}
+
 /// When an exhausted job is due that keeps its place and does not expire.
 const NEVER: &str = "'9999-01-01T00:00:00Z'";
 
@@ -172,6 +180,16 @@ statements! {
                 SELECT q.id, q.generation, q.attempts FROM {live} q WHERE q.id = i.id OFFSET 0
             ) AS q
             ON CONFLICT (job, generation, attempt) DO UPDATE SET record = excluded.record";
+        /// Writes what is said about tasks (inserts only).
+        write_tasks = "
+            INSERT INTO {ns}.dispatch_tasks (job, task)
+            SELECT i.job, i.task FROM unnest($1::bigint[], $2::text[]) AS i(job, task)";
+        /// What is said about tasks (primary key).
+        tasks: TaskRow = "
+            SELECT {columns} FROM unnest($1::bigint[]) AS i(job)
+            CROSS JOIN LATERAL (
+                SELECT t.job, t.task FROM {ns}.dispatch_tasks t WHERE t.job = i.job OFFSET 0
+            ) AS t";
         /// The recorded attempts at a job (primary keys).
         attempts: AttemptRow = "
             SELECT a.generation, a.attempt, a.record FROM {ns}.dispatch_attempts a WHERE a.job = $1

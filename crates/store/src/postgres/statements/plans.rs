@@ -311,6 +311,7 @@ fn load(rows: u32) -> String {
              SELECT n, n % 7, now() FROM generate_series(1, {rows}) AS n;
          INSERT INTO tidegate.dispatch_attempts (job, generation, attempt, record)
              SELECT n / 3, 1, 1 + n % 3, '{{}}' FROM generate_series(1, {rows}) AS n;
+         INSERT INTO tidegate.dispatch_tasks (job, task) SELECT n, '{{}}' FROM generate_series(1, {rows}) AS n;
          INSERT INTO tidegate.key_uses SELECT n, now() FROM generate_series(1, {rows}) AS n;
          INSERT INTO tidegate.projection_documents SELECT 'p', 1, 'k' || n, '' FROM generate_series(1, {rows}) AS n"
     )

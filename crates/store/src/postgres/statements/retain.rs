@@ -101,6 +101,8 @@ statements! {
                 DELETE FROM {ns}.events e WHERE e.id = ANY ($2::bigint[]) AND e.first_number IS NULL
             ), attempts AS (
                 DELETE FROM {ns}.dispatch_attempts a WHERE a.job = ANY ($1::bigint[])
+            ), tasks AS (
+                DELETE FROM {ns}.dispatch_tasks t WHERE t.job = ANY ($1::bigint[])
             ), rows AS MATERIALIZED (
                 SELECT g.* FROM unnest($1::bigint[]) AS i(id) CROSS JOIN LATERAL (
                     SELECT g.tableoid AS part, g.ctid AS place FROM {ns}.dispatch_log g

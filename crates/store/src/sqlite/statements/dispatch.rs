@@ -108,6 +108,12 @@ statements! {
         last_attempts: AttemptRow = "
             SELECT generation, attempts AS attempt, attempt AS record FROM {log} INDEXED BY {log}_key
             WHERE id = ?1 AND attempt IS NOT NULL";
+        /// Writes what is said about a task. Primary key.
+        put_task = "INSERT INTO {ns}_dispatch_tasks (job, task) VALUES (?1, ?2)";
+        /// What is said about a task. Primary key.
+        task: Only<Shown> = "SELECT task FROM {ns}_dispatch_tasks WHERE job = ?1";
+        /// Removes what is said about a task. Primary key.
+        forget_task = "DELETE FROM {ns}_dispatch_tasks WHERE job = ?1";
         /// Removes the attempts at a job. Primary key.
         forget_attempts = "DELETE FROM {ns}_dispatch_attempts WHERE job = ?1";
     }

@@ -1,6 +1,6 @@
 //! Facts: stored with any number of entries and jobs, read by id, and found by what they have.
 
-use tidegate_core::Tsid;
+use tidegate_core::{EntryId, Tsid};
 use tidegate_store::{CatalogueVersion, FactsPage, FactsQuery, Ingest, IngestAnswer, Store, StoredFact};
 
 use crate::error::Result;
@@ -41,6 +41,14 @@ impl Facts<'_> {
     /// `Invalid` when too many facts or targets are asked for, or any error of the store.
     pub async fn get(&self, ids: Vec<Tsid>, targets: usize) -> Result<Vec<Option<StoredFact>>> {
         self.0.facts(ids, targets).await
+    }
+
+    /// What is said about jobs that are tasks, in the order of their numbers; `None` for others.
+    ///
+    /// # Errors
+    /// `Invalid` for more than 10,000 jobs, or any error of the store.
+    pub async fn tasks(&self, jobs: Vec<EntryId>) -> Result<Vec<Option<String>>> {
+        self.0.tasks(jobs).await
     }
 
     /// Facts by what they have, youngest first. Published ones are not found.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use metrics::NoopRecorder;
-use tidegate_core::QueueName;
-use tidegate_store::{Claim, Family, LimitAsk, LimitGrant, WaitingLanes};
+use tidegate_core::{EntryId, QueueName};
+use tidegate_store::{Claim, Family, LimitAsk, LimitGrant, MAX_TASKS, WaitingLanes};
 
 use super::hints::WakeHints;
 use crate::background;
@@ -110,6 +110,18 @@ impl Jobs {
             return Ok(Vec::new());
         }
         self.shared.store.limits(node, asks, hold).await
+    }
+
+    /// What is said about jobs that are tasks, in the order of their numbers; `None` for others.
+    ///
+    /// # Errors
+    /// Any error of the store.
+    pub async fn tasks(&self, ids: &[EntryId]) -> Result<Vec<Option<String>>> {
+        let mut tasks = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(MAX_TASKS) {
+            tasks.extend(self.shared.store.tasks(ids.to_vec()).await?);
+        }
+        Ok(tasks)
     }
 
     /// Wake-ups from now on: hints that some job may be claimable. Losing one costs time, never a job.
