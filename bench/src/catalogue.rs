@@ -49,6 +49,10 @@ const fn requests(name: &'static str, must: f64, aim: f64, what: &'static str) -
     Discipline { name, unit: "requests/s", better: Better::Higher, judge: Judge::Ratio, must, aim, what }
 }
 
+const fn delivered(name: &'static str, must: f64, aim: f64, what: &'static str) -> Discipline {
+    Discipline { name, unit: "webhooks/s", better: Better::Higher, judge: Judge::Ratio, must, aim, what }
+}
+
 const fn level(name: &'static str, what: &'static str) -> Discipline {
     Discipline { name, unit: "ms", better: Better::Lower, judge: Judge::Ratio, must: 2.0, aim: 1.2, what }
 }
@@ -70,7 +74,7 @@ const fn few(name: &'static str, what: &'static str) -> Discipline {
 }
 
 /// All disciplines. A full run measures them family by family, so its order differs slightly.
-pub(crate) const DISCIPLINES: [Discipline; 83] = [
+pub(crate) const DISCIPLINES: [Discipline; 98] = [
     faster("postgres_drain", 1.0, 2.0, "claim + finalise in batches of 1,000 vs the textbook SQL loop"),
     faster("postgres_publish_many", 0.6, 0.85, "publish_many of 1,000 vs raw batched insert of the same rows"),
     faster("postgres_single_publish", 2.5, 4.0, "64 tasks calling publish vs raw single rows on 32 connections"),
@@ -177,6 +181,53 @@ pub(crate) const DISCIPLINES: [Discipline; 83] = [
     at_most("sqlite_fan_out_jobs_p99", "ms", 100.0, 50.0, "POST /api/events beside an event with 5,000 jobs"),
     at_most("postgres_search_p99", "ms", 20.0, 5.0, "searches among 1,000,000 events, the worst one's p99"),
     at_most("sqlite_search_p99", "ms", 20.0, 5.0, "searches among 1,000,000 events, the worst one's p99"),
+    delivered(
+        "postgres_deliver_backlog",
+        0.3,
+        0.5,
+        "a backlog of jobs to one receiver, 256 in flight, vs a bare loop of the HTTP library",
+    ),
+    delivered("postgres_deliver_ordered", 0.6, 0.9, "the same in NEXT_ON_ERROR with 1,000 groups vs IMMEDIATE"),
+    delivered("postgres_deliver_lanes", 0.7, 0.9, "the same by subscriptions with 100 jobs each vs one with all"),
+    delivered(
+        "postgres_deliver_end_to_end",
+        0.2,
+        0.35,
+        "POST /api/events on 32 connections, delivered, vs a bare loop of the HTTP library",
+    ),
+    delivered("postgres_deliver_ten", 0.9, 1.5, "the same with ten receivers of each event vs one"),
+    delivered(
+        "sqlite_deliver_backlog",
+        0.45,
+        0.7,
+        "a backlog of jobs to one receiver, 256 in flight, vs a bare loop of the HTTP library",
+    ),
+    delivered("sqlite_deliver_ordered", 0.6, 0.9, "the same in NEXT_ON_ERROR with 1,000 groups vs IMMEDIATE"),
+    delivered("sqlite_deliver_lanes", 0.7, 0.9, "the same by subscriptions with 100 jobs each vs one with all"),
+    delivered(
+        "sqlite_deliver_end_to_end",
+        0.2,
+        0.35,
+        "POST /api/events on 32 connections, delivered, vs a bare loop of the HTTP library",
+    ),
+    delivered("sqlite_deliver_ten", 0.9, 1.5, "the same with ten receivers of each event vs one"),
+    at_most("postgres_deliver_latency_p50", "ms", 6.0, 3.0, "accepted to received by a webhook, at 100/s, the median"),
+    at_most(
+        "postgres_deliver_latency_p99",
+        "ms",
+        25.0,
+        10.0,
+        "accepted to received by a webhook, at 100/s, 99th percentile",
+    ),
+    at_most("sqlite_deliver_latency_p50", "ms", 3.0, 1.5, "accepted to received by a webhook, at 100/s, the median"),
+    at_most(
+        "sqlite_deliver_latency_p99",
+        "ms",
+        15.0,
+        6.0,
+        "accepted to received by a webhook, at 100/s, 99th percentile",
+    ),
+    at_most("postgres_deliver_wal", "bytes", 1500.0, 900.0, "WAL from the claim of a job to its end, 200-byte payload"),
 ];
 
 /// The discipline with this name, or `None`.

@@ -12,6 +12,7 @@ mod report;
 mod runner;
 mod scale;
 mod served;
+mod sink;
 mod soak;
 mod svg;
 mod tide;
@@ -63,6 +64,9 @@ struct Args {
     /// Internal: the server child requires API keys.
     #[arg(long, hide = true)]
     serve_keys: bool,
+    /// Internal: the server child delivers jobs.
+    #[arg(long, hide = true)]
+    serve_router: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -101,7 +105,7 @@ async fn measure(args: Args) -> Result<()> {
         return disciplines::memory::child(address, args.memory_events).await;
     }
     if let Some(what) = &args.serve_child {
-        return served::child(what, args.serve_keys).await;
+        return served::child(what, args.serve_keys, args.serve_router).await;
     }
     let wanted = Wanted::new(args.only)?;
     let bench = Bench::new(if args.quick { Scale::QUICK } else { Scale::FULL }, wanted)?;

@@ -89,6 +89,8 @@ pub(crate) struct Scale {
     pub(crate) wide: usize,
     /// Events that are searched.
     pub(crate) searched: usize,
+    /// Jobs that wait for their delivery.
+    pub(crate) jobs: usize,
 }
 
 impl Scale {
@@ -125,6 +127,7 @@ impl Scale {
         fan_out: 5_000,
         wide: 20,
         searched: 1_000_000,
+        jobs: 100_000,
     };
 
     /// For an impression within a few minutes.
@@ -160,6 +163,7 @@ impl Scale {
         fan_out: 500,
         wide: 5,
         searched: 20_000,
+        jobs: 20_000,
     };
 }
 

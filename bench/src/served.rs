@@ -51,6 +51,14 @@ impl Served {
         Self::spawn(&["--serve-child", what, "--serve-keys"]).await
     }
 
+    /// Starts a server that delivers jobs, also to loopback addresses.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub(crate) async fn start_with_router(what: &str) -> Result<Self> {
+        Self::spawn(&["--serve-child", what, "--serve-router"]).await
+    }
+
     async fn spawn(arguments: &[&str]) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(arguments)
@@ -99,7 +107,7 @@ impl Served {
 ///
 /// # Errors
 /// When the database cannot be opened or the server fails.
-pub(crate) async fn child(what: &str, keys: bool) -> Result<()> {
+pub(crate) async fn child(what: &str, keys: bool, router: bool) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     if what == FLOOR {
@@ -115,7 +123,8 @@ pub(crate) async fn child(what: &str, keys: bool) -> Result<()> {
     }
     let mut options = Options::default();
     options.auth.required = keys;
-    options.run_router = false; // what is made is not delivered
+    options.run_router = router;
+    options.gateway.allowed_targets = vec!["127.0.0.1".parse()?];
     options.metrics = Metrics::install(); // as in `tidegate serve`, since metrics are part of the cost
     let queue = EventQueue::open(what).await?;
     let server = Server::new(queue.clone(), options)?;

@@ -1,6 +1,7 @@
 //! One file per family of disciplines. Each measures and returns results; none prints a report.
 
 mod claim_flat;
+mod deliver;
 mod fan_out;
 mod held_snapshot;
 mod ingest;
@@ -143,6 +144,7 @@ pub(crate) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     outcomes.extend(ingest_batch::run(bench).await?);
     outcomes.extend(fan_out::run(bench).await?);
     outcomes.extend(search::run(bench).await?);
+    outcomes.extend(deliver::run(bench).await?);
     outcomes.retain(|outcome| bench.wanted.has(outcome.name));
     Ok(outcomes)
 }

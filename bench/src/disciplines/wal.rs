@@ -80,13 +80,19 @@ async fn measure(bench: &Bench) -> Result<Parts> {
 }
 
 /// The end of the write-ahead log, in bytes.
-async fn position(client: &Client) -> Result<f64> {
+///
+/// # Errors
+/// When the database cannot be asked.
+pub(super) async fn position(client: &Client) -> Result<f64> {
     let end = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8";
     Ok(client.query_one(end, &[]).await?.get(0))
 }
 
 /// The bytes that were added to the log since `at`, which moves to its end.
-async fn step(client: &Client, at: &mut f64) -> Result<f64> {
+///
+/// # Errors
+/// When the database cannot be asked.
+pub(super) async fn step(client: &Client, at: &mut f64) -> Result<f64> {
     let now = position(client).await?;
     Ok(now - std::mem::replace(at, now))
 }

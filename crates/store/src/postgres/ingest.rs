@@ -44,12 +44,14 @@ pub(super) struct Numbered<'a> {
 struct Asked {
     under: Option<CatalogueVersion>,
     is_found: AtomicBool,
+    /// Nobody knows whether one of them took place.
+    is_unsure: AtomicBool,
     stale: OnceLock<CatalogueVersion>,
 }
 
 impl Asked {
     fn new(under: Option<CatalogueVersion>) -> Self {
-        Self { under, is_found: AtomicBool::new(false), stale: OnceLock::new() }
+        Self { under, is_found: AtomicBool::new(false), is_unsure: AtomicBool::new(false), stale: OnceLock::new() }
     }
 
     /// The version to ask for.
@@ -58,8 +60,11 @@ impl Asked {
     }
 
     /// Notes what a transaction has found.
-    fn note(&self, part: Part) -> Result<Batch<Ingested>> {
-        match part {
+    fn note(&self, part: Result<Part>) -> Result<Batch<Ingested>> {
+        if part.as_ref().is_err_and(|error| error.kind() == ErrorKind::Indeterminate) {
+            self.is_unsure.store(true, Ordering::Release);
+        }
+        match part? {
             Part::Done(answers) => {
                 self.is_found.store(true, Ordering::Release);
                 Ok(answers)
@@ -71,9 +76,10 @@ impl Asked {
         }
     }
 
-    /// The version that was found instead. Then nothing was written: after a transaction took place no other asks.
+    /// The version that was found instead, if nothing was written: after a transaction took place no other asks. Where one
+    /// may have taken place, each answers for itself: written again, what has no key would be there twice.
     fn stale(&self) -> Option<CatalogueVersion> {
-        self.stale.get().copied()
+        self.stale.get().copied().filter(|_| !self.is_unsure.load(Ordering::Acquire))
     }
 }
 
@@ -101,7 +107,7 @@ impl Inner {
         let version = Arc::new(Asked::new(under));
         let apart = |items: Vec<&'a Ingest>| {
             let version = Arc::clone(&version);
-            async move { version.note(self.ingest_together(opened, &items, version.under()).await?) }.boxed()
+            async move { version.note(self.ingest_together(opened, &items, version.under()).await) }.boxed()
         };
         let answers = match error.kind() {
             // A value that the database cannot store must not fail the other items.
