@@ -1,19 +1,18 @@
-//! A receiver of webhooks that answers 200 to whatever it gets, and counts it. Reads no more of a request than it must.
+//! A receiver of webhooks as they are written with a framework: it reads the body, counts it and answers 200.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use axum::Router;
+use axum::serve::ListenerExt;
+use bytes::Bytes;
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::Result;
 
-const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-/// Free bytes in the buffer before each read.
-const READ: usize = 8 << 10;
 /// How long it may take nothing before a run fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often it is looked at how much it has taken.
@@ -54,12 +53,15 @@ impl Sink {
         let address = listener.local_addr()?;
         let taken = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&taken);
-        let task = tokio::spawn(async move {
-            // A connection ends with its client, which is this process or a child of it.
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&count), Arc::clone(&on_body)));
-            }
+        let router = Router::new().fallback(async move |body: Bytes| {
+            on_body(&body);
+            count.fetch_add(1, Ordering::Relaxed);
         });
+        let listener = listener.tap_io(|stream| {
+            let _ = stream.set_nodelay(true); // without it the receiver is only slower
+        });
+        // Ends only with this process, or when it is aborted.
+        let task = tokio::spawn(async move { drop(axum::serve(listener, router).await) });
         Ok(Self { address, taken, task })
     }
 
@@ -92,46 +94,6 @@ pub(crate) async fn until_taken(sinks: &[Sink], count: usize) -> Result<Instant>
         }
         tokio::time::sleep(LOOK).await;
     }
-}
-
-async fn serve(mut stream: TcpStream, taken: Arc<AtomicUsize>, on_body: OnBody) -> Result<()> {
-    stream.set_nodelay(true)?;
-    let mut read = Vec::with_capacity(READ);
-    loop {
-        let (start, length) = loop {
-            if let Some(head) = head(&read)? {
-                break head;
-            }
-            fill(&mut stream, &mut read).await?;
-        };
-        while read.len() < start + length {
-            fill(&mut stream, &mut read).await?;
-        }
-        on_body(&read[start..start + length]);
-        taken.fetch_add(1, Ordering::Relaxed);
-        stream.write_all(ANSWER).await?;
-        read.drain(..start + length);
-    }
-}
-
-async fn fill(stream: &mut TcpStream, read: &mut Vec<u8>) -> Result<()> {
-    read.reserve(READ);
-    if stream.read_buf(read).await? == 0 {
-        return Err("the client closed the connection".into());
-    }
-    Ok(())
-}
-
-/// Offset and length of the body; `None` while the head is incomplete.
-fn head(read: &[u8]) -> Result<Option<(usize, usize)>> {
-    let Some(end) = read.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
-    let text = std::str::from_utf8(&read[..end])?;
-    let length = text
-        .split("\r\n")
-        .filter_map(|line| line.split_once(':'))
-        .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
-        .ok_or("a webhook without content-length")?;
-    Ok(Some((end + 4, length.1.trim().parse()?)))
 }
 
 #[cfg(test)]

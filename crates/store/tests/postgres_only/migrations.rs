@@ -230,15 +230,12 @@ async fn a_migration_gets_its_locks_from_programs_that_never_pause() {
 /// A transaction that found the version fit must not do its work on the next schema.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_migration_waits_for_transactions_that_have_read_the_version() {
-    let database = Database::new().await;
-    database.open().await.close().await;
-    // As if the last step had not run; it may run twice.
-    database.execute("UPDATE tidegate.store SET schema_version = 15").await;
+    let database = schema_13_database().await;
     let (reader, watcher) = (database.connect().await, database.connect().await);
-    reader.batch_execute("BEGIN; SELECT oldest_compatible FROM tidegate.store").await.unwrap();
+    reader.batch_execute("BEGIN; SELECT generation FROM tidegate.meta").await.unwrap();
     let url = database.0.clone();
     let opening = tokio::spawn(async move { open_at(&url).await });
-    let waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'tidegate.store'::regclass)";
+    let waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'tidegate.meta'::regclass)";
     eventually("the migration waits", async || watcher.query_one(waits, &[]).await.unwrap().get(0)).await;
     reader.batch_execute("COMMIT").await.unwrap();
     opening.await.unwrap().close().await;

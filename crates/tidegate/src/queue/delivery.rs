@@ -3,14 +3,16 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::{AbortHandle, Abortable, Aborted};
 use serde::de::DeserializeOwned;
 use tidegate_core::{End, QueueName, RetryPolicy, Timestamp};
 use tidegate_store::{Claimed, Extend, Finalize, Finalized, Requeue, RequeueAt};
-use tokio::task::JoinSet;
 
 use super::lease::Lease;
 use super::retry_window::RetryWindow;
@@ -280,21 +282,21 @@ impl QueuedEvent {
         Ok(until)
     }
 
-    /// Runs an attempt in a task of its own, which is aborted when the lease is lost or the caller is gone. Only a lease that
-    /// is kept (see [`Jobs::claim`](crate::Jobs::claim)) outlasts the time for which it was taken.
-    pub async fn attempt<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Attempt<T> {
+    /// Runs an attempt, which is dropped when the lease is lost or the caller is gone. Only a lease that is kept (see
+    /// [`Jobs::claim`](crate::Jobs::claim)) outlasts the time for which it was taken.
+    pub async fn attempt<T>(&self, work: impl Future<Output = T> + Send) -> Attempt<T> {
         let lease = self.lease();
         if !lease.holds(Instant::now()) {
             return Attempt::Lost;
         }
-        let mut tasks = JoinSet::new();
-        lease.works_in(tasks.spawn(work));
-        let ended = tasks.join_next().await;
+        let (stop, stopped) = AbortHandle::new_pair();
+        lease.works_in(stop);
+        let ended = Abortable::new(AssertUnwindSafe(work).catch_unwind(), stopped).await;
         lease.attempt_over();
         match ended {
-            Some(Ok(answer)) => Attempt::Done(answer),
-            Some(Err(error)) if error.is_panic() => Attempt::Panicked,
-            Some(Err(_)) | None => Attempt::Lost,
+            Ok(Ok(answer)) => Attempt::Done(answer),
+            Ok(Err(_)) => Attempt::Panicked,
+            Err(Aborted) => Attempt::Lost,
         }
     }
 

@@ -7,8 +7,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::future;
 use tidegate_core::{EntryId, LeaseToken};
-use tokio::task::AbortHandle;
+use tokio::task;
 
 /// An attempt is stopped when 1/10 of its lease is left.
 const RESERVE: u32 = 10;
@@ -28,8 +29,38 @@ pub(crate) struct Lease {
 #[derive(Debug)]
 struct Held {
     state: LeaseState,
-    /// The task of the attempt, to be aborted when the lease is lost.
-    worker: Option<AbortHandle>,
+    /// The work of the attempt, to be aborted when the lease is lost.
+    worker: Option<Abort>,
+}
+
+/// Ends the work of an attempt.
+#[derive(Debug)]
+pub(crate) enum Abort {
+    /// A task.
+    Task(task::AbortHandle),
+    /// A part of a task.
+    Part(future::AbortHandle),
+}
+
+impl Abort {
+    pub(crate) fn abort(&self) {
+        match self {
+            Self::Task(task) => task.abort(),
+            Self::Part(part) => part.abort(),
+        }
+    }
+}
+
+impl From<task::AbortHandle> for Abort {
+    fn from(task: task::AbortHandle) -> Self {
+        Self::Task(task)
+    }
+}
+
+impl From<future::AbortHandle> for Abort {
+    fn from(part: future::AbortHandle) -> Self {
+        Self::Part(part)
+    }
 }
 
 /// Where a lease is in its life, and its moments.
@@ -162,7 +193,7 @@ impl Lease {
     }
 
     /// Records that the lease is no longer held. Returns the task to abort; `None` when no attempt runs under it.
-    pub(crate) fn lost(&self) -> Option<AbortHandle> {
+    pub(crate) fn lost(&self) -> Option<Abort> {
         let mut held = self.lock();
         let runs = held.state.lost();
         held.worker.take().filter(|_| runs)
@@ -173,14 +204,14 @@ impl Lease {
         self.lock().state.holds(now)
     }
 
-    /// Sets the task to be aborted when the lease is lost; aborts it right away when it is lost already.
-    pub(crate) fn works_in(&self, task: AbortHandle) {
-        let mut held = self.lock();
+    /// Sets the work to be aborted when the lease is lost; aborts it right away when it is lost already.
+    pub(crate) fn works_in(&self, work: impl Into<Abort>) {
+        let (mut held, work) = (self.lock(), work.into());
         if held.state.stage == Stage::Lost {
             drop(held);
-            task.abort();
+            work.abort();
         } else {
-            held.worker = Some(task);
+            held.worker = Some(work);
         }
     }
 
@@ -215,7 +246,7 @@ impl Lease {
     }
 
     /// The task of the attempt under a lease that is given up.
-    pub(crate) fn take_task(&self) -> Option<AbortHandle> {
+    pub(crate) fn take_task(&self) -> Option<Abort> {
         self.lock().worker.take()
     }
 }

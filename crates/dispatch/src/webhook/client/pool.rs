@@ -237,11 +237,24 @@ impl Visit {
         let is_over = |kept: &Kept| {
             kept.sender.is_closed() || kept.is_retired || (kept.in_flight == 0 && kept.idle_since + longest <= now)
         };
-        state.remove(&self.target, |kept| kept.in_flight == 0 && is_over(kept));
         let State { hosts, idle, .. } = &mut *state;
         let host = hosts.get_mut(&self.target)?;
-        // The one that was used last: the others get old, and are closed.
-        let at = host.connections.iter().rposition(|kept| kept.has_room() && !is_over(kept))?;
+        // The one that was used last: the others get old, and are closed. Those that are over and are not met here close
+        // themselves.
+        let mut at = host.connections.len();
+        loop {
+            at = at.checked_sub(1)?;
+            let kept = &host.connections[at];
+            if !is_over(kept) {
+                if kept.has_room() {
+                    break;
+                }
+            } else if kept.in_flight == 0 {
+                kept.meter.cut();
+                *idle -= 1;
+                host.connections.remove(at);
+            }
+        }
         if host.connections[at].in_flight == 0 {
             *idle -= 1;
         }
@@ -368,8 +381,9 @@ impl Borrowed {
         let is_full = state.idle >= limits.idle_in_all;
         let State { hosts, idle, .. } = &mut *state;
         let Some(host) = hosts.get_mut(&self.target) else { return self.meter.cut() };
-        let idle_here = host.connections.iter().filter(|kept| kept.in_flight == 0).count();
-        let is_kept = is_good && !is_full && idle_here < limits.idle && !sender.is_closed();
+        let idle_here = || host.connections.iter().filter(|kept| kept.in_flight == 0).count();
+        let has_place = host.connections.len() < limits.idle || idle_here() < limits.idle;
+        let is_kept = is_good && !is_full && has_place && !sender.is_closed();
         if let Sender::Http1(_) = sender {
             if !is_kept {
                 return self.meter.cut();
