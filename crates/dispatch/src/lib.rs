@@ -1,5 +1,5 @@
 //! What Tidegate does with events beyond queues. Owns event types, their versions and schemas, subscriptions and ingest
-//! ([`Gateway`]), the delivery of jobs ([`Router`]), and the client that sends [webhooks](webhook).
+//! ([`Gateway`]), service accounts and [secrets], the delivery of jobs ([`Router`]), and the client that sends [webhooks](webhook).
 //!
 //! It works on what the library offers, and must not know SQL or, outside of `webhook`, HTTP. What decides about the life
 //! of a version is in `tidegate_core::event_type`; what compiles and validates is `tidegate_schema`.
@@ -18,6 +18,7 @@
 
 mod gateway;
 mod router;
+pub mod secrets;
 pub mod webhook;
 
 pub use router::Router;
@@ -28,11 +29,13 @@ pub use router::Router;
 pub struct Guide;
 
 pub use gateway::{
-    Accepted, AllowedTarget, AppliedItem, AppliedSet, AppliedSetsQuery, Changed, Client, ClientsQuery, ConfigEntry,
-    DispatchMode, EventEntry, EventJob, EventType, EventTypeBody, EventView, EventsPage, EventsQuery, Forced, Gateway,
-    GatewayError, GatewayOptions, Listed, Match, NewFact, NewVersion, Pool, PoolBody, PoolStatus, PoolsQuery,
-    RetryStrategy, Schema, SchemaBody, SchemasQuery, SpecVersion, Subscription, SubscriptionBody, SubscriptionStatus,
-    SubscriptionsQuery, Target, TypeBinding, TypesQuery, UnknownTypes, Validated, Written, type_filter,
+    Accepted, Account, AccountAuth, AccountBody, AccountsQuery, AllowedTarget, AppliedItem, AppliedSet,
+    AppliedSetsQuery, Changed, Client, ClientsQuery, ConfigEntry, DispatchMode, EventEntry, EventJob, EventType,
+    EventTypeBody, EventView, EventsPage, EventsQuery, Forced, Gateway, GatewayError, GatewayOptions, KeyUse, Listed,
+    Match, NewFact, NewVersion, Pool, PoolBody, PoolStatus, PoolsQuery, RetryStrategy, Rotated, RotationProgress,
+    Schema, SchemaBody, SchemasQuery, SecretText, ShownAuth, SigningScheme, SpecVersion, Subscription,
+    SubscriptionBody, SubscriptionStatus, SubscriptionsQuery, Target, TypeBinding, TypesQuery, UnknownTypes, Validated,
+    Written, type_filter,
 };
 pub use tidegate_core::event_type::{
     CodePattern, EventTypeCode, InvalidCode, InvalidVersionNumber, TypeStatus, VersionNumber, VersionStatus,

@@ -86,6 +86,7 @@ pub use queue::consumer::Consumer;
 pub use queue::dead_letters::DeadLetterFilter;
 pub use queue::delivery::{Attempt, Failure, QueuedEvent};
 pub use queue::health::Health;
+pub use queue::native::DatabasePlace;
 pub use queue::opening::Builder;
 pub use queue::scheduler::Scheduler;
 pub use queue::schedules::{Schedule, Schedules};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tidegate::{CatalogueVersion, ChangeResource, DeleteResource, ErrorKind, PutResource, Resource, Timestamp, Tsid};
 
+use super::accounts::AccountsQuery;
 use super::error::{GatewayError, Result};
 use super::event_types::only;
 use super::kept::Kind;
@@ -170,7 +171,7 @@ impl Gateway {
         .await
     }
 
-    /// Deletes a client that has no subscriptions, no dispatch pools and no keys that are not revoked. Its queues and events
+    /// Deletes a client that has no subscriptions, no dispatch pools, no service accounts and no keys that are not revoked. Its queues and events
     /// stay. What is made for it at the same moment goes with it.
     ///
     /// # Errors
@@ -190,7 +191,7 @@ impl Gateway {
         self.remove_latecomers(id).await
     }
 
-    /// Revokes the keys and deletes the subscriptions and pools that were made after it was seen that a client has none, and
+    /// Revokes the keys and deletes the subscriptions, pools and accounts that were made after it was seen that a client has none, and
     /// before it was gone. Whoever makes one looks afterwards whether the client is still there.
     async fn remove_latecomers(&self, id: Tsid) -> Result<()> {
         for key in self.queue.api_keys().list().await? {
@@ -202,7 +203,7 @@ impl Gateway {
             Err(GatewayError::NotFound(_)) => Ok(()),
             other => other,
         };
-        // Subscriptions first: a pool that one of them names is not deleted.
+        // Subscriptions first: what one of them names is not deleted.
         loop {
             let found = self.subscription_rows(&subscriptions_of(id), PAGE).await?;
             for row in &found {
@@ -216,6 +217,15 @@ impl Gateway {
             let found = self.pool_rows(&pools_of(id), PAGE).await?;
             for row in &found {
                 gone(self.delete_pool(row.id, Some(id), Match::Any).await)?;
+            }
+            if found.len() < PAGE {
+                break;
+            }
+        }
+        loop {
+            let found = self.account_rows(&accounts_of(id), PAGE).await?;
+            for row in &found {
+                gone(self.delete_account(row.id, Some(id), Match::Any).await)?;
             }
             if found.len() < PAGE {
                 return Ok(());
@@ -232,8 +242,11 @@ impl Gateway {
         if !self.subscription_rows(&subscriptions_of(id), 1).await?.is_empty() {
             return Ok(Some("subscriptions"));
         }
-        let has_pools = !self.pool_rows(&pools_of(id), 1).await?.is_empty();
-        Ok(has_pools.then_some("dispatch pools"))
+        if !self.pool_rows(&pools_of(id), 1).await?.is_empty() {
+            return Ok(Some("dispatch pools"));
+        }
+        let has_accounts = !self.account_rows(&accounts_of(id), 1).await?.is_empty();
+        Ok(has_accounts.then_some("service accounts"))
     }
 
     async fn stored_client(&self, id: Tsid, on: Match) -> Result<Client> {
@@ -254,4 +267,8 @@ fn subscriptions_of(client: Tsid) -> SubscriptionsQuery {
 
 fn pools_of(client: Tsid) -> PoolsQuery {
     PoolsQuery { client: Some(Some(client)), ..PoolsQuery::default() }
+}
+
+fn accounts_of(client: Tsid) -> AccountsQuery {
+    AccountsQuery { client: Some(Some(client)), ..AccountsQuery::default() }
 }

@@ -4,6 +4,7 @@
 //! A type's resource holds its versions; each version's schema is a resource of its own, which only the type refers to.
 //! What belongs together is written together: a version and its schema, a schema and its edition in the type.
 
+pub(crate) mod accounts;
 mod apart;
 mod applied_sets;
 mod clients;
@@ -17,6 +18,8 @@ mod listed;
 mod made;
 pub(crate) mod pools;
 mod schemas;
+mod secret_rotation;
+pub(crate) mod secrets;
 pub(crate) mod subscriptions;
 mod types;
 mod validation;
@@ -30,6 +33,7 @@ use std::sync::Arc;
 use tidegate::{CatalogueVersion, EventQueue};
 use tidegate_schema::Change;
 
+pub use accounts::{Account, AccountAuth, AccountBody, AccountsQuery, ShownAuth};
 pub use applied_sets::{AppliedItem, AppliedSet, AppliedSetsQuery};
 pub use clients::{Client, ClientsQuery};
 pub use error::GatewayError;
@@ -39,6 +43,8 @@ pub use ingest::{Accepted, EventEntry, EventJob, EventView, NewFact};
 pub use listed::Listed;
 pub use pools::{Pool, PoolBody, PoolStatus, PoolsQuery};
 pub use schemas::SchemasQuery;
+pub use secret_rotation::{KeyUse, RotationProgress};
+pub use secrets::{Rotated, SecretText, SigningScheme};
 pub use subscriptions::{
     AllowedTarget, ConfigEntry, DispatchMode, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus,
     SubscriptionsQuery, Target, TypeBinding,
@@ -54,6 +60,8 @@ use kept::Kept;
 pub(crate) use made::MadeJobs;
 use types::Types;
 use validators::Validators;
+
+use crate::secrets::{SecretKeys, SecretOptions};
 
 /// How often a change is tried again on what another writer left.
 const TRIES: usize = 8;
@@ -76,6 +84,8 @@ pub struct GatewayOptions {
     pub unknown_types: UnknownTypes,
     /// Where unencrypted webhooks may be sent.
     pub allowed_targets: Vec<AllowedTarget>,
+    /// The keys that encrypt secrets.
+    pub secrets: SecretOptions,
     /// About how many bytes compiled schemas may occupy.
     pub validator_bytes: usize,
     /// How many schemas are compiled, and large documents validated, at once.
@@ -87,6 +97,7 @@ impl Default for GatewayOptions {
         Self {
             unknown_types: UnknownTypes::default(),
             allowed_targets: Vec::new(),
+            secrets: SecretOptions::default(),
             validator_bytes: 64 << 20,
             workers: 2,
         }
@@ -105,6 +116,7 @@ pub struct Gateway {
     meters: Meters,
     validators: Validators,
     apart: Apart,
+    secret_keys: Arc<SecretKeys>,
 }
 
 /// What a change is made on: whatever there is, or only the revision that the caller has read.
@@ -168,6 +180,7 @@ impl Gateway {
     pub fn new(queue: EventQueue, options: GatewayOptions) -> Self {
         let types = Arc::default();
         let made = Arc::<MadeJobs>::default();
+        let secret_keys = SecretKeys::new(options.secrets.clone(), &queue.database_place());
         let flusher = Flusher::new(queue.clone(), Arc::clone(&types), Arc::clone(&made));
         Self {
             batchers: Batchers::new(&queue, &Arc::new(flusher)),
@@ -178,6 +191,7 @@ impl Gateway {
             clients: Kept::default(),
             validators: Validators::new(options.validator_bytes),
             apart: Apart::new(options.workers),
+            secret_keys: Arc::new(secret_keys),
             options,
         }
     }

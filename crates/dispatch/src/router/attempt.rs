@@ -10,12 +10,15 @@ use tidegate_core::RetryPolicy;
 use tidegate_core::pool::backoff::{FailedAttempt, NextAttempt, next_attempt};
 use tidegate_core::pool::breaker::CallResult;
 
+use super::authority::Authority;
 use super::message::message;
 use super::routes::Route;
 use crate::gateway::ingest::job_id;
+
 use crate::webhook::client::{Client, Request, Timeouts};
+use crate::webhook::credentials::Credentials;
 use crate::webhook::outcome::{Failure, FailureClass, Outcome};
-use crate::webhook::signature::{SigningSecret, sign};
+use crate::webhook::signature::sign;
 use crate::webhook::verdict::{AttemptStatus, Next, Verdict, verdict};
 use crate::{DispatchMode, RetryStrategy, Target};
 
@@ -26,7 +29,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub(super) struct Delivery {
     pub(super) client: Arc<Client>,
     pub(super) route: Arc<Route>,
-    pub(super) secrets: Arc<[SigningSecret]>,
+    pub(super) authority: Authority,
     /// When it may start, where its pool has a rate.
     pub(super) starts: Option<Instant>,
 }
@@ -85,14 +88,14 @@ fn id_of(job: &QueuedEvent) -> Tsid {
 impl Delivery {
     /// Makes the attempt. It ends early when the lease is lost.
     pub(super) async fn run(self, job: QueuedEvent) -> Tried {
-        let Self { client, route, secrets, starts } = self;
-        let request = request(&job, &route, &secrets);
+        let Self { client, route, authority, starts } = self;
+        let request = request(&job, &route, &authority);
         let work = async move {
             if let Some(starts) = starts {
                 tokio::time::sleep_until(starts.into()).await;
             }
             match request {
-                Ok(request) => client.deliver(&request).await,
+                Ok(request) => masked(client.deliver(&request).await, &authority),
                 Err(failure) => Outcome::Failed(failure),
             }
         };
@@ -106,18 +109,24 @@ impl Delivery {
     }
 }
 
+/// An outcome without the credentials that were sent.
+fn masked(outcome: Outcome, authority: &Authority) -> Outcome {
+    match (outcome, &authority.credentials) {
+        (Outcome::Answered(mut answer), Some(credentials)) => {
+            answer.body = credentials.masked(answer.body);
+            Outcome::Answered(answer)
+        }
+        (outcome, _) => outcome,
+    }
+}
+
 /// The request of an attempt.
-fn request(job: &QueuedEvent, route: &Route, secrets: &[SigningSecret]) -> std::result::Result<Request, Failure> {
+fn request(job: &QueuedEvent, route: &Route, authority: &Authority) -> std::result::Result<Request, Failure> {
     let body = &route.subscription.body;
     let refused = |why: String| Failure { class: FailureClass::Refused, message: why };
     let Target::Webhook(url) = &body.target else { return Err(refused("the target is no webhook".into())) };
-    if secrets.is_empty() {
-        // Never unsigned: a receiver would have to refuse it.
-        let why = "the subscription has no signing secret that can be read".to_owned();
-        return Err(Failure { class: FailureClass::InvalidAnswer, message: why });
-    }
     let message = message(&job.fact, job.event_id, body.data_only);
-    let mut headers = HeaderMap::with_capacity(message.headers.len() + 3);
+    let mut headers = HeaderMap::with_capacity(message.headers.len() + 4);
     for (name, value) in &message.headers {
         let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) else {
             return Err(refused(format!("the event's attribute {name} cannot be written as a header")));
@@ -125,9 +134,10 @@ fn request(job: &QueuedEvent, route: &Route, secrets: &[SigningSecret]) -> std::
         headers.insert(name, value);
     }
     let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
-    let signed = sign(secrets, &id_of(job).to_string(), now, &message.body)
+    let signed = sign(&authority.secrets, &id_of(job).to_string(), now, &message.body)
         .map_err(|error| refused(format!("it cannot be signed: {error}")))?;
     headers.extend(signed);
+    headers.extend(authority.credentials.as_ref().map(Credentials::header));
     let total = Duration::from_secs(body.timeout_seconds.into());
     let timeouts = Timeouts { connect: CONNECT.min(total), first_byte: total, total };
     Ok(Request { url: url.clone(), headers, body: message.body, timeouts })

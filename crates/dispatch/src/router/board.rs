@@ -15,6 +15,7 @@ use tidegate_core::pool::breaker::{Admission, Breaker, CallResult, Permit, State
 use tidegate_core::pool::plan::{Capacity, Hold, Lane as Planned, Planner, Waiting};
 use tidegate_core::pool::rate::LATEST;
 
+use super::authority::NoAuthority;
 use super::routes::{Origin, Route, Routes, Rule};
 use crate::SubscriptionStatus;
 
@@ -62,6 +63,8 @@ struct Lane {
     in_flight: u32,
     /// The subscription is gone: it stays until its attempts are over.
     is_gone: bool,
+    /// Its webhooks cannot be signed yet, or not be sent with the credentials that they must carry.
+    is_held: bool,
 }
 
 #[derive(Debug)]
@@ -114,9 +117,7 @@ impl Board {
                     self.hint(id);
                 }
                 None => {
-                    let (waiting, hinted, in_flight) = (Waiting::AtLeast(0), 0, 0);
-                    self.lanes
-                        .insert(id, Lane { route: Arc::clone(route), waiting, hinted, in_flight, is_gone: false });
+                    self.lanes.insert(id, Lane::new(Arc::clone(route)));
                     self.pool(route.pool, routes.rule(route.pool), now);
                 }
             }
@@ -139,6 +140,28 @@ impl Board {
         self.pools.retain(|_, pool| {
             !pool.active.is_empty() || pool.slots > 0 || pool.asks_with.is_some() || !pool.is_forgotten(now)
         });
+    }
+
+    /// Holds the lanes whose webhooks cannot be signed yet, and lets go of those whose can be. Returns which are held from now
+    /// on, and why.
+    pub(super) fn hold(&mut self, routes: &Routes) -> Vec<(Tsid, NoAuthority)> {
+        let mut held = Vec::new();
+        let mut let_go = Vec::new();
+        for (id, lane) in self.lanes.iter_mut().filter(|(_, lane)| !lane.is_gone) {
+            match routes.authority(&lane.route.subscription) {
+                Err(why) if !lane.is_held => held.push((*id, why)),
+                Ok(_) if lane.is_held => let_go.push(*id),
+                _ => continue,
+            }
+            lane.is_held = !lane.is_held;
+        }
+        let_go.into_iter().for_each(|id| self.hint(id));
+        held
+    }
+
+    /// Whether any lane is held.
+    pub(super) fn holds_any(&self) -> bool {
+        self.lanes.values().any(|lane| lane.is_held)
     }
 
     fn pool(&mut self, key: PoolKey, rule: Rule, now: Instant) -> &mut Pool {
@@ -229,8 +252,8 @@ impl Board {
                             Some(Hold::BreakerOpen)
                         }
                     };
-                    let is_claiming = self.claiming.contains(&lane.route.queue);
-                    let waiting = if is_claiming { Waiting::AtLeast(0) } else { lane.waiting };
+                    let is_asked_for = lane.takes_part() && !self.claiming.contains(&lane.route.queue);
+                    let waiting = if is_asked_for { lane.waiting } else { Waiting::AtLeast(0) };
                     let client = lane.route.subscription.client;
                     Planned { id, client, waiting, in_flight: lane.in_flight, held_by }
                 })
@@ -400,9 +423,13 @@ impl Board {
 }
 
 impl Lane {
+    fn new(route: Arc<Route>) -> Self {
+        Self { route, waiting: Waiting::AtLeast(0), hinted: 0, in_flight: 0, is_gone: false, is_held: false }
+    }
+
     /// Whether its jobs are delivered at present.
     fn takes_part(&self) -> bool {
-        !self.is_gone && self.route.subscription.status == SubscriptionStatus::Active
+        !self.is_gone && !self.is_held && self.route.subscription.status == SubscriptionStatus::Active
     }
 }
 

@@ -6,6 +6,7 @@
 //! them. It must not know SQL, nor how webhooks are sent.
 
 mod attempt;
+mod authority;
 mod board;
 mod message;
 mod routes;
@@ -14,9 +15,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::{
-    End, EventQueue, JobClaim, Jobs, LimitAsk, LimitGrant, QueueName, QueuedEvent, Tsid, WaitingLanes, Wake,
-};
+use tidegate::{End, JobClaim, Jobs, LimitAsk, LimitGrant, QueueName, QueuedEvent, Tsid, WaitingLanes, Wake};
 use tidegate_core::pool::breaker::{CallResult, Permit, State};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -62,7 +61,6 @@ enum News {
 
 struct Conductor {
     gateway: Arc<Gateway>,
-    queue: EventQueue,
     jobs: Jobs,
     /// Under which the database knows this router.
     node: String,
@@ -96,12 +94,10 @@ impl Router {
     #[must_use]
     pub fn start(gateway: Arc<Gateway>, client: Client) -> Self {
         let (stop, stopped) = watch::channel(false);
-        let queue = gateway.queue().clone();
-        let jobs = queue.jobs();
+        let jobs = gateway.queue().jobs();
         let (sender, news) = mpsc::unbounded_channel();
         let conductor = Conductor {
             gateway,
-            queue,
             jobs,
             node: format!("{:032x}", rand::random::<u128>()),
             client: Arc::new(client),
@@ -192,14 +188,14 @@ impl Conductor {
     }
 
     fn claim(&self, ask: Ask) {
-        let (jobs, kept, queue) = (self.jobs.clone(), Arc::clone(&self.kept), self.queue.clone());
+        let (jobs, kept, gateway) = (self.jobs.clone(), Arc::clone(&self.kept), Arc::clone(&self.gateway));
         let sender = self.sender.clone();
         tokio::spawn(async move {
             let quotas = ask.quotas.iter().map(|(lane, quota)| (lane.to_string(), *quota as usize)).collect();
             let max = ask.quotas.values().map(|quota| *quota as usize).sum();
             let claim = jobs.claim(JobClaim { queue: ask.queue.clone(), quotas, max });
             // Read after the claim began: a job goes by what was answered to somebody before.
-            let (claimed, routes) = tokio::join!(claim, kept.read(&queue));
+            let (claimed, routes) = tokio::join!(claim, kept.read(&gateway));
             let result = match (claimed, routes) {
                 (Ok(jobs), Ok(routes)) => Ok((routes, jobs)),
                 (Err(error), _) => Err(error.into()),
@@ -228,7 +224,7 @@ impl Conductor {
         }
         looks.queues.clear();
         let (jobs, kept, of, sender) =
-            (self.jobs.clone(), Arc::clone(&self.kept), self.queue.clone(), self.sender.clone());
+            (self.jobs.clone(), Arc::clone(&self.kept), Arc::clone(&self.gateway), self.sender.clone());
         tokio::spawn(async move {
             let waiting = jobs.waiting_lanes(queue).await;
             // Read after the look: whoever is not among the routes then was deleted, and not made meanwhile.
@@ -269,10 +265,22 @@ impl Conductor {
     }
 
     fn go_by(&mut self, routes: Routes, now: Instant) {
-        if !routes.is_as(&self.routes) {
-            self.board.go_by(&routes, now);
-        }
+        let has_changed = !routes.is_as(&self.routes);
         self.routes = routes;
+        if has_changed {
+            self.board.go_by(&self.routes, now);
+        }
+        if has_changed || self.board.holds_any() {
+            self.hold();
+        }
+    }
+
+    /// Jobs wait whose webhooks cannot be signed, or not be sent with the credentials that they must carry.
+    fn hold(&mut self) {
+        for (lane, why) in self.board.hold(&self.routes) {
+            let code = self.routes.get(lane).map(|route| route.subscription.code.clone());
+            tracing::error!(subscription = %lane, code, %why, "the jobs of a subscription wait");
+        }
     }
 
     fn claimed(&mut self, ask: &Ask, routes: Routes, jobs: Vec<QueuedEvent>, now: Instant) {
@@ -291,10 +299,13 @@ impl Conductor {
                 self.cancel(ask.queue.clone(), lane, Some(job));
                 continue;
             };
-            // What is not admitted is dropped, and thus given back without counting.
+            // What is not attempted is dropped, and thus given back without counting.
+            let Ok(authority) = self.routes.authority(&route.subscription) else {
+                self.board.release(lane, now);
+                continue;
+            };
             let Some((permit, starts)) = self.board.admit(lane, now) else { continue };
-            let secrets = self.routes.secrets(&route.subscription);
-            let delivery = Delivery { client: Arc::clone(&self.client), route: Arc::clone(route), secrets, starts };
+            let delivery = Delivery { client: Arc::clone(&self.client), route: Arc::clone(route), authority, starts };
             self.attempts.spawn(attempt(delivery, job, lane, permit, self.sender.clone()));
         }
     }

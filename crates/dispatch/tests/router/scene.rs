@@ -9,10 +9,11 @@ use http_body_util::Full;
 use serde_json::json;
 use tidegate::{EntryId, EventQueue, Family, JobAttempt, Tsid};
 use tidegate_core::cloud_event::Sent;
+use tidegate_dispatch::secrets::SecretOptions;
 use tidegate_dispatch::webhook::address::Allowed;
 use tidegate_dispatch::webhook::client::{Client, ClientOptions};
 use tidegate_dispatch::{
-    EventView, Gateway, GatewayOptions, Match, NewFact, Router, Subscription, SubscriptionBody, TypeBinding,
+    EventView, Gateway, GatewayOptions, Match, NewFact, Router, SecretText, Subscription, SubscriptionBody, TypeBinding,
 };
 
 use crate::receiver::{Names, Receiver, Taken};
@@ -91,9 +92,25 @@ impl Scene {
     }
 
     pub(crate) async fn node(&self) -> Node {
+        self.node_with(self.secrets()).await
+    }
+
+    /// On PostgreSQL a key must be configured; with SQLite one is made beside the database.
+    fn secrets(&self) -> SecretOptions {
+        let key = || "tgkey_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=".parse().unwrap();
+        SecretOptions { key: matches!(self.place, Place::Postgres).then(key), ..SecretOptions::default() }
+    }
+
+    /// Where a key is made, with SQLite.
+    pub(crate) fn key_file(&self) -> Option<String> {
+        matches!(self.place, Place::Folder { .. }).then(|| format!("{}.key", self.address))
+    }
+
+    /// A node with other keys.
+    pub(crate) async fn node_with(&self, secrets: SecretOptions) -> Node {
         let queue = EventQueue::open(&self.address).await.unwrap();
         let allowed = vec!["127.0.0.1".parse().unwrap()];
-        let options = GatewayOptions { allowed_targets: allowed.clone(), ..GatewayOptions::default() };
+        let options = GatewayOptions { allowed_targets: allowed.clone(), secrets, ..GatewayOptions::default() };
         let gateway = Arc::new(Gateway::new(queue.clone(), options));
         let none = rustls::RootCertStore::empty();
         let client = ClientOptions::new(Allowed::new(&allowed), Arc::new(Names::default()), none);
@@ -108,7 +125,8 @@ pub(crate) struct Maker(EventQueue, Gateway);
 impl Scene {
     pub(crate) async fn gateway_alone(&self) -> Maker {
         let queue = EventQueue::open(&self.address).await.unwrap();
-        Maker(queue.clone(), Gateway::new(queue, GatewayOptions::default()))
+        let options = GatewayOptions { secrets: self.secrets(), ..GatewayOptions::default() };
+        Maker(queue.clone(), Gateway::new(queue, options))
     }
 }
 
@@ -139,7 +157,7 @@ impl Node {
         code: &str,
         to: &Receiver,
         change: impl FnOnce(&mut SubscriptionBody),
-    ) -> (Subscription, String) {
+    ) -> (Subscription, SecretText) {
         let binding = TypeBinding { event_type: None, code: "t".parse().unwrap(), version: None };
         let mut body = SubscriptionBody::new("n".into(), vec![binding], to.url().parse().unwrap());
         change(&mut body);
