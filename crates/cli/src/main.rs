@@ -1,5 +1,6 @@
 //! The binary `tidegate`. This file only wires: each subcommand has its own file.
 
+mod accounts;
 mod apply;
 mod client;
 mod clients;
@@ -11,6 +12,7 @@ mod export;
 mod failure;
 mod files;
 mod keys;
+mod masking;
 mod output;
 mod projections;
 mod publish;
@@ -69,6 +71,10 @@ enum Command {
     Subscriptions(subscriptions::SubscriptionsArgs),
     /// List, create and delete clients.
     Clients(clients::ClientsArgs),
+    /// List, create, change and delete service accounts, and replace their signing secrets.
+    Accounts(accounts::AccountsArgs),
+    /// Make keys that encrypt secrets, and change all secrets to a new one.
+    Secrets(secrets::SecretsArgs),
     /// Make a server have what documents say: event types, subscriptions, queues and so on.
     Apply(apply::ApplyArgs),
     /// Write what a server has as documents for `apply`.
@@ -123,6 +129,8 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Subscriptions(args) => subscriptions::run(args).await?,
         Command::Clients(args) => clients::run(args).await?,
+        Command::Accounts(args) => accounts::run(args).await?,
+        Command::Secrets(args) => secrets::run(args).await?,
         Command::Apply(args) => return apply::run(args).await,
         Command::Export(args) => export::run(args).await?,
         Command::Projections(args) => projections::run(args).await?,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use crate::accounts::Rotation;
 use crate::client::{Client, ServerArgs, all, path_part};
 use crate::exact;
 use crate::failure::Failure;
@@ -42,6 +43,13 @@ enum SubscriptionsCommand {
     Pause(Named),
     /// Resume a paused subscription.
     Resume(Named),
+    /// Give a subscription a new signing secret, which is shown this once.
+    RotateSecret {
+        #[command(flatten)]
+        of: Named,
+        #[command(flatten)]
+        how: Rotation,
+    },
     /// Delete a subscription.
     Delete(Named),
     /// Show which of the last events a subscription would have taken.
@@ -109,6 +117,10 @@ pub(crate) async fn run(args: SubscriptionsArgs) -> Result<(), Failure> {
         }
         SubscriptionsCommand::Pause(of) => act(&of, "pause", "paused").await,
         SubscriptionsCommand::Resume(of) => act(&of, "resume", "resumed").await,
+        SubscriptionsCommand::RotateSecret { of, how } => {
+            let client = Client::new(&of.server)?;
+            how.run(&client, &of.path(&client).await?, &of.server).await
+        }
         SubscriptionsCommand::Delete(of) => {
             let client = Client::new(&of.server)?;
             client.delete(&of.path(&client).await?).await?;

@@ -25,6 +25,7 @@ enum List {
     Facts = 8,
     Pools = 9,
     AppliedSets = 10,
+    Accounts = 11,
 }
 
 /// The cursor after an event in a list.
@@ -112,6 +113,16 @@ pub(crate) fn of_pool(client: Option<Tsid>, of: Option<Tsid>, code: &str) -> Str
 /// The client and the code of the dispatch pool that a cursor points to.
 pub(crate) fn read_pool(text: &str, client: Option<Tsid>) -> Result<(Option<Tsid>, String)> {
     read_owned(&read(List::Pools, client, text)?)
+}
+
+/// The cursor after a service account of the client `of`, in a list that `client` sees.
+pub(crate) fn of_account(client: Option<Tsid>, of: Option<Tsid>, code: &str) -> String {
+    write(List::Accounts, client, &owned(of, code))
+}
+
+/// The client and the code of the service account that a cursor points to.
+pub(crate) fn read_account(text: &str, client: Option<Tsid>) -> Result<(Option<Tsid>, String)> {
+    read_owned(&read(List::Accounts, client, text)?)
 }
 
 /// The cursor after an applied set of the client `of`, in a list that `client` sees.

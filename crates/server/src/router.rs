@@ -11,7 +11,7 @@ use crate::error::{ApiError, Code};
 use crate::middleware::{Around, around};
 use crate::routes::workers;
 use crate::routes::{
-    applied_sets, clients, event_types, events, facts, health, keys, list, manual, pools, projections,
+    accounts, applied_sets, clients, event_types, events, facts, health, keys, list, manual, pools, projections,
 };
 use crate::routes::{publish, queues, report_batch, reports, schedules, schemas, subscribe, subscriptions, versions};
 use crate::service::Service;
@@ -91,11 +91,15 @@ fn gateway() -> Router<Arc<Service>> {
         )
         .route("/api/subscriptions/{id}/pause", post(subscriptions::pause))
         .route("/api/subscriptions/{id}/resume", post(subscriptions::resume))
+        .route("/api/subscriptions/{id}/rotate-secret", post(subscriptions::rotate_secret))
         .route("/api/subscriptions/{id}/preview", post(subscriptions::preview))
         .route("/api/clients", get(clients::list).post(clients::create))
         .route("/api/clients/{id}", get(clients::show).put(clients::change).delete(clients::remove))
         .route("/api/dispatch-pools", get(pools::list).post(pools::create))
         .route("/api/dispatch-pools/{id}", get(pools::show).put(pools::change).delete(pools::remove))
+        .route("/api/service-accounts", get(accounts::list).post(accounts::create))
+        .route("/api/service-accounts/{id}", get(accounts::show).put(accounts::change).delete(accounts::remove))
+        .route("/api/service-accounts/{id}/rotate-secret", post(accounts::rotate_secret))
         .route("/api/applied-sets", get(applied_sets::list).post(applied_sets::create))
         .route("/api/applied-sets/{id}", get(applied_sets::show).put(applied_sets::change).delete(applied_sets::remove))
         .route("/api/keys", get(keys::list).post(keys::create))

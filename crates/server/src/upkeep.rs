@@ -9,6 +9,8 @@ use tokio::task::JoinHandle;
 use crate::service::Service;
 
 const NOTE_KEYS_EVERY: Duration = Duration::from_secs(10);
+/// How often it is looked whether a key that was missing is there.
+const CHECK_SECRETS_EVERY: Duration = Duration::from_secs(60);
 /// Rows that one step of retention examines.
 const RETENTION_BATCH: usize = 500;
 /// Pause between two steps of retention.
@@ -16,7 +18,7 @@ const RETENTION_PAUSE: Duration = Duration::from_millis(50);
 /// A retention round may take half of `retention.every`, but is always given at least half of this.
 const RETENTION_AT_LEAST: Duration = Duration::from_secs(10);
 
-/// Starts the server's background tasks: key usage, metrics, retention, schedules, and the scan for waiters. They run
+/// Starts the server's background tasks: key usage, metrics, retention, missing keys of secrets, schedules, and the scan for waiters. They run
 /// until the handle is aborted.
 pub(crate) fn start(service: &Arc<Service>) -> JoinHandle<()> {
     let shared = Arc::clone(service);
@@ -38,6 +40,17 @@ pub(crate) fn start(service: &Arc<Service>) -> JoinHandle<()> {
             apply_retention(&shared).await;
         }
     };
+    let shared = Arc::clone(service);
+    let secrets = async move {
+        let mut is_first = true;
+        loop {
+            // Later ones are met by the router.
+            if std::mem::take(&mut is_first) || !shared.gateway.missing_keys().is_empty() {
+                check_secrets(&shared).await;
+            }
+            tokio::time::sleep(CHECK_SECRETS_EVERY).await;
+        }
+    };
     let scheduler = service.options.run_schedules.then(|| Scheduler::new(service.queue.clone()));
     let schedules = async move {
         if let Some(scheduler) = scheduler {
@@ -45,7 +58,16 @@ pub(crate) fn start(service: &Arc<Service>) -> JoinHandle<()> {
         }
     };
     let shared = Arc::clone(service);
-    tokio::spawn(async move { tokio::join!(periodic, retention, schedules, shared.waiters.scan(&shared.queue)).0 })
+    tokio::spawn(
+        async move { tokio::join!(periodic, retention, secrets, schedules, shared.waiters.scan(&shared.queue)).0 },
+    )
+}
+
+/// Looks whether stored secrets can be read. The gateway logs what cannot be.
+async fn check_secrets(service: &Service) {
+    if let Err(error) = service.gateway.key_uses().await {
+        tracing::warn!(%error, "it could not be looked whether stored secrets can be read; trying again");
+    }
 }
 
 /// Runs one retention round: removes old audit rows, log rows and facts in small batches with pauses between them.

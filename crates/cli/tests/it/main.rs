@@ -2,6 +2,8 @@
 
 mod apply;
 mod exports;
+mod no_secret_is_shown;
+mod secrets;
 mod stub;
 mod stubbed;
 mod trouble;

@@ -1,6 +1,7 @@
 //! The handlers, one file per resource. They extract, ask `access` for what the request is about, call the library
 //! once, and map its answer; they decide nothing.
 
+pub(crate) mod accounts;
 pub(crate) mod applied_sets;
 pub(crate) mod clients;
 pub(crate) mod event_types;

@@ -12,12 +12,13 @@ use tidegate_dispatch::{GatewayError, Match};
 
 use crate::callers::{Manager, Reader};
 use crate::error::{ErrorBody, Result};
-use crate::extract::{IfMatch, JsonBody, PathText, Query, tsid};
+use crate::extract::{IfMatch, JsonBody, OptionalBody, PathText, Query, tsid};
 use crate::routes::clients::{named, still_there};
 use crate::routes::event_types::{Tagged, tag};
 use crate::service::Service;
 use crate::wire::event_types::IfMatchHeader;
 use crate::wire::facts::{FactsAnswer, PreviewParams};
+use crate::wire::secrets::{RotateText, RotatedAnswer};
 use crate::wire::subscriptions::{
     SubscriptionAnswer, SubscriptionPath, SubscriptionText, SubscriptionsAnswer, SubscriptionsParams,
 };
@@ -175,6 +176,29 @@ pub(crate) async fn resume(
     let client = caller.visible(None)?.client();
     let (resumed, _) = service.gateway.resume_subscription(subscription_id(&id)?, client, on).await?;
     Ok((tag(resumed.revision), Json(resumed.into())))
+}
+
+/// Replaces the signing secret of a subscription. The new one is shown this once.
+#[utoipa::path(
+    post, path = "/api/subscriptions/{id}/rotate-secret", operation_id = "rotate_subscription_secret",
+    tag = "subscriptions", params(SubscriptionPath), request_body = RotateText,
+    responses(
+        (status = 200, description = "The new secret. Those before it sign as well until the overlap is over.", body = RotatedAnswer),
+        (status = 404, description = "There is no such subscription.", body = ErrorBody),
+        (status = 409, description = "Too many secrets are valid, or others keep changing them at the same time.", body = ErrorBody),
+        (status = 413, description = "The body is too large.", body = ErrorBody),
+        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn rotate_secret(
+    State(service): State<Arc<Service>>,
+    Manager(caller): Manager,
+    PathText(id): PathText,
+    OptionalBody(body): OptionalBody<RotateText>,
+) -> Result<Json<RotatedAnswer>> {
+    let (id, client) = (subscription_id(&id)?, caller.visible(None)?.client());
+    let rotated = service.gateway.rotate_subscription_secret(id, client, body.scheme()?, body.overlap()).await?;
+    Ok(Json(rotated.into()))
 }
 
 /// Shows which of the last events a subscription would have taken, as it is now, paused or not. Nothing is made.

@@ -2,6 +2,7 @@
 //! values. Names of fields, and when they are absent, are part of the API's contract. What a request sends is checked
 //! here; what the caller may see and change is asked of `access`.
 
+pub(crate) mod accounts;
 pub(crate) mod applied_sets;
 pub(crate) mod audit;
 pub(crate) mod basics;
@@ -27,6 +28,7 @@ pub(crate) mod reports;
 pub(crate) mod retry;
 pub(crate) mod schedules;
 pub(crate) mod schemas;
+pub(crate) mod secrets;
 pub(crate) mod shown;
 pub(crate) mod subscriptions;
 pub(crate) mod tags;

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tidegate::{Timestamp, Tsid};
 use tidegate_dispatch::{
-    ConfigEntry, DispatchMode, Filter, Listed, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus,
-    SubscriptionsQuery, Target, TypeBinding, TypePattern, VersionNumber,
+    ConfigEntry, DispatchMode, Filter, Listed, RetryStrategy, SecretText, Subscription, SubscriptionBody,
+    SubscriptionStatus, SubscriptionsQuery, Target, TypeBinding, TypePattern, VersionNumber,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -183,7 +183,8 @@ pub(crate) struct SubscriptionAnswer {
     filter: Option<Filter>,
     /// The secret by which deliveries are signed. Only in the answer to the request that created the subscription.
     #[serde(skip_serializing_if = "Option::is_none")]
-    signing_secret: Option<String>,
+    #[schema(value_type = Option<String>)]
+    signing_secret: Option<SecretText>,
     /// When it was created.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
@@ -302,7 +303,7 @@ impl SubscriptionsParams {
 
 impl SubscriptionAnswer {
     /// A subscription that was just created, with its secret.
-    pub(crate) fn created(subscription: Subscription, secret: String) -> Self {
+    pub(crate) fn created(subscription: Subscription, secret: SecretText) -> Self {
         Self { signing_secret: Some(secret), ..Self::from(subscription) }
     }
 }

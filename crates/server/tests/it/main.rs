@@ -1,5 +1,6 @@
 //! The server over HTTP: real connections on loopback, on both databases where they could differ.
 
+mod accounts;
 mod applied_sets;
 mod auth;
 mod bad_input;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 use tidegate::EventQueue;
+use tidegate_dispatch::secrets::SecretOptions;
 use tidegate_server::{Handle, Options, Server};
 
 /// How long a test waits for something: nothing takes this long unless it is broken.
@@ -32,6 +33,12 @@ impl Drop for Place {
             let _ = std::thread::spawn(move || tidegate_testing::drop_database(&url)).join();
         }
     }
+}
+
+/// The keys of servers on PostgreSQL, where one must be configured.
+pub(crate) fn shared_secrets() -> SecretOptions {
+    let key = Some("tgkey_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=".parse().unwrap());
+    SecretOptions { key, ..SecretOptions::default() }
 }
 
 fn guarded() -> Options {
@@ -129,6 +136,9 @@ impl Scene {
     /// With a server that delivers nothing: what tests look at stays as it is.
     async fn start(queue: EventQueue, mut options: Options, place: Place) -> Self {
         options.run_router = false;
+        if !matches!(place, Place::Folder { .. }) {
+            options.gateway.secrets = shared_secrets();
+        }
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = Server::new(queue.clone(), options).unwrap().start(listener).unwrap();
         let base = format!("http://{}", server.address());

@@ -28,6 +28,7 @@ pub(super) struct Party {
     pub(super) fact: String,
     pub(super) subscription: String,
     pub(super) pool: String,
+    pub(super) account: String,
     pub(super) applied_set: String,
     pub(super) key: i64,
 }
@@ -49,6 +50,7 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
         "id" if path.starts_with("/api/events") => Some(Filler::Of(|party| vec![json!(party.fact)])),
         "id" if path.starts_with("/api/subscriptions") => Some(Filler::Of(|party| vec![json!(party.subscription)])),
         "id" if path.starts_with("/api/dispatch-pools") => Some(Filler::Of(|party| vec![json!(party.pool)])),
+        "id" if path.starts_with("/api/service-accounts") => Some(Filler::Of(|party| vec![json!(party.account)])),
         "id" if path.starts_with("/api/applied-sets") => Some(Filler::Of(|party| vec![json!(party.applied_set)])),
         "id" if path.starts_with("/api/keys") => Some(Filler::Of(|party| vec![json!(party.key)])),
         "id" if path.starts_with("/api/clients") => Some(Filler::Of(Party::clients)),
@@ -61,7 +63,15 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
         "concurrency" | "rateLimitPerMinute" => neutral(json!([7])),
         "status" if path.starts_with("/api/dispatch-pools") => neutral(json!(["SUSPENDED"])),
         "items" => neutral(json!([[{ "kind": "Queue", "code": "a-queue" }]])),
-        "code" if path.starts_with("/api/dispatch-pools") || path.starts_with("/api/applied-sets") => {
+        "authType" => neutral(json!(["NONE"])),
+        "token" | "username" | "password" => neutral(json!(["a-secret"])),
+        "overlapSeconds" => neutral(json!([0])),
+        "scheme" => neutral(json!(["v1"])),
+        "code"
+            if ["/api/dispatch-pools", "/api/service-accounts", "/api/applied-sets"]
+                .iter()
+                .any(|of| path.starts_with(of)) =>
+        {
             Some(Filler::Of(|party| vec![json!(party.word("code"))]))
         }
         "code" if path.starts_with("/api/subscriptions") => Some(Filler::Of(|party| vec![json!(party.word("code"))])),
@@ -83,9 +93,9 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
         "expiresAt" => neutral(json!(["2100-01-01T00:00:00Z"])),
         "specVersion" | "schemaVersion" => neutral(json!(["1.0"])),
         "mode" => neutral(json!(["NEXT_ON_ERROR"])),
-        // Subscriptions of any client may name a pool of the anchor level.
+        // Subscriptions of any client may name a pool or an account of the anchor level.
         "dispatchPoolId" => Some(Filler::Of(|party| party.client.iter().map(|_| json!(party.pool)).collect())),
-        "serviceAccountId" => neutral(json!(["0000000000007"])),
+        "serviceAccountId" => Some(Filler::Of(|party| party.client.iter().map(|_| json!(party.account)).collect())),
         "timeoutSeconds" | "maxRetries" | "maxAgeSeconds" | "delaySeconds" | "sequence" => neutral(json!([7])),
         "retryStrategy" => neutral(json!([{ "type": "fixed", "delaySeconds": 7 }])),
         "dataOnly" => neutral(json!([true])),
@@ -145,9 +155,9 @@ impl Party {
         let nothing = Tsid::from_i64(1).to_string();
         let (event_type, schema, fact, subscription) =
             (nothing.clone(), nothing.clone(), nothing.clone(), nothing.clone());
-        let (pool, applied_set) = (nothing.clone(), nothing);
+        let (pool, account, applied_set) = (nothing.clone(), nothing.clone(), nothing);
         let (client, ids, leases, key) = (client.map(Tsid::from_i64), Vec::new(), Vec::new(), NOWHERE);
-        Self { client, marker, ids, leases, event_type, schema, fact, subscription, pool, applied_set, key }
+        Self { client, marker, ids, leases, event_type, schema, fact, subscription, pool, account, applied_set, key }
     }
 
     /// Its client, if it has one, as requests name it.
@@ -164,8 +174,8 @@ impl Party {
     pub(super) fn absent(&self) -> Self {
         let nothing = || Tsid::from_i64(1).to_string();
         let ids = (NOWHERE..).take(self.ids.len()).collect();
-        let (fact, subscription, pool, applied_set) = (nothing(), nothing(), nothing(), nothing());
-        Self { ids, fact, subscription, pool, applied_set, key: NOWHERE, ..self.clone() }
+        let (fact, subscription, pool, account, applied_set) = (nothing(), nothing(), nothing(), nothing(), nothing());
+        Self { ids, fact, subscription, pool, account, applied_set, key: NOWHERE, ..self.clone() }
     }
 
     /// Publishes, claims and reports, so that there is an entry of every kind. `round` makes its names new.
@@ -213,6 +223,9 @@ impl Party {
         self.subscription = filling.subscription().await;
         let pool = json!({ "code": format!("{}-pool", self.marker), "name": self.word("pool") });
         self.pool = filling.made("/api/dispatch-pools", pool).await;
+        let account =
+            json!({ "code": format!("{}-account", self.marker), "name": self.word("account"), "authType": "NONE" });
+        self.account = filling.made("/api/service-accounts", account).await;
         let item = json!({ "kind": "Queue", "code": self.word("item") });
         let set = json!({ "code": format!("{}-set", self.marker), "items": [item] });
         self.applied_set = filling.made("/api/applied-sets", set).await;

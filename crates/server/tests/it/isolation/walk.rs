@@ -46,8 +46,9 @@ const FOR_NO_CLIENT: [&str; 26] = [
 /// Operations whose ids are those of keys.
 const OF_KEYS: [&str; 3] = ["list_keys", "create_key", "revoke_key"];
 /// Fields that differ between two databases, or with the time that passes.
-const NUMBERS: [&str; 12] = [
+const NUMBERS: [&str; 13] = [
     "dispatchPoolId",
+    "serviceAccountId",
     "key",
     "signingSecret",
     "id",
