@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 
 use super::Gateway;
 use super::error::{GatewayError, Result, gone};
+use super::subscriptions::SIGNING_SECRET;
 use crate::secrets::{Place, SecretKeys, Unreadable};
 use crate::webhook::credentials::{Credentials, InvalidCredentials};
 use crate::webhook::signature::SigningSecret;
@@ -305,7 +306,13 @@ impl Gateway {
         overlap: Option<Duration>,
     ) -> Result<Rotated> {
         let found = self.secret_of(owner, kind).await?;
-        let mut contents = self.contents(&found)?;
+        let mut contents = match self.contents(&found) {
+            // Nothing of what cannot be read is to stay: so a subscription recovers from a key that was lost.
+            Err(_) if overlap == Some(Duration::ZERO) && kind == SIGNING_SECRET => {
+                Contents { secrets: Vec::new(), credentials: None }
+            }
+            read => read?,
+        };
         let rotated = contents.rotate(scheme, overlap, Timestamp::now())?;
         let change = contents.change(&found, &self.secret_keys)?;
         self.queue.resources().change(vec![change]).await.map_err(gone)?;
