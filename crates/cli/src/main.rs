@@ -10,8 +10,11 @@ mod exact;
 mod export;
 mod failure;
 mod files;
+mod groups;
+mod jobs;
 mod keys;
 mod output;
+mod pools;
 mod projections;
 mod publish;
 mod queues;
@@ -67,6 +70,12 @@ enum Command {
     Types(types::TypesArgs),
     /// List, create, change, pause, resume, try and delete subscriptions.
     Subscriptions(subscriptions::SubscriptionsArgs),
+    /// List and show dispatch jobs; retry, cancel and ignore them.
+    Jobs(jobs::JobsArgs),
+    /// List message groups that a failed job blocks.
+    Groups(groups::GroupsArgs),
+    /// List and show dispatch pools with what each holds.
+    Pools(pools::PoolsArgs),
     /// List, create and delete clients.
     Clients(clients::ClientsArgs),
     /// Make a server have what documents say: event types, subscriptions, queues and so on.
@@ -122,6 +131,9 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
             return Ok(if is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Subscriptions(args) => subscriptions::run(args).await?,
+        Command::Jobs(args) => jobs::run(args).await?,
+        Command::Groups(args) => groups::run(args).await?,
+        Command::Pools(args) => pools::run(args).await?,
         Command::Clients(args) => clients::run(args).await?,
         Command::Apply(args) => return apply::run(args).await,
         Command::Export(args) => export::run(args).await?,

@@ -40,6 +40,12 @@ fn guarded() -> Options {
     options
 }
 
+fn delivering() -> Options {
+    let mut options = Options { run_router: true, ..Options::default() };
+    options.gateway.allowed_targets = vec!["127.0.0.1".parse().unwrap()];
+    options
+}
+
 /// An HTTP answer with its whole body.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -126,9 +132,27 @@ impl Scene {
         Self::start(queue, guarded(), Place::Postgres(url)).await
     }
 
+    /// With a server that delivers webhooks to this machine.
+    pub(crate) async fn delivering_sqlite() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let queue = EventQueue::open(dir.path().join("tidegate.db").to_str().unwrap()).await.unwrap();
+        Self::serve(queue, delivering(), Place::Folder { dir }).await
+    }
+
+    /// With a server that delivers webhooks to this machine.
+    pub(crate) async fn delivering_postgres() -> Self {
+        let url = tidegate_testing::fresh_database();
+        let queue = EventQueue::open(&url).await.unwrap();
+        Self::serve(queue, delivering(), Place::Postgres(url)).await
+    }
+
     /// With a server that delivers nothing: what tests look at stays as it is.
     async fn start(queue: EventQueue, mut options: Options, place: Place) -> Self {
         options.run_router = false;
+        Self::serve(queue, options, place).await
+    }
+
+    async fn serve(queue: EventQueue, options: Options, place: Place) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = Server::new(queue.clone(), options).unwrap().start(listener).unwrap();
         let base = format!("http://{}", server.address());
@@ -248,6 +272,9 @@ macro_rules! on_both {
                 super::$case(crate::scene::Scene::$postgres().await).await;
             })*
         }
+    };
+    (delivering: $($case:ident),* $(,)?) => {
+        crate::scene::on_both!(delivering_sqlite, delivering_postgres: $($case),*);
     };
     ($($case:ident),* $(,)?) => {
         crate::scene::on_both!(sqlite, postgres: $($case),*);

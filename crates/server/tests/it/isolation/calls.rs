@@ -33,13 +33,14 @@ pub(super) struct Operation {
 }
 
 /// Parameters that a call needs although the document has them as optional, since any one of several is enough.
-const NEEDED: [(&str, &str); 6] = [
+const NEEDED: [(&str, &str); 7] = [
     ("subscribe", "queue"),
     ("claim_events", "queue"),
     ("complete_events", "worker_id"),
     ("fail_events", "worker_id"),
     ("create_subscription", "code"),
     ("create_dispatch_pool", "code"),
+    ("change_dispatch_jobs", "action"),
 ];
 
 impl Operation {
