@@ -2,6 +2,7 @@
 
 mod apply;
 mod exports;
+mod jobs;
 mod stub;
 mod stubbed;
 mod trouble;

@@ -110,7 +110,7 @@ pub(crate) struct BulkBody {
     /// `retry`, `cancel` or `ignore`.
     #[schema(example = "retry")]
     action: String,
-    /// Only jobs with this status; if absent, all to which it can be done.
+    /// Only jobs with this status; if absent, all to which it can be done, but what was cancelled or ignored is not retried.
     status: Option<String>,
     /// Only jobs of this kind.
     kind: Option<String>,

@@ -329,7 +329,9 @@ mod without_router {
         assert_eq!((&again["done"], &again["more"]), (&json!(0), &json!(false)), "nothing is left");
         let refused = bulk(json!({ "action": "ignore", "status": "CANCELLED" })).await.expect(200);
         assert_eq!((&refused["done"], &refused["refused"]), (&json!(0), &json!(25)));
-        let retried = bulk(json!({ "action": "retry", "perSecond": 100_000 })).await.expect(200);
+        let retried = bulk(json!({ "action": "retry" })).await.expect(200);
+        assert_eq!((&retried["done"], &retried["refused"]), (&json!(0), &json!(0)), "what was cancelled stays so");
+        let retried = bulk(json!({ "action": "retry", "status": "CANCELLED", "perSecond": 100_000 })).await.expect(200);
         assert_eq!(retried["done"], 25);
         for (wrong, why) in [
             (json!({ "action": "delete" }), "action must be"),

@@ -43,7 +43,13 @@ impl JobAct {
         }
     }
 
-    /// Whether it was done to a job already, or is as good as done.
+    /// Whether it is done to a job where many are changed and no status is named: what was given up is not tried again.
+    fn is_usual(self, job: &Job) -> bool {
+        let is_given_up = job.status == JobStatus::Cancelled || job.ignored_at.is_some();
+        self.suits(job) && !(self == Self::Retry && is_given_up)
+    }
+
+    /// Whether it was done to a job already.
     fn is_done(self, job: &Job) -> bool {
         match self {
             Self::Retry => false,
@@ -63,7 +69,7 @@ fn is_live(job: &Job) -> bool {
 pub struct BulkAct {
     /// What.
     pub act: JobAct,
-    /// To which. Without a status: to all to which it can be done.
+    /// To which. Without a status: to all to which it can be done, but what was cancelled or ignored is not retried.
     pub filter: JobsFilter,
     /// Only to those with smaller numbers: where an earlier call has ended.
     pub before: Option<EntryId>,
@@ -152,7 +158,7 @@ impl Gateway {
             let (suited, others): (Vec<Job>, Vec<Job>) = page
                 .jobs
                 .into_iter()
-                .filter(|job| bulk.filter.status.is_some() || bulk.act.suits(job))
+                .filter(|job| bulk.filter.status.is_some() || bulk.act.is_usual(job))
                 .partition(|job| bulk.act.suits(job) && (bulk.act != JobAct::Retry || check_retry(job).is_ok()));
             acted.refused += others.len();
             let count = suited.len();
