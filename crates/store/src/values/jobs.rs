@@ -10,7 +10,7 @@ use crate::values::{EntryPhase, EntryView};
 pub const MAX_JOBS: usize = 1_000;
 /// The most live and the most ended jobs that are looked at for one page.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-const LOOKED_AT: i64 = 10_000;
+const LOOKED_AT: i64 = 5_000;
 /// How many of each are looked at first. Most pages need no more.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 const FIRST_LOOK: i64 = 500;
@@ -88,7 +88,7 @@ pub struct JobsPage {
     /// The jobs, youngest first.
     pub jobs: Vec<JobView>,
     /// The cursor of the next page; `None` on the last page. A page may be short, even empty, although there is a next one:
-    /// no more than 10,000 live and 10,000 ended jobs are looked at for one.
+    /// no more than 5,000 live and 5,000 ended jobs are looked at for one.
     pub next: Option<EntryId>,
 }
 

@@ -237,8 +237,8 @@ statements! {
         /// What waits in lanes: fresh and timed jobs by lane, parked ones by the groups that they can be in, each counted up
         /// to a bound (dispatch_queue_fresh, dispatch_queue_timed, dispatch_queue_parked).
         holds: HoldsRow = "
-            SELECT i.item, f.rows + t.rows + coalesce(p.rows, 0) AS waiting,
-                   f.looked >= $6::bigint OR t.looked >= $6::bigint OR coalesce(p.rows, 0) >= $6::bigint AS is_capped,
+            SELECT i.item, f.rows + t.rows + p.rows AS waiting,
+                   f.looked >= $6::bigint OR t.looked >= $6::bigint OR p.rows >= $6::bigint AS is_capped,
                    (extract(epoch FROM {now} - least(to_timestamp(((f.first >> 22) + 1577836800000) / 1000.0), t.first))
                     * 1000000)::bigint AS oldest
             FROM unnest($2::bigint[], $3::integer[], $4::integer[], $5::text[]) AS i(item, lane, queue_id, groups)
@@ -255,7 +255,7 @@ statements! {
                       FROM {live} q WHERE q.lane = i.lane AND q.place = 1
                       ORDER BY q.lane, q.due_at, q.id LIMIT $6::bigint) AS q
             ) AS t
-            LEFT JOIN LATERAL (
+            CROSS JOIN LATERAL (
                 SELECT count(*) AS rows FROM (
                     (SELECT FROM {live} q
                      WHERE q.queue_id = i.queue_id AND q.group_key = i.groups AND q.place IN (2, 3) LIMIT $6::bigint)
@@ -264,7 +264,7 @@ statements! {
                      WHERE q.queue_id = i.queue_id AND q.group_key > i.groups || ':' AND q.group_key < i.groups || ';'
                        AND q.place IN (2, 3) LIMIT $6::bigint)
                 ) AS p
-            ) AS p ON i.groups IS NOT NULL";
+            ) AS p";
         /// The slots of pools that nodes hold (primary key).
         held: HeldRow = "
             SELECT i.item, s.node, s.slots, s.wanted
@@ -294,21 +294,21 @@ statements! {
                  WHERE q.lane = $1::integer AND q.place = 1 ORDER BY q.lane, q.due_at, q.id LIMIT $2::bigint)
             )
             SELECT c.id FROM (
-                SELECT h.id FROM heads h WHERE h.lease_until IS NULL
+                (SELECT h.id FROM heads h WHERE h.lease_until IS NULL LIMIT $2::bigint)
                 UNION ALL
-                SELECT b.id FROM heads h CROSS JOIN LATERAL (
+                (SELECT b.id FROM heads h CROSS JOIN LATERAL (
                     SELECT q.id FROM {live} q
                     WHERE q.queue_id = h.queue_id AND q.group_key >= h.group_key AND q.group_key <= h.group_key
                       AND q.place IN (2, 3) AND q.lane + 0 = $1::integer
                     ORDER BY q.group_key, q.rank, q.id LIMIT $2::bigint
-                ) AS b
+                 ) AS b LIMIT $2::bigint)
                 UNION ALL
-                SELECT b.id FROM heads h CROSS JOIN LATERAL (
+                (SELECT b.id FROM heads h CROSS JOIN LATERAL (
                     SELECT q.id FROM {live} q
                     WHERE q.queue_id = h.queue_id AND q.group_key >= h.group_key AND q.group_key <= h.group_key
                       AND q.place = 4 AND q.lane + 0 = $1::integer
                     ORDER BY q.group_key, q.due_at, q.id LIMIT $2::bigint
-                ) AS b
+                 ) AS b LIMIT $2::bigint)
             ) AS c GROUP BY c.id ORDER BY c.id LIMIT $2::bigint";
         /// Jobs of a lane that are aside, among the first of their queue (dispatch_queue_aside_due).
         aside_of_lane: Only<i64> = "

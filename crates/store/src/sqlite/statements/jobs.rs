@@ -184,7 +184,7 @@ statements! {
         /// Its timed, parked and aside jobs that nobody holds. Index dispatch_queue_waiting.
         waiting_free: Only<i64> = "
             SELECT id FROM {live} INDEXED BY {live}_waiting
-            WHERE lane = ?1 AND place IN (1, 2, 4) AND lease_until IS NULL ORDER BY id LIMIT ?2";
+            WHERE lane = ?1 AND place > 0 AND place <> 3 AND lease_until IS NULL ORDER BY id LIMIT ?2";
         /// The numbers that were drawn for a fact. Primary key.
         numbers_of_fact: NumbersRow = "SELECT first_number, last_number FROM {ns}_events WHERE id = ?1";
     }
