@@ -11,9 +11,12 @@ mod exact;
 mod export;
 mod failure;
 mod files;
+mod groups;
+mod jobs;
 mod keys;
 mod masking;
 mod output;
+mod pools;
 mod projections;
 mod publish;
 mod queues;
@@ -69,6 +72,12 @@ enum Command {
     Types(types::TypesArgs),
     /// List, create, change, pause, resume, try and delete subscriptions.
     Subscriptions(subscriptions::SubscriptionsArgs),
+    /// List and show dispatch jobs; retry, cancel and ignore them.
+    Jobs(jobs::JobsArgs),
+    /// List message groups that a failed job blocks.
+    Groups(groups::GroupsArgs),
+    /// List and show dispatch pools with what each holds.
+    Pools(pools::PoolsArgs),
     /// List, create and delete clients.
     Clients(clients::ClientsArgs),
     /// List, create, change and delete service accounts, and replace their signing secrets.
@@ -128,6 +137,9 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
             return Ok(if is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Subscriptions(args) => subscriptions::run(args).await?,
+        Command::Jobs(args) => jobs::run(args).await?,
+        Command::Groups(args) => groups::run(args).await?,
+        Command::Pools(args) => pools::run(args).await?,
         Command::Clients(args) => clients::run(args).await?,
         Command::Accounts(args) => accounts::run(args).await?,
         Command::Secrets(args) => secrets::run(args).await?,

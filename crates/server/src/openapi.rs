@@ -9,7 +9,7 @@ use utoipa::{Modify, OpenApi};
 use crate::error::{Code, ErrorBody};
 use crate::routes::workers;
 use crate::routes::{
-    accounts, applied_sets, clients, event_types, events, facts, health, keys, list, manual, pools, projections,
+    accounts, applied_sets, clients, event_types, events, facts, health, jobs, keys, list, manual, pools, projections,
 };
 use crate::routes::{publish, queues, report_batch, reports, schedules, schemas, subscribe, subscriptions, versions};
 use crate::unknown_fields::Parameters;
@@ -41,6 +41,7 @@ const FOR_MACHINES: [&str; 4] = ["/livez", "/readyz", "/metrics", "/openapi.json
         subscriptions::list, subscriptions::create, subscriptions::show, subscriptions::change, subscriptions::remove,
         subscriptions::pause, subscriptions::resume, subscriptions::preview, subscriptions::rotate_secret,
         clients::list, clients::create, clients::show, clients::change, clients::remove,
+        jobs::list, jobs::show, jobs::why, jobs::retry, jobs::cancel, jobs::ignore, jobs::bulk, jobs::groups,
         pools::list, pools::create, pools::show, pools::change, pools::remove,
         accounts::list, accounts::create, accounts::show, accounts::change, accounts::remove, accounts::rotate_secret,
         applied_sets::list, applied_sets::create, applied_sets::show, applied_sets::change, applied_sets::remove,

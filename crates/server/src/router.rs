@@ -11,7 +11,7 @@ use crate::error::{ApiError, Code};
 use crate::middleware::{Around, around};
 use crate::routes::workers;
 use crate::routes::{
-    accounts, applied_sets, clients, event_types, events, facts, health, keys, list, manual, pools, projections,
+    accounts, applied_sets, clients, event_types, events, facts, health, jobs, keys, list, manual, pools, projections,
 };
 use crate::routes::{publish, queues, report_batch, reports, schedules, schemas, subscribe, subscriptions, versions};
 use crate::service::Service;
@@ -95,6 +95,14 @@ fn gateway() -> Router<Arc<Service>> {
         .route("/api/subscriptions/{id}/preview", post(subscriptions::preview))
         .route("/api/clients", get(clients::list).post(clients::create))
         .route("/api/clients/{id}", get(clients::show).put(clients::change).delete(clients::remove))
+        .route("/api/dispatch-jobs", get(jobs::list))
+        .route("/api/dispatch-jobs/bulk", post(jobs::bulk))
+        .route("/api/dispatch-jobs/{id}", get(jobs::show))
+        .route("/api/dispatch-jobs/{id}/why", get(jobs::why))
+        .route("/api/dispatch-jobs/{id}/retry", post(jobs::retry))
+        .route("/api/dispatch-jobs/{id}/cancel", post(jobs::cancel))
+        .route("/api/dispatch-jobs/{id}/ignore", post(jobs::ignore))
+        .route("/api/dispatch-groups", get(jobs::groups))
         .route("/api/dispatch-pools", get(pools::list).post(pools::create))
         .route("/api/dispatch-pools/{id}", get(pools::show).put(pools::change).delete(pools::remove))
         .route("/api/service-accounts", get(accounts::list).post(accounts::create))

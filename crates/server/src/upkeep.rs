@@ -8,6 +8,8 @@ use tokio::task::JoinHandle;
 
 use crate::service::Service;
 
+/// How often it is measured what waits to be delivered.
+const MEASURE_JOBS_EVERY: Duration = Duration::from_secs(15);
 const NOTE_KEYS_EVERY: Duration = Duration::from_secs(10);
 /// How often it is looked whether a key that was missing is there.
 const CHECK_SECRETS_EVERY: Duration = Duration::from_secs(60);
@@ -51,6 +53,17 @@ pub(crate) fn start(service: &Arc<Service>) -> JoinHandle<()> {
             tokio::time::sleep(CHECK_SECRETS_EVERY).await;
         }
     };
+    let shared = Arc::clone(service);
+    let jobs = async move {
+        let mut tick = tokio::time::interval(MEASURE_JOBS_EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while shared.options.metrics.is_some() {
+            tick.tick().await;
+            if let Err(error) = shared.gateway.measure_jobs().await {
+                tracing::debug!(%error, "what waits to be delivered could not be measured");
+            }
+        }
+    };
     let scheduler = service.options.run_schedules.then(|| Scheduler::new(service.queue.clone()));
     let schedules = async move {
         if let Some(scheduler) = scheduler {
@@ -58,9 +71,9 @@ pub(crate) fn start(service: &Arc<Service>) -> JoinHandle<()> {
         }
     };
     let shared = Arc::clone(service);
-    tokio::spawn(
-        async move { tokio::join!(periodic, retention, secrets, schedules, shared.waiters.scan(&shared.queue)).0 },
-    )
+    tokio::spawn(async move {
+        tokio::join!(periodic, retention, secrets, jobs, schedules, shared.waiters.scan(&shared.queue)).0
+    })
 }
 
 /// Looks whether stored secrets can be read. The gateway logs what cannot be.

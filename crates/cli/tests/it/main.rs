@@ -2,6 +2,7 @@
 
 mod apply;
 mod exports;
+mod jobs;
 mod no_secret_is_shown;
 mod secrets;
 mod stub;

@@ -13,6 +13,7 @@ pub(crate) mod error;
 mod event_types;
 mod events;
 pub(crate) mod ingest;
+mod jobs;
 pub(crate) mod kept;
 mod listed;
 mod made;
@@ -40,6 +41,10 @@ pub use error::GatewayError;
 pub use event_types::TypesQuery;
 pub use events::{EventsPage, EventsQuery, type_filter};
 pub use ingest::{Accepted, EventEntry, EventJob, EventView, NewFact};
+pub use jobs::{
+    Acted, AttemptRecord, BlockedJobs, BlockedJobsPage, BulkAct, CancelReason, Job, JobAct, JobKind, JobShown,
+    JobStatus, JobTerms, JobTry, JobWhy, JobsFilter, JobsFound, PoolHolds,
+};
 pub use listed::Listed;
 pub use pools::{Pool, PoolBody, PoolStatus, PoolsQuery};
 pub use schemas::SchemasQuery;
@@ -56,6 +61,8 @@ use apart::Apart;
 use clients::Clients;
 use error::Result;
 use ingest::{Batchers, Flusher, Meters};
+use jobs::Senders;
+pub(crate) use jobs::{DELETED, Sweep};
 use kept::Kept;
 pub(crate) use made::MadeJobs;
 use types::Types;
@@ -112,6 +119,7 @@ pub struct Gateway {
     types: Arc<Kept<Types>>,
     made: Arc<MadeJobs>,
     clients: Kept<Clients>,
+    senders: Kept<Senders>,
     batchers: Batchers,
     meters: Meters,
     validators: Validators,
@@ -189,6 +197,7 @@ impl Gateway {
             types,
             made,
             clients: Kept::default(),
+            senders: Kept::default(),
             validators: Validators::new(options.validator_bytes),
             apart: Apart::new(options.workers),
             secret_keys: Arc::new(secret_keys),

@@ -23,8 +23,8 @@ use tokio::task::{JoinHandle, JoinSet};
 use self::attempt::{Delivery, Recorded};
 use self::board::{Ask, Board, GRANT};
 use self::routes::{KeptRoutes, Routes};
-use crate::gateway::Gateway;
 use crate::gateway::error::{GatewayError, Result};
+use crate::gateway::{DELETED, Gateway, Sweep};
 use crate::webhook::client::Client;
 
 /// How often the database is looked at for what no hint told.
@@ -47,6 +47,8 @@ const GRACE: Duration = Duration::from_secs(20);
 pub struct Router {
     stop: watch::Sender<bool>,
     task: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+    /// Cancels what waits for deleted subscriptions.
+    sweep: JoinHandle<()>,
 }
 
 /// What the conductor hears of.
@@ -95,6 +97,7 @@ impl Router {
     pub fn start(gateway: Arc<Gateway>, client: Client) -> Self {
         let (stop, stopped) = watch::channel(false);
         let jobs = gateway.queue().jobs();
+        let sweep = tokio::spawn(Sweep::default().run(Arc::clone(&gateway)));
         let (sender, news) = mpsc::unbounded_channel();
         let conductor = Conductor {
             gateway,
@@ -111,12 +114,13 @@ impl Router {
             news,
         };
         let task = tokio::spawn(conductor.run(stopped));
-        Self { stop, task: tokio::sync::Mutex::new(Some(task)) }
+        Self { stop, task: tokio::sync::Mutex::new(Some(task)), sweep }
     }
 
     /// Claims nothing more, and returns when the attempts that are under way have ended and are recorded. What does not end
     /// soon is given up; somebody else attempts it again. Calling it twice is fine.
     pub async fn stop(&self) {
+        self.sweep.abort();
         let _ = self.stop.send(true);
         let mut task = self.task.lock().await;
         if let Some(task) = task.as_mut()
@@ -460,7 +464,7 @@ fn lane_of(job: &QueuedEvent) -> Option<Tsid> {
 
 /// Why jobs are cancelled whose subscription is gone.
 fn deleted() -> String {
-    r#"["the subscription was deleted"]"#.to_owned()
+    format!("[\"{DELETED}\"]")
 }
 
 impl Looks {

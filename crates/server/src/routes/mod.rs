@@ -8,6 +8,7 @@ pub(crate) mod event_types;
 pub(crate) mod events;
 pub(crate) mod facts;
 pub(crate) mod health;
+pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod list;
 pub(crate) mod manual;

@@ -13,6 +13,7 @@ pub(crate) mod event;
 pub(crate) mod event_types;
 pub(crate) mod facts;
 pub(crate) mod idempotency;
+pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod leased;
 pub(crate) mod listed;

@@ -16,6 +16,7 @@ mod gateway_hostile;
 mod hang_ups;
 mod idempotency;
 mod isolation;
+mod jobs;
 mod lists;
 mod long_poll;
 mod looking_after;

@@ -47,6 +47,12 @@ fn guarded() -> Options {
     options
 }
 
+fn delivering() -> Options {
+    let mut options = Options { run_router: true, ..Options::default() };
+    options.gateway.allowed_targets = vec!["127.0.0.1".parse().unwrap()];
+    options
+}
+
 /// An HTTP answer with its whole body.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -133,9 +139,27 @@ impl Scene {
         Self::start(queue, guarded(), Place::Postgres(url)).await
     }
 
+    /// With a server that delivers webhooks to this machine.
+    pub(crate) async fn delivering_sqlite() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let queue = EventQueue::open(dir.path().join("tidegate.db").to_str().unwrap()).await.unwrap();
+        Self::serve(queue, delivering(), Place::Folder { dir }).await
+    }
+
+    /// With a server that delivers webhooks to this machine.
+    pub(crate) async fn delivering_postgres() -> Self {
+        let url = tidegate_testing::fresh_database();
+        let queue = EventQueue::open(&url).await.unwrap();
+        Self::serve(queue, delivering(), Place::Postgres(url)).await
+    }
+
     /// With a server that delivers nothing: what tests look at stays as it is.
     async fn start(queue: EventQueue, mut options: Options, place: Place) -> Self {
         options.run_router = false;
+        Self::serve(queue, options, place).await
+    }
+
+    async fn serve(queue: EventQueue, mut options: Options, place: Place) -> Self {
         if !matches!(place, Place::Folder { .. }) {
             options.gateway.secrets = shared_secrets();
         }
@@ -258,6 +282,9 @@ macro_rules! on_both {
                 super::$case(crate::scene::Scene::$postgres().await).await;
             })*
         }
+    };
+    (delivering: $($case:ident),* $(,)?) => {
+        crate::scene::on_both!(delivering_sqlite, delivering_postgres: $($case),*);
     };
     ($($case:ident),* $(,)?) => {
         crate::scene::on_both!(sqlite, postgres: $($case),*);

@@ -30,6 +30,7 @@ mod fencing;
 mod groups;
 mod handlers;
 mod ids;
+mod job_desk;
 mod jobs;
 mod lanes;
 mod lists;
@@ -408,6 +409,17 @@ macro_rules! conformance_cases {
                 each_of_a_run_has_its_own_record,
                 bad_records_are_refused_alone,
                 attempts_go_with_their_job,
+            }
+            job_desk {
+                jobs_are_found_by_their_ids,
+                jobs_are_listed_by_state_and_lane,
+                a_page_looks_at_a_bounded_number,
+                failed_and_cancelled_jobs_are_retried,
+                a_failed_job_is_ignored_once,
+                an_ignored_head_frees_its_group,
+                blocked_groups_are_listed_in_pages,
+                lanes_say_what_waits,
+                jobs_of_a_lane_are_found_wherever_they_wait,
             }
             tasks {
                 what_is_said_about_a_task_is_read_with_it,

@@ -26,6 +26,7 @@ mod ingest_plan;
 mod ingest_rows;
 mod inspect;
 mod items;
+mod jobs;
 mod keys;
 mod lanes;
 mod listing;
@@ -144,7 +145,7 @@ impl api::Entries for PostgresStore {
     }
 
     async fn redrive_manually(&self, items: Vec<ManualAction>) -> Result<Batch<Generation>> {
-        self.detached(|inner| async move { inner.redrive(items).await }).await
+        self.detached(|inner| async move { inner.redrive(items, dead_letters::Again::Redrive).await }).await
     }
 
     async fn discard(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {

@@ -24,6 +24,7 @@ mod heartbeat;
 mod holders;
 mod ingest;
 mod inspect;
+mod jobs;
 mod keys;
 mod lanes;
 mod listing;

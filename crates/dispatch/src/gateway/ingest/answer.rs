@@ -1,14 +1,12 @@
 //! Events as they are shown, each with what was made for it.
 
-use tidegate::{End, EntryId, EntryPhase, FactTarget, Family, QueueName, Status, StoredFact, Timestamp, Tsid};
+use tidegate::{EntryId, FactTarget, Family, QueueName, Status, StoredFact, Timestamp, Tsid};
 use tidegate_core::cloud_event::{CloudEvent, StoredEvent};
 
 use super::flush::{Call, Stored};
 use super::plan::job_id;
+use crate::gateway::jobs::JobStatus;
 use crate::gateway::subscriptions::Target;
-
-/// The status of a job that nothing was done about yet.
-const QUEUED: &str = "QUEUED";
 
 /// A stored event.
 #[derive(Debug, Clone)]
@@ -65,7 +63,7 @@ impl EventView {
                     id: job_id(stored.created_at, number.get()),
                     subscription: Some(subscription.id),
                     client: subscription.client,
-                    status: QUEUED,
+                    status: JobStatus::Queued.as_str(),
                 }),
                 Target::Queue(name) => {
                     // The queue took the entry, so its name is valid.
@@ -133,14 +131,7 @@ fn cut(left_out: usize) -> (bool, Option<usize>) {
 
 impl EventJob {
     fn of(target: FactTarget, created_at: Timestamp) -> Self {
-        let status = match target.phase {
-            EntryPhase::Waiting { .. } | EntryPhase::Parked | EntryPhase::Aside { .. } => QUEUED,
-            EntryPhase::Leased { .. } => "IN_PROGRESS",
-            EntryPhase::Kept { .. } => "ERROR",
-            EntryPhase::Ended { end: End::Completed, .. } => "COMPLETED",
-            EntryPhase::Ended { end: End::Cancelled, .. } => "CANCELLED",
-            EntryPhase::Ended { .. } => "ERROR",
-        };
+        let status = JobStatus::from(&target.phase).as_str();
         let subscription = target.lane_type.as_deref().and_then(|lane| lane.parse().ok());
         let client = target.queue.client();
         Self { id: job_id(created_at, target.id.get()), subscription, client, status }

@@ -82,7 +82,7 @@ fn seconds(count: u32) -> Duration {
 }
 
 /// The group of what is made for a subscription.
-pub(super) fn group_of(subscription: &Subscription, group: Option<&str>) -> String {
+pub(in crate::gateway) fn group_of(subscription: &Subscription, group: Option<&str>) -> String {
     match group {
         Some(group) => format!("{}:{group}", subscription.code),
         None => subscription.code.clone(),

@@ -33,7 +33,7 @@ pub(super) struct Operation {
 }
 
 /// Parameters that a call needs although the document has them as optional, since any one of several is enough.
-const NEEDED: [(&str, &str); 7] = [
+const NEEDED: [(&str, &str); 8] = [
     ("subscribe", "queue"),
     ("claim_events", "queue"),
     ("complete_events", "worker_id"),
@@ -41,6 +41,7 @@ const NEEDED: [(&str, &str); 7] = [
     ("create_subscription", "code"),
     ("create_dispatch_pool", "code"),
     ("create_service_account", "code"),
+    ("change_dispatch_jobs", "action"),
 ];
 
 impl Operation {

@@ -29,6 +29,7 @@ pub(super) struct Party {
     pub(super) subscription: String,
     pub(super) pool: String,
     pub(super) account: String,
+    pub(super) job: String,
     pub(super) applied_set: String,
     pub(super) key: i64,
 }
@@ -49,6 +50,15 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
         "id" if path.starts_with("/api/schemas") => Some(Filler::Of(|party| vec![json!(party.schema)])),
         "id" if path.starts_with("/api/events") => Some(Filler::Of(|party| vec![json!(party.fact)])),
         "id" if path.starts_with("/api/subscriptions") => Some(Filler::Of(|party| vec![json!(party.subscription)])),
+        "id" if path.starts_with("/api/dispatch-jobs") => Some(Filler::Of(|party| vec![json!(party.job)])),
+        "subscriptionId" => Some(Filler::Of(|party| vec![json!(party.subscription)])),
+        "eventId" => Some(Filler::Of(|party| vec![json!(party.fact)])),
+        "poolId" => Some(Filler::Of(|party| vec![json!(party.pool)])),
+        "kind" => neutral(json!(["EVENT"])),
+        "action" => neutral(json!(["cancel"])),
+        "blocked" => neutral(json!([true])),
+        "perSecond" => neutral(json!([1000])),
+        "status" if path.starts_with("/api/dispatch-jobs") => neutral(json!(["QUEUED", "CANCELLED"])),
         "id" if path.starts_with("/api/dispatch-pools") => Some(Filler::Of(|party| vec![json!(party.pool)])),
         "id" if path.starts_with("/api/service-accounts") => Some(Filler::Of(|party| vec![json!(party.account)])),
         "id" if path.starts_with("/api/applied-sets") => Some(Filler::Of(|party| vec![json!(party.applied_set)])),
@@ -155,9 +165,23 @@ impl Party {
         let nothing = Tsid::from_i64(1).to_string();
         let (event_type, schema, fact, subscription) =
             (nothing.clone(), nothing.clone(), nothing.clone(), nothing.clone());
-        let (pool, account, applied_set) = (nothing.clone(), nothing.clone(), nothing);
+        let (pool, account, job, applied_set) = (nothing.clone(), nothing.clone(), nothing.clone(), nothing);
         let (client, ids, leases, key) = (client.map(Tsid::from_i64), Vec::new(), Vec::new(), NOWHERE);
-        Self { client, marker, ids, leases, event_type, schema, fact, subscription, pool, account, applied_set, key }
+        Self {
+            client,
+            marker,
+            ids,
+            leases,
+            event_type,
+            schema,
+            fact,
+            subscription,
+            pool,
+            account,
+            job,
+            applied_set,
+            key,
+        }
     }
 
     /// Its client, if it has one, as requests name it.
@@ -175,7 +199,7 @@ impl Party {
         let nothing = || Tsid::from_i64(1).to_string();
         let ids = (NOWHERE..).take(self.ids.len()).collect();
         let (fact, subscription, pool, account, applied_set) = (nothing(), nothing(), nothing(), nothing(), nothing());
-        Self { ids, fact, subscription, pool, account, applied_set, key: NOWHERE, ..self.clone() }
+        Self { ids, fact, subscription, pool, account, job: nothing(), applied_set, key: NOWHERE, ..self.clone() }
     }
 
     /// Publishes, claims and reports, so that there is an entry of every kind. `round` makes its names new.
@@ -221,6 +245,7 @@ impl Party {
             self.ids.push(id);
         }
         self.subscription = filling.subscription().await;
+        self.job = filling.job().await;
         let pool = json!({ "code": format!("{}-pool", self.marker), "name": self.word("pool") });
         self.pool = filling.made("/api/dispatch-pools", pool).await;
         let account =
@@ -287,6 +312,24 @@ impl Filling<'_> {
         let id = own.first().unwrap_or_else(|| panic!("{}", made.text))["id"].as_str().unwrap().to_owned();
         self.call(Method::PUT, &format!("/api/subscriptions/{id}"), body, 200).await;
         self.call(Method::POST, &format!("/api/subscriptions/{id}/resume"), Value::Null, 200).await;
+        id
+    }
+
+    /// A job that was cancelled, so that it can be retried. Nothing is delivered: the servers of these tests have no router.
+    async fn job(&self) -> String {
+        let (marker, round) = (self.marker, self.round);
+        let hook = json!({
+            "code": format!("{marker}-hook"), "name": "a hook", "target": format!("https://hooks.example/{marker}"),
+            "eventTypes": [{ "eventTypeCode": format!("{marker}-hooked") }], "delaySeconds": 3600,
+        });
+        self.call(Method::POST, "/api/subscriptions", hook, 201).await;
+        let event = json!({
+            "type": format!("{marker}-hooked"), "source": format!("{marker}-source"), "subject": format!("{marker}-subject"),
+            "deduplicationId": format!("{marker}-hook-{round}"), "data": { "secret": format!("{marker}-payload") },
+        });
+        let stored = self.call(Method::POST, "/api/events", event, 201).await;
+        let id = stored["dispatchJobs"][0]["id"].as_str().unwrap().to_owned();
+        self.call(Method::POST, &format!("/api/dispatch-jobs/{id}/cancel"), json!({}), 200).await;
         id
     }
 

@@ -129,6 +129,30 @@ fn made(row: &str) -> String {
     format!("to_timestamp((({row}.event_id >> 22) + 1577836800000) / 1000.0)")
 }
 
+/// The highest number of an entry.
+pub(in crate::postgres) const LAST_NUMBER: &str = "
+    SELECT greatest((SELECT q.id FROM {live} q WHERE q.id > 0 ORDER BY q.id DESC LIMIT 1),
+                    (SELECT g.id FROM {log} g WHERE g.id > 0 ORDER BY g.id DESC LIMIT 1), 0)";
+
+/// When the first entry at or above each number was published.
+const PUBLISHED_FROM: &str = "
+    SELECT i.pivot,
+           coalesce((SELECT e.created_at FROM {ns}.events e WHERE e.id = x.event_id), {made}) AS published_at
+    FROM unnest($1::bigint[]) AS i(pivot)
+    LEFT JOIN LATERAL (
+        SELECT c.event_id FROM (
+            (SELECT q.id, q.event_id FROM {live} q WHERE q.id >= i.pivot ORDER BY q.id LIMIT 1)
+            UNION ALL
+            (SELECT g.id, g.event_id FROM {log} g WHERE g.id >= i.pivot ORDER BY g.id LIMIT 1)
+        ) AS c ORDER BY c.id LIMIT 1
+    ) AS x ON true
+    ORDER BY i.pivot";
+
+/// As [`PUBLISHED_FROM`], filled in.
+pub(in crate::postgres) fn published_from() -> String {
+    PUBLISHED_FROM.replace("{made}", &made("x"))
+}
+
 statements! {
     /// Statements about lists.
     pub(in crate::postgres) struct Lists {
@@ -292,23 +316,10 @@ statements! {
             UNION ALL
             SELECT b.lane, true FROM below b WHERE b.lane IS NOT NULL";
         /// The highest number of an entry (event_queue's and event_log's primary keys, from the end).
-        last_number: Only<i64> = "
-            SELECT greatest((SELECT q.id FROM {live} q WHERE q.id > 0 ORDER BY q.id DESC LIMIT 1),
-                            (SELECT g.id FROM {log} g WHERE g.id > 0 ORDER BY g.id DESC LIMIT 1), 0)";
+        last_number: Only<i64> = LAST_NUMBER;
         /// When the first entry at or above each number was published (event_queue's, event_log's and events' primary
         /// keys).
-        published_from: PublishedRow = &"
-            SELECT i.pivot,
-                   coalesce((SELECT e.created_at FROM {ns}.events e WHERE e.id = x.event_id), {made}) AS published_at
-            FROM unnest($1::bigint[]) AS i(pivot)
-            LEFT JOIN LATERAL (
-                SELECT c.event_id FROM (
-                    (SELECT q.id, q.event_id FROM {live} q WHERE q.id >= i.pivot ORDER BY q.id LIMIT 1)
-                    UNION ALL
-                    (SELECT g.id, g.event_id FROM {log} g WHERE g.id >= i.pivot ORDER BY g.id LIMIT 1)
-                ) AS c ORDER BY c.id LIMIT 1
-            ) AS x ON true
-            ORDER BY i.pivot".replace("{made}", &made("x"));
+        published_from: PublishedRow = &published_from();
         /// Entries as lists show them (primary keys). An entry that ended as a dead letter may have no fact.
         summaries: SummaryRow = &"
             SELECT q.id, q.event_id, n.name, q.attempts, q.max_attempts,

@@ -25,6 +25,7 @@ pub(in crate::postgres) mod groups;
 pub(in crate::postgres) mod handlers;
 pub(in crate::postgres) mod heartbeat;
 pub(in crate::postgres) mod ingest;
+pub(in crate::postgres) mod jobs;
 pub(in crate::postgres) mod keys;
 pub(in crate::postgres) mod lanes;
 pub(in crate::postgres) mod lists;
@@ -63,6 +64,7 @@ crate::sql::subjects! {
         handlers: handlers::Handlers,
         heartbeat: heartbeat::Heartbeat,
         ingest: ingest::Ingest,
+        jobs: jobs::Jobs,
         keys: keys::Keys,
         lanes: lanes::Lanes,
         lists: lists::Lists,
@@ -91,6 +93,7 @@ impl Sql {
         let of_entries = |text: &str| fill(Family::Entries, text);
         Self {
             dispatch: dispatch::Dispatch::new(|text| fill(Family::Jobs, text)),
+            jobs: jobs::Jobs::new(|text| fill(Family::Jobs, text)),
             lists: lists::Lists::new(of_entries),
             log_counts: log_counts::LogCounts::new(of_entries),
             projections: projections::Projections::new(of_entries),

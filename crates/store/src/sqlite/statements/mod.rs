@@ -16,6 +16,7 @@ pub(in crate::sqlite) mod groups;
 pub(in crate::sqlite) mod handlers;
 pub(in crate::sqlite) mod heartbeat;
 pub(in crate::sqlite) mod ingest;
+pub(in crate::sqlite) mod jobs;
 pub(in crate::sqlite) mod keys;
 pub(in crate::sqlite) mod lanes;
 pub(in crate::sqlite) mod lists;
@@ -48,6 +49,7 @@ crate::sql::subjects! {
         handlers: handlers::Handlers,
         heartbeat: heartbeat::Heartbeat,
         ingest: ingest::Ingest,
+        jobs: jobs::Jobs,
         keys: keys::Keys,
         lanes: lanes::Lanes,
         lists: lists::Lists,
@@ -72,6 +74,7 @@ impl Sql {
             |family: Family, text: &str| family.fill(text, "_").replace("{ns}", namespace).replace("{room}", &room);
         Self {
             dispatch: dispatch::Dispatch::new(|text| fill(Family::Jobs, text)),
+            jobs: jobs::Jobs::new(|text| fill(Family::Jobs, text)),
             ..Self::filled(|text| fill(family, text))
         }
     }
