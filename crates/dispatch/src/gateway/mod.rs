@@ -18,6 +18,7 @@ mod made;
 pub(crate) mod pools;
 mod schemas;
 pub(crate) mod subscriptions;
+pub(crate) mod tasks;
 mod types;
 mod validation;
 mod validators;
@@ -43,6 +44,7 @@ pub use subscriptions::{
     AllowedTarget, ConfigEntry, DispatchMode, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus,
     SubscriptionsQuery, Target, TypeBinding,
 };
+pub use tasks::{CreatedTask, NewTask, Task, TaskRules};
 pub use validation::Validated;
 pub use values::{EventType, EventTypeBody, Forced, NewVersion, Schema, SchemaBody, SpecVersion};
 
@@ -51,7 +53,8 @@ use clients::Clients;
 use error::Result;
 use ingest::{Batchers, Flusher, Meters};
 use kept::Kept;
-pub(crate) use made::MadeJobs;
+pub(crate) use made::{Made, MadeJobs};
+use tasks::TaskBatchers;
 use types::Types;
 use validators::Validators;
 
@@ -102,6 +105,7 @@ pub struct Gateway {
     made: Arc<MadeJobs>,
     clients: Kept<Clients>,
     batchers: Batchers,
+    task_batchers: TaskBatchers,
     meters: Meters,
     validators: Validators,
     apart: Apart,
@@ -171,6 +175,7 @@ impl Gateway {
         let flusher = Flusher::new(queue.clone(), Arc::clone(&types), Arc::clone(&made));
         Self {
             batchers: Batchers::new(&queue, &Arc::new(flusher)),
+            task_batchers: TaskBatchers::new(&queue, &made),
             meters: Meters::default(),
             queue,
             types,
@@ -187,7 +192,7 @@ impl Gateway {
         &self.queue
     }
 
-    /// Tells for which subscriptions this node has made jobs, from now on.
+    /// Tells of the jobs that this node has made, from now on.
     pub(crate) fn made_jobs(&self) -> Arc<MadeJobs> {
         self.made.listen();
         Arc::clone(&self.made)

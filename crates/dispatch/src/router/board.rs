@@ -1,7 +1,7 @@
 //! What waits, what is in flight, and what is to be claimed next on this node. Decides and does nothing: every moment is an
 //! argument.
 //!
-//! A lane is what jobs of one subscription wait in. What waits in it is known by hints and by claims: a hint says that there
+//! A lane is what jobs of one subscription, or tasks for one origin, wait in. What waits in it is known by hints and by claims: a hint says that there
 //! may be something, a claim that finds nothing says that there is nothing until the next hint. Hints may be wrong or late;
 //! looks at the database find what they missed.
 
@@ -16,7 +16,6 @@ use tidegate_core::pool::plan::{Capacity, Hold, Lane as Planned, Planner, Waitin
 use tidegate_core::pool::rate::LATEST;
 
 use super::routes::{Origin, Route, Routes, Rule};
-use crate::SubscriptionStatus;
 
 /// For how long slots are granted.
 pub(super) const GRANT: Duration = Duration::from_secs(60);
@@ -113,12 +112,7 @@ impl Board {
                     }
                     self.hint(id);
                 }
-                None => {
-                    let (waiting, hinted, in_flight) = (Waiting::AtLeast(0), 0, 0);
-                    self.lanes
-                        .insert(id, Lane { route: Arc::clone(route), waiting, hinted, in_flight, is_gone: false });
-                    self.pool(route.pool, routes.rule(route.pool), now);
-                }
+                None => self.add_lane(id, route, routes.rule(route.pool), now),
             }
         }
         self.queues.clear();
@@ -139,6 +133,31 @@ impl Board {
         self.pools.retain(|_, pool| {
             !pool.active.is_empty() || pool.slots > 0 || pool.asks_with.is_some() || !pool.is_forgotten(now)
         });
+    }
+
+    fn add_lane(&mut self, id: Tsid, route: &Arc<Route>, rule: Rule, now: Instant) {
+        let (waiting, hinted, in_flight) = (Waiting::AtLeast(0), 0, 0);
+        self.lanes.insert(id, Lane { route: Arc::clone(route), waiting, hinted, in_flight, is_gone: false });
+        self.pool(route.pool, rule, now);
+    }
+
+    /// Goes by a further lane.
+    pub(super) fn add(&mut self, id: Tsid, route: &Arc<Route>, rule: Rule, now: Instant) {
+        self.add_lane(id, route, rule, now);
+        self.queues.entry(route.queue.clone()).or_default().push(id);
+    }
+
+    /// Forgets a lane, unless something may wait in it or is in flight.
+    pub(super) fn forget(&mut self, id: Tsid) -> bool {
+        let Some(lane) = self.lanes.get(&id) else { return true };
+        if lane.waiting != Waiting::AtLeast(0) || lane.in_flight > 0 {
+            return false;
+        }
+        if let Some(lanes) = self.queues.get_mut(&lane.route.queue) {
+            lanes.retain(|other| *other != id);
+        }
+        self.lanes.remove(&id);
+        true
     }
 
     fn pool(&mut self, key: PoolKey, rule: Rule, now: Instant) -> &mut Pool {
@@ -231,7 +250,7 @@ impl Board {
                     };
                     let is_claiming = self.claiming.contains(&lane.route.queue);
                     let waiting = if is_claiming { Waiting::AtLeast(0) } else { lane.waiting };
-                    let client = lane.route.subscription.client;
+                    let client = lane.route.origin.0;
                     Planned { id, client, waiting, in_flight: lane.in_flight, held_by }
                 })
                 .collect();
@@ -402,7 +421,7 @@ impl Board {
 impl Lane {
     /// Whether its jobs are delivered at present.
     fn takes_part(&self) -> bool {
-        !self.is_gone && self.route.subscription.status == SubscriptionStatus::Active
+        !self.is_gone && self.route.is_active()
     }
 }
 

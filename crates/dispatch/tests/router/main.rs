@@ -8,3 +8,4 @@ mod limits;
 mod orders;
 mod outcomes;
 mod scene;
+mod tasks;

@@ -108,13 +108,23 @@ pub(crate) struct Maker(EventQueue, Gateway);
 impl Scene {
     pub(crate) async fn gateway_alone(&self) -> Maker {
         let queue = EventQueue::open(&self.address).await.unwrap();
-        Maker(queue.clone(), Gateway::new(queue, GatewayOptions::default()))
+        let allowed_targets = vec!["127.0.0.1".parse().unwrap()];
+        Maker(queue.clone(), Gateway::new(queue, GatewayOptions { allowed_targets, ..GatewayOptions::default() }))
     }
 }
 
 impl Maker {
     pub(crate) async fn publish(&self, number: usize) -> Tsid {
         publish(&self.1, number, None).await.id
+    }
+
+    pub(crate) fn gateway(&self) -> &Gateway {
+        &self.1
+    }
+
+    /// How many lanes of jobs hold something.
+    pub(crate) async fn lanes(&self) -> usize {
+        self.0.store().waiting_lanes(None).await.unwrap().lanes.len()
     }
 
     pub(crate) async fn close(self) {

@@ -30,6 +30,7 @@ pub(crate) mod schemas;
 pub(crate) mod shown;
 pub(crate) mod subscriptions;
 pub(crate) mod tags;
+pub(crate) mod tasks;
 pub(crate) mod trace;
 pub(crate) mod violations;
 pub(crate) mod workers;
