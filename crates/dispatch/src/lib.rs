@@ -35,12 +35,13 @@ pub struct Guide;
 pub use gateway::{
     Accepted, Account, AccountAuth, AccountBody, AccountsQuery, Acted, AllowedTarget, AppliedItem, AppliedSet,
     AppliedSetsQuery, AttemptRecord, BlockedJobs, BlockedJobsPage, BulkAct, CancelReason, Changed, Client,
-    ClientsQuery, ConfigEntry, DispatchMode, EventEntry, EventJob, EventType, EventTypeBody, EventView, EventsPage,
-    EventsQuery, Forced, Gateway, GatewayError, GatewayOptions, Job, JobAct, JobKind, JobShown, JobStatus, JobTerms,
-    JobTry, JobWhy, JobsFilter, JobsFound, KeyUse, Listed, Match, NewFact, NewVersion, Pool, PoolBody, PoolHolds,
-    PoolStatus, PoolsQuery, RetryStrategy, Rotated, RotationProgress, Schema, SchemaBody, SchemasQuery, SecretText,
-    ShownAuth, SigningScheme, SpecVersion, Subscription, SubscriptionBody, SubscriptionStatus, SubscriptionsQuery,
-    Target, TypeBinding, TypesQuery, UnknownTypes, Validated, Written, type_filter,
+    ClientsQuery, ConfigEntry, CreatedTask, DispatchMode, EventEntry, EventJob, EventType, EventTypeBody, EventView,
+    EventsPage, EventsQuery, Forced, Gateway, GatewayError, GatewayOptions, Job, JobAct, JobKind, JobShown, JobStatus,
+    JobTerms, JobTry, JobWhy, JobsFilter, JobsFound, KeyUse, Listed, Match, NewFact, NewTask, NewVersion, Pool,
+    PoolBody, PoolHolds, PoolStatus, PoolsQuery, RetryStrategy, Rotated, RotationProgress, Schema, SchemaBody,
+    SchemasQuery, SecretText, ShownAuth, SigningScheme, SpecVersion, Subscription, SubscriptionBody,
+    SubscriptionStatus, SubscriptionsQuery, Target, Task, TaskRules, TypeBinding, TypesQuery, UnknownTypes, Validated,
+    Written, type_filter,
 };
 pub use tidegate_core::event_type::{
     CodePattern, EventTypeCode, InvalidCode, InvalidVersionNumber, TypeStatus, VersionNumber, VersionStatus,

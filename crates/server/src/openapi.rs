@@ -11,7 +11,8 @@ use crate::routes::workers;
 use crate::routes::{
     accounts, applied_sets, clients, event_types, events, facts, health, jobs, keys, list, manual, pools, projections,
 };
-use crate::routes::{publish, queues, report_batch, reports, schedules, schemas, subscribe, subscriptions, versions};
+use crate::routes::{publish, queues, report_batch, reports, schedules, schemas};
+use crate::routes::{subscribe, subscriptions, tasks, versions};
 use crate::unknown_fields::Parameters;
 
 /// Routes for probes and scrapers, which may add query parameters of their own: unknown ones are not refused there.
@@ -40,6 +41,7 @@ const FOR_MACHINES: [&str; 4] = ["/livez", "/readyz", "/metrics", "/openapi.json
         facts::list, facts::create, facts::create_many, facts::show,
         subscriptions::list, subscriptions::create, subscriptions::show, subscriptions::change, subscriptions::remove,
         subscriptions::pause, subscriptions::resume, subscriptions::preview, subscriptions::rotate_secret,
+        tasks::create, tasks::create_many,
         clients::list, clients::create, clients::show, clients::change, clients::remove,
         jobs::list, jobs::show, jobs::why, jobs::retry, jobs::cancel, jobs::ignore, jobs::bulk, jobs::groups,
         pools::list, pools::create, pools::show, pools::change, pools::remove,

@@ -13,7 +13,8 @@ use crate::routes::workers;
 use crate::routes::{
     accounts, applied_sets, clients, event_types, events, facts, health, jobs, keys, list, manual, pools, projections,
 };
-use crate::routes::{publish, queues, report_batch, reports, schedules, schemas, subscribe, subscriptions, versions};
+use crate::routes::{publish, queues, report_batch, reports, schedules, schemas};
+use crate::routes::{subscribe, subscriptions, tasks, versions};
 use crate::service::Service;
 
 /// All routes of the server, with the middleware around them.
@@ -93,6 +94,8 @@ fn gateway() -> Router<Arc<Service>> {
         .route("/api/subscriptions/{id}/resume", post(subscriptions::resume))
         .route("/api/subscriptions/{id}/rotate-secret", post(subscriptions::rotate_secret))
         .route("/api/subscriptions/{id}/preview", post(subscriptions::preview))
+        .route("/api/dispatch-jobs", post(tasks::create))
+        .route("/api/dispatch-jobs/batch", post(tasks::create_many))
         .route("/api/clients", get(clients::list).post(clients::create))
         .route("/api/clients/{id}", get(clients::show).put(clients::change).delete(clients::remove))
         .route("/api/dispatch-jobs", get(jobs::list))

@@ -22,6 +22,7 @@ mod schemas;
 mod secret_rotation;
 pub(crate) mod secrets;
 pub(crate) mod subscriptions;
+pub(crate) mod tasks;
 mod types;
 mod validation;
 mod validators;
@@ -54,6 +55,7 @@ pub use subscriptions::{
     AllowedTarget, ConfigEntry, DispatchMode, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus,
     SubscriptionsQuery, Target, TypeBinding,
 };
+pub use tasks::{CreatedTask, NewTask, Task, TaskRules};
 pub use validation::Validated;
 pub use values::{EventType, EventTypeBody, Forced, NewVersion, Schema, SchemaBody, SpecVersion};
 
@@ -64,7 +66,8 @@ use ingest::{Batchers, Flusher, Meters};
 use jobs::Senders;
 pub(crate) use jobs::{DELETED, Sweep};
 use kept::Kept;
-pub(crate) use made::MadeJobs;
+pub(crate) use made::{Made, MadeJobs};
+use tasks::TaskBatchers;
 use types::Types;
 use validators::Validators;
 
@@ -121,6 +124,7 @@ pub struct Gateway {
     clients: Kept<Clients>,
     senders: Kept<Senders>,
     batchers: Batchers,
+    task_batchers: TaskBatchers,
     meters: Meters,
     validators: Validators,
     apart: Apart,
@@ -192,6 +196,7 @@ impl Gateway {
         let flusher = Flusher::new(queue.clone(), Arc::clone(&types), Arc::clone(&made));
         Self {
             batchers: Batchers::new(&queue, &Arc::new(flusher)),
+            task_batchers: TaskBatchers::new(&queue, &made),
             meters: Meters::default(),
             queue,
             types,
@@ -210,7 +215,7 @@ impl Gateway {
         &self.queue
     }
 
-    /// Tells for which subscriptions this node has made jobs, from now on.
+    /// Tells of the jobs that this node has made, from now on.
     pub(crate) fn made_jobs(&self) -> Arc<MadeJobs> {
         self.made.listen();
         Arc::clone(&self.made)

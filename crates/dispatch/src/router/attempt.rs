@@ -13,12 +13,13 @@ use tidegate_core::pool::breaker::CallResult;
 use super::authority::Authority;
 use super::message::message;
 use super::routes::Route;
+use super::terms::Terms;
 use crate::gateway::ingest::job_id;
 
 use crate::webhook::client::{Client, Request, Timeouts};
 use crate::webhook::credentials::Credentials;
 use crate::webhook::outcome::{Failure, FailureClass, Outcome};
-use crate::webhook::signature::sign;
+use crate::webhook::signature::{SIGNATURE, sign};
 use crate::webhook::verdict::{AttemptStatus, Next, Verdict, verdict};
 use crate::{DispatchMode, RetryStrategy, Target};
 
@@ -29,6 +30,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub(super) struct Delivery {
     pub(super) client: Arc<Client>,
     pub(super) route: Arc<Route>,
+    pub(super) terms: Terms,
     pub(super) authority: Authority,
     /// When it may start, where its pool has a rate.
     pub(super) starts: Option<Instant>,
@@ -37,7 +39,7 @@ pub(super) struct Delivery {
 /// What came of an attempt, before it is recorded.
 pub(super) struct Tried {
     job: QueuedEvent,
-    route: Arc<Route>,
+    terms: Terms,
     /// `None` if the attempt was stopped: the job is not this node's any more.
     came: Option<Came>,
     started: Timestamp,
@@ -88,8 +90,8 @@ fn id_of(job: &QueuedEvent) -> Tsid {
 impl Delivery {
     /// Makes the attempt. It ends early when the lease is lost.
     pub(super) async fn run(self, job: QueuedEvent) -> Tried {
-        let Self { client, route, authority, starts } = self;
-        let request = request(&job, &route, &authority);
+        let Self { client, route: _, terms, authority, starts } = self;
+        let request = request(&job, &terms, &authority);
         let work = async move {
             if let Some(starts) = starts {
                 tokio::time::sleep_until(starts.into()).await;
@@ -105,7 +107,7 @@ impl Delivery {
             Attempt::Panicked => Some(Came::Panic),
             Attempt::Lost => None,
         };
-        Tried { job, route, came, started, took: clock.elapsed() }
+        Tried { job, terms, came, started, took: clock.elapsed() }
     }
 }
 
@@ -121,13 +123,23 @@ fn masked(outcome: Outcome, authority: &Authority) -> Outcome {
 }
 
 /// The request of an attempt.
-fn request(job: &QueuedEvent, route: &Route, authority: &Authority) -> std::result::Result<Request, Failure> {
-    let body = &route.subscription.body;
+fn request(job: &QueuedEvent, terms: &Terms, authority: &Authority) -> std::result::Result<Request, Failure> {
     let refused = |why: String| Failure { class: FailureClass::Refused, message: why };
-    let Target::Webhook(url) = &body.target else { return Err(refused("the target is no webhook".into())) };
-    let message = message(&job.fact, job.event_id, body.data_only);
+    let url = match terms.target() {
+        Some(Target::Webhook(url)) => url,
+        Some(Target::Queue(_)) => return Err(refused("the target is no webhook".into())),
+        None => return Err(refused("what was said about the task cannot be read".into())),
+    };
+    if authority.secrets.is_empty() && terms.must_be_signed() {
+        // Never unsigned: a receiver would have to refuse it.
+        let why = "there is no signing secret that can be read".to_owned();
+        return Err(Failure { class: FailureClass::InvalidAnswer, message: why });
+    }
+    let message = message(&job.fact, job.event_id, terms.data_only());
     let mut headers = HeaderMap::with_capacity(message.headers.len() + 4);
-    for (name, value) in &message.headers {
+    let own = terms.headers().into_iter().flatten();
+    // What is sent of the event comes after what its sender has added, and counts.
+    for (name, value) in own.chain(message.headers.iter().map(|(name, value)| (name, value))) {
         let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) else {
             return Err(refused(format!("the event's attribute {name} cannot be written as a header")));
         };
@@ -137,8 +149,11 @@ fn request(job: &QueuedEvent, route: &Route, authority: &Authority) -> std::resu
     let signed = sign(&authority.secrets, &id_of(job).to_string(), now, &message.body)
         .map_err(|error| refused(format!("it cannot be signed: {error}")))?;
     headers.extend(signed);
+    if authority.secrets.is_empty() {
+        headers.remove(SIGNATURE);
+    }
     headers.extend(authority.credentials.as_ref().map(Credentials::header));
-    let total = Duration::from_secs(body.timeout_seconds.into());
+    let total = terms.timeout();
     let timeouts = Timeouts { connect: CONNECT.min(total), first_byte: total, total };
     Ok(Request { url: url.clone(), headers, body: message.body, timeouts })
 }
@@ -165,17 +180,16 @@ impl Tried {
     /// # Errors
     /// `Fenced` when the lease was lost; what happened then is not recorded, and somebody else attempts the job again.
     pub(super) async fn record(self) -> Result<Recorded> {
-        let Self { job, route, came, started, took } = self;
+        let Self { job, terms, came, started, took } = self;
         let Some(came) = came else {
             drop(job);
             return Ok(Recorded { due: None, frees_group: false, is_gone: false, status: None });
         };
-        let body = &route.subscription.body;
         let verdict = match &came {
             Came::Outcome(outcome) => verdict(outcome, false),
             Came::Panic => panicked(),
         };
-        let record = record(&came, &verdict, &route, started, took);
+        let record = record(&came, &verdict, &terms, started, took);
         let is_grouped = job.group.is_some();
         let error = verdict.message.clone().unwrap_or_default();
         let job = job.with_attempt(record);
@@ -185,13 +199,13 @@ impl Tried {
                 None
             }
             Next::Retry { after } if !job.is_last_attempt() => {
-                let policy = body.retry_strategy.as_ref().map(RetryStrategy::policy).unwrap_or_default();
+                let policy = terms.retries();
                 let failed = FailedAttempt { number: job.attempts, at: Timestamp::now(), retry_after: after };
                 // One that expires before waits for that in its place.
                 let (NextAttempt::At(due) | NextAttempt::ExpiresFirst { due }) =
                     next_attempt(&policy, &failed, None, rand::random());
                 let delay = Duration::try_from(due.duration_since(failed.at)).unwrap_or_default();
-                match body.mode {
+                match terms.mode() {
                     DispatchMode::NextOnError => job.step_aside(delay, error).await?,
                     DispatchMode::Immediate | DispatchMode::BlockOnError => job.retry_after(delay, error).await?,
                 }
@@ -213,7 +227,7 @@ fn panicked() -> Verdict {
     verdict(&Outcome::Failed(Failure { class: FailureClass::InvalidAnswer, message }), false)
 }
 
-fn record(came: &Came, verdict: &Verdict, route: &Route, started: Timestamp, took: Duration) -> String {
+fn record(came: &Came, verdict: &Verdict, terms: &Terms, started: Timestamp, took: Duration) -> String {
     let answer = match came {
         Came::Outcome(Outcome::Answered(answer)) => Some(answer),
         _ => None,
@@ -222,7 +236,7 @@ fn record(came: &Came, verdict: &Verdict, route: &Route, started: Timestamp, too
         attempted_at: started,
         duration_millis: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
         status: verdict.status.as_str(),
-        target_url: &route.subscription.body.target.to_string(),
+        target_url: &terms.target().map(Target::to_string).unwrap_or_default(),
         response_code: answer.map(|answer| answer.status),
         response_body: answer.map_or("", |answer| &answer.body),
         error_message: verdict.message.as_deref(),
@@ -239,7 +253,7 @@ fn errors(error: &str) -> String {
 
 impl RetryStrategy {
     /// The policy that it is.
-    fn policy(&self) -> RetryPolicy {
+    pub(super) fn policy(&self) -> RetryPolicy {
         let seconds = |seconds: &u32| Duration::from_secs((*seconds).into());
         match self {
             Self::Fixed { delay_seconds } => RetryPolicy::fixed(seconds(delay_seconds)),

@@ -19,8 +19,8 @@ use crate::secrets::{SecretKeys, Unreadable};
 use crate::webhook::credentials::Credentials;
 use crate::webhook::signature::SigningSecret;
 
-/// What a webhook is signed with and carries.
-#[derive(Debug, Clone)]
+/// What a webhook is signed with and carries. Nothing by default.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Authority {
     /// One signature for each of them, the newest first.
     pub(super) secrets: Arc<[SigningSecret]>,

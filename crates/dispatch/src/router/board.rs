@@ -1,7 +1,7 @@
 //! What waits, what is in flight, and what is to be claimed next on this node. Decides and does nothing: every moment is an
 //! argument.
 //!
-//! A lane is what jobs of one subscription wait in. What waits in it is known by hints and by claims: a hint says that there
+//! A lane is what jobs of one subscription, or tasks for one origin, wait in. What waits in it is known by hints and by claims: a hint says that there
 //! may be something, a claim that finds nothing says that there is nothing until the next hint. Hints may be wrong or late;
 //! looks at the database find what they missed.
 
@@ -17,7 +17,6 @@ use tidegate_core::pool::rate::LATEST;
 
 use super::authority::NoAuthority;
 use super::routes::{Origin, Route, Routes, Rule};
-use crate::SubscriptionStatus;
 
 /// For how long slots are granted.
 pub(super) const GRANT: Duration = Duration::from_secs(60);
@@ -116,10 +115,7 @@ impl Board {
                     }
                     self.hint(id);
                 }
-                None => {
-                    self.lanes.insert(id, Lane::new(Arc::clone(route)));
-                    self.pool(route.pool, routes.rule(route.pool), now);
-                }
+                None => self.add_lane(id, route, routes.rule(route.pool), now),
             }
         }
         self.queues.clear();
@@ -148,7 +144,8 @@ impl Board {
         let mut held = Vec::new();
         let mut let_go = Vec::new();
         for (id, lane) in self.lanes.iter_mut().filter(|(_, lane)| !lane.is_gone) {
-            match routes.authority(&lane.route.subscription) {
+            let Some(subscription) = &lane.route.subscription else { continue };
+            match routes.authority(subscription) {
                 Err(why) if !lane.is_held => held.push((*id, why)),
                 Ok(_) if lane.is_held => let_go.push(*id),
                 _ => continue,
@@ -162,6 +159,30 @@ impl Board {
     /// Whether any lane is held.
     pub(super) fn holds_any(&self) -> bool {
         self.lanes.values().any(|lane| lane.is_held)
+    }
+
+    fn add_lane(&mut self, id: Tsid, route: &Arc<Route>, rule: Rule, now: Instant) {
+        self.lanes.insert(id, Lane::new(Arc::clone(route)));
+        self.pool(route.pool, rule, now);
+    }
+
+    /// Goes by a further lane.
+    pub(super) fn add(&mut self, id: Tsid, route: &Arc<Route>, rule: Rule, now: Instant) {
+        self.add_lane(id, route, rule, now);
+        self.queues.entry(route.queue.clone()).or_default().push(id);
+    }
+
+    /// Forgets a lane, unless something may wait in it or is in flight.
+    pub(super) fn forget(&mut self, id: Tsid) -> bool {
+        let Some(lane) = self.lanes.get(&id) else { return true };
+        if lane.waiting != Waiting::AtLeast(0) || lane.in_flight > 0 {
+            return false;
+        }
+        if let Some(lanes) = self.queues.get_mut(&lane.route.queue) {
+            lanes.retain(|other| *other != id);
+        }
+        self.lanes.remove(&id);
+        true
     }
 
     fn pool(&mut self, key: PoolKey, rule: Rule, now: Instant) -> &mut Pool {
@@ -254,7 +275,7 @@ impl Board {
                     };
                     let is_asked_for = lane.takes_part() && !self.claiming.contains(&lane.route.queue);
                     let waiting = if is_asked_for { lane.waiting } else { Waiting::AtLeast(0) };
-                    let client = lane.route.subscription.client;
+                    let client = lane.route.origin.0;
                     Planned { id, client, waiting, in_flight: lane.in_flight, held_by }
                 })
                 .collect();
@@ -429,7 +450,7 @@ impl Lane {
 
     /// Whether its jobs are delivered at present.
     fn takes_part(&self) -> bool {
-        !self.is_gone && !self.is_held && self.route.subscription.status == SubscriptionStatus::Active
+        !self.is_gone && !self.is_held && self.route.is_active()
     }
 }
 

@@ -10,6 +10,8 @@ mod authority;
 mod board;
 mod message;
 mod routes;
+mod task_lanes;
+mod terms;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -21,10 +23,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use self::attempt::{Delivery, Recorded};
+use self::authority::Authority;
 use self::board::{Ask, Board, GRANT};
 use self::routes::{KeptRoutes, Routes};
+use self::terms::Terms;
 use crate::gateway::error::{GatewayError, Result};
-use crate::gateway::{DELETED, Gateway, Sweep};
+use crate::gateway::tasks::TaskLane;
+use crate::gateway::{DELETED, Gateway, Made, Sweep};
 use crate::webhook::client::Client;
 
 /// How often the database is looked at for what no hint told.
@@ -51,9 +56,12 @@ pub struct Router {
     sweep: JoinHandle<()>,
 }
 
+/// A job that was claimed, and what is said about it if it is a task.
+type Told = (QueuedEvent, Option<String>);
+
 /// What the conductor hears of.
 enum News {
-    Claimed { ask: Ask, result: Result<(Routes, Vec<QueuedEvent>)> },
+    Claimed { ask: Ask, result: Result<(Routes, Vec<Told>)> },
     Looked { began: Instant, result: Result<(Routes, WaitingLanes)> },
     Limits { asked: Instant, needs: Vec<LimitAsk>, result: tidegate::Result<Vec<LimitGrant>> },
     Ended { lane: Tsid, permit: Permit, result: CallResult },
@@ -151,7 +159,7 @@ impl Conductor {
                         self.hear(news);
                     }
                 }
-                lanes = made.next() => lanes.into_iter().for_each(|lane| self.board.hint(lane)),
+                made = made.next() => self.made(made),
                 wake = hints.next_wake() => match wake {
                     Some(wake) => self.woken(wake),
                     // The store is closed.
@@ -194,10 +202,11 @@ impl Conductor {
     fn claim(&self, ask: Ask) {
         let (jobs, kept, gateway) = (self.jobs.clone(), Arc::clone(&self.kept), Arc::clone(&self.gateway));
         let sender = self.sender.clone();
+        let name = |lane: &Tsid| self.routes.get(*lane).map_or_else(|| lane.to_string(), |route| route.lane.clone());
+        let quotas = ask.quotas.iter().map(|(lane, quota)| (name(lane), *quota as usize)).collect();
         tokio::spawn(async move {
-            let quotas = ask.quotas.iter().map(|(lane, quota)| (lane.to_string(), *quota as usize)).collect();
             let max = ask.quotas.values().map(|quota| *quota as usize).sum();
-            let claim = jobs.claim(JobClaim { queue: ask.queue.clone(), quotas, max });
+            let claim = claim_told(&jobs, JobClaim { queue: ask.queue.clone(), quotas, max });
             // Read after the claim began: a job goes by what was answered to somebody before.
             let (claimed, routes) = tokio::join!(claim, kept.read(&gateway));
             let result = match (claimed, routes) {
@@ -269,6 +278,7 @@ impl Conductor {
     }
 
     fn go_by(&mut self, routes: Routes, now: Instant) {
+        let routes = routes.with_tasks_of(&mut self.routes);
         let has_changed = !routes.is_as(&self.routes);
         self.routes = routes;
         if has_changed {
@@ -282,34 +292,43 @@ impl Conductor {
     /// Jobs wait whose webhooks cannot be signed, or not be sent with the credentials that they must carry.
     fn hold(&mut self) {
         for (lane, why) in self.board.hold(&self.routes) {
-            let code = self.routes.get(lane).map(|route| route.subscription.code.clone());
+            let subscription = self.routes.get(lane).and_then(|route| route.subscription.as_ref());
+            let code = subscription.map(|subscription| subscription.code.clone());
             tracing::error!(subscription = %lane, code, %why, "the jobs of a subscription wait");
         }
     }
 
-    fn claimed(&mut self, ask: &Ask, routes: Routes, jobs: Vec<QueuedEvent>, now: Instant) {
+    fn claimed(&mut self, ask: &Ask, routes: Routes, jobs: Vec<Told>, now: Instant) {
         self.go_by(routes, now);
         let mut got: HashMap<Tsid, u32> = HashMap::new();
         let mut bytes = 0;
-        let jobs: Vec<_> = jobs.into_iter().filter_map(|job| Some((lane_of(&job)?, job))).collect();
-        for (lane, job) in &jobs {
+        let lane_of = |job: &QueuedEvent| self.routes.lane_of(&ask.queue, job.lane_type.as_deref()?);
+        let jobs: Vec<_> = jobs.into_iter().filter_map(|(job, task)| Some((lane_of(&job)?, job, task))).collect();
+        for (lane, job, _) in &jobs {
             *got.entry(*lane).or_default() += 1;
             bytes += job.fact.payload.len();
         }
         self.board.claimed(ask, &got, bytes > FULL, now);
-        for (lane, job) in jobs {
+        for (lane, job, task) in jobs {
             let Some(route) = self.routes.get(lane) else {
                 self.board.release(lane, now);
                 self.cancel(ask.queue.clone(), lane, Some(job));
                 continue;
             };
             // What is not attempted is dropped, and thus given back without counting.
-            let Ok(authority) = self.routes.authority(&route.subscription) else {
+            let (terms, authority) = match &route.subscription {
+                Some(subscription) => {
+                    (Terms::Subscription(Arc::clone(subscription)), self.routes.authority(subscription).ok())
+                }
+                None => (Terms::of_task(task.as_deref()), Some(Authority::default())),
+            };
+            let Some(authority) = authority else {
                 self.board.release(lane, now);
                 continue;
             };
             let Some((permit, starts)) = self.board.admit(lane, now) else { continue };
-            let delivery = Delivery { client: Arc::clone(&self.client), route: Arc::clone(route), authority, starts };
+            let (client, route) = (Arc::clone(&self.client), Arc::clone(route));
+            let delivery = Delivery { client, route, terms, authority, starts };
             self.attempts.spawn(attempt(delivery, job, lane, permit, self.sender.clone()));
         }
     }
@@ -326,16 +345,37 @@ impl Conductor {
             }
         };
         self.go_by(routes, now);
+        let board = &mut self.board;
+        self.routes.forget_tasks(now, |lane| board.forget(lane));
         if let Some(due) = waiting.next_due_in {
             self.looks.all_at = self.looks.all_at.min(now + due);
         }
         for (queue, lane) in waiting.lanes {
-            let Ok(lane) = lane.parse() else { continue };
+            let Some(lane) = self.lane_with_something(&queue, &lane, now) else { continue };
             match self.board.has(lane) {
                 true => self.board.hint(lane),
                 false => self.cancel(queue, lane, None),
             }
         }
+    }
+
+    /// The id of a lane that was found, if it is one of this program's.
+    fn lane_with_something(&mut self, queue: &QueueName, name: &str, now: Instant) -> Option<Tsid> {
+        if !TaskLane::is_one(name) {
+            return name.parse().ok();
+        }
+        let (id, new) = self.routes.task_lane(queue, name, now)?;
+        if let Some(route) = new {
+            self.board.add(id, &route, self.routes.rule(route.pool), now);
+        }
+        Some(id)
+    }
+
+    /// Jobs were made on this node.
+    fn made(&mut self, made: Made) {
+        made.subscriptions.into_iter().for_each(|lane| self.board.hint(lane));
+        // Their lanes may be new.
+        self.looks.queues.extend(made.tasks);
     }
 
     fn woken(&mut self, wake: Wake) {
@@ -399,8 +439,8 @@ impl Conductor {
 
     /// Pauses a subscription whose receiver wants no more webhooks.
     fn pause(&self, lane: Tsid) {
-        let Some(route) = self.routes.get(lane) else { return };
-        let (gateway, subscription) = (Arc::clone(&self.gateway), Arc::clone(&route.subscription));
+        let Some(subscription) = self.routes.get(lane).and_then(|route| route.subscription.clone()) else { return };
+        let gateway = Arc::clone(&self.gateway);
         tokio::spawn(async move {
             // As it was at the attempt: whoever has changed the target since wants more.
             let on = crate::Match::Is(subscription.revision);
@@ -420,12 +460,13 @@ impl Conductor {
 
     fn tell_breaker(&self, lane: Tsid, now: Instant) {
         let Some(route) = self.routes.get(lane) else { return };
-        let (origin, subscription) = (&route.origin.1, route.subscription.id);
+        let (origin, lane) = (&route.origin.1, &route.lane);
         metrics::gauge!("tidegate_breakers_open").set(self.board.open_breakers(now) as f64);
         match self.board.breaker(&route.origin, now) {
-            State::Closed => tracing::info!(origin, %subscription, "webhooks succeed again: the breaker is closed"),
+            State::Closed => tracing::info!(origin, lane, "webhooks succeed again: the breaker is closed"),
             State::Open(_) | State::HalfOpen => tracing::warn!(
-                origin, %subscription,
+                origin,
+                lane,
                 "webhooks fail: at least half of the last ones did; the breaker is open, and tries again every few seconds"
             ),
         }
@@ -458,8 +499,17 @@ async fn attempt(
     let _ = sender.send(News::Recorded { lane, recorded });
 }
 
-fn lane_of(job: &QueuedEvent) -> Option<Tsid> {
-    job.lane_type.as_deref()?.parse().ok()
+/// Claims jobs, and reads what is said about those that are tasks. Where that fails, what was claimed is given back.
+async fn claim_told(jobs: &Jobs, claim: JobClaim) -> tidegate::Result<Vec<Told>> {
+    let claimed = jobs.claim(claim).await?;
+    let is_task = |job: &QueuedEvent| job.lane_type.as_deref().is_some_and(TaskLane::is_one);
+    let ids: Vec<_> = claimed.iter().filter(|job| is_task(job)).map(|job| job.id).collect();
+    let mut tasks = jobs.tasks(&ids).await?.into_iter();
+    let told = |job: QueuedEvent| {
+        let task = if is_task(&job) { tasks.next().flatten() } else { None };
+        (job, task)
+    };
+    Ok(claimed.into_iter().map(told).collect())
 }
 
 /// Why jobs are cancelled whose subscription is gone.

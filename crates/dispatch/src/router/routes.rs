@@ -1,20 +1,23 @@
-//! Where the jobs of each subscription go, as the catalogue has it: the subscription, the pool that limits it, and what its
-//! webhooks are signed with and carry.
+//! Where the jobs of each lane go: of a subscription, as the catalogue has it, with the pool that limits it and what its
+//! webhooks are signed with and carry, or tasks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tidegate::{PoolKey, QueueName, Resource, Tsid};
 use tidegate_core::pool::rate::Rate;
 
 use super::authority::{Authorities, Authority, KeptAuthorities, NoAuthority};
+use super::task_lanes::TaskLanes;
 use crate::gateway::Gateway;
 use crate::gateway::error::Result;
 use crate::gateway::ingest::JOBS;
 use crate::gateway::kept::{Kept, Kind, Snapshot};
 use crate::gateway::pools::{POOL, Pool, PoolStatus};
 use crate::gateway::subscriptions::SUBSCRIPTION;
-use crate::{PoolBody, Subscription, Target};
+use crate::gateway::tasks::TaskLane;
+use crate::{PoolBody, Subscription, SubscriptionStatus, Target};
 
 /// Slots of the pool of subscriptions that name none.
 const DEFAULT_CONCURRENCY: u32 = 10;
@@ -30,10 +33,13 @@ pub(super) struct Rule {
 /// What breakers are kept for: a client, and the scheme, host and port of a target.
 pub(super) type Origin = (Option<Tsid>, String);
 
-/// Where the jobs of a subscription go.
+/// Where the jobs of a lane go: of a subscription, or tasks.
 #[derive(Debug)]
 pub(super) struct Route {
-    pub(super) subscription: Arc<Subscription>,
+    /// `None` for a lane of tasks.
+    pub(super) subscription: Option<Arc<Subscription>>,
+    /// The lane as the store knows it.
+    pub(super) lane: String,
     /// The queue of its jobs.
     pub(super) queue: QueueName,
     pub(super) pool: PoolKey,
@@ -62,6 +68,8 @@ pub(super) struct Routes {
     webhooks: Snapshot<Webhooks>,
     rules: Snapshot<Rules>,
     authorities: Authorities,
+    /// Not of the catalogue: met by the router.
+    tasks: TaskLanes,
 }
 
 impl KeptRoutes {
@@ -72,17 +80,51 @@ impl KeptRoutes {
         let webhooks = self.webhooks.at(queue, version).await?;
         let rules = self.rules.at(queue, version).await?;
         let authorities = self.authorities.at(gateway, version).await?;
-        Ok(Routes { webhooks, rules, authorities })
+        Ok(Routes { webhooks, rules, authorities, tasks: TaskLanes::default() })
     }
 }
 
 impl Routes {
     pub(super) fn all(&self) -> impl Iterator<Item = (Tsid, &Arc<Route>)> {
-        self.webhooks.0.iter().map(|(id, route)| (*id, route))
+        self.webhooks.0.iter().map(|(id, route)| (*id, route)).chain(self.tasks.all())
     }
 
     pub(super) fn get(&self, id: Tsid) -> Option<&Arc<Route>> {
-        self.webhooks.0.get(&id)
+        self.webhooks.0.get(&id).or_else(|| self.tasks.get(id))
+    }
+
+    /// Takes over the lanes of tasks that were met before.
+    pub(super) fn with_tasks_of(mut self, before: &mut Self) -> Self {
+        self.tasks = std::mem::take(&mut before.tasks);
+        let rules = &self.rules.0;
+        self.tasks.go_by(|pool| rules.contains_key(&pool));
+        self
+    }
+
+    /// A lane of tasks, and its route if it was not met before; `None` if the name is none of such a lane.
+    pub(super) fn task_lane(
+        &mut self,
+        queue: &QueueName,
+        name: &str,
+        now: Instant,
+    ) -> Option<(Tsid, Option<Arc<Route>>)> {
+        if let Some(id) = self.tasks.find(queue, name) {
+            self.tasks.used(id, now);
+            return Some((id, None));
+        }
+        let rules = &self.rules.0;
+        let (id, route) = self.tasks.add(queue, name, |pool| rules.contains_key(&pool), now)?;
+        Some((id, Some(route)))
+    }
+
+    /// The lane that jobs with this name in a queue are in, if it is known.
+    pub(super) fn lane_of(&self, queue: &QueueName, name: &str) -> Option<Tsid> {
+        if TaskLane::is_one(name) { self.tasks.find(queue, name) } else { name.parse().ok() }
+    }
+
+    /// Forgets lanes of tasks in which nothing has waited for long, as far as `may_go` has it.
+    pub(super) fn forget_tasks(&mut self, now: Instant, may_go: impl FnMut(Tsid) -> bool) {
+        self.tasks.forget(now, may_go);
     }
 
     /// What a pool allows. One that is not there allows nothing: it is being deleted, and its subscriptions have changed.
@@ -128,7 +170,13 @@ impl Route {
         let of_client = || PoolKey::default_of(subscription.client);
         let pool = subscription.body.dispatch_pool.map_or_else(of_client, PoolKey::of);
         let origin = (subscription.client, url.origin().ascii_serialization());
-        Some(Self { subscription: Arc::new(subscription), queue, pool, origin })
+        let lane = subscription.id.to_string();
+        Some(Self { subscription: Some(Arc::new(subscription)), lane, queue, pool, origin })
+    }
+
+    /// Whether its jobs are delivered at present.
+    pub(super) fn is_active(&self) -> bool {
+        self.subscription.as_ref().is_none_or(|subscription| subscription.status == SubscriptionStatus::Active)
     }
 }
 
@@ -182,6 +230,7 @@ impl Routes {
             webhooks: Snapshot::<Webhooks>::default().after(all(subscriptions)),
             rules: Snapshot::<Rules>::default().after(all(pools)),
             authorities: Authorities::default(),
+            tasks: TaskLanes::default(),
         }
     }
 }

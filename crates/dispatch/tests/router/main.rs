@@ -9,3 +9,4 @@ mod orders;
 mod outcomes;
 mod scene;
 mod secrets;
+mod tasks;

@@ -125,7 +125,8 @@ pub(crate) struct Maker(EventQueue, Gateway);
 impl Scene {
     pub(crate) async fn gateway_alone(&self) -> Maker {
         let queue = EventQueue::open(&self.address).await.unwrap();
-        let options = GatewayOptions { secrets: self.secrets(), ..GatewayOptions::default() };
+        let allowed_targets = vec!["127.0.0.1".parse().unwrap()];
+        let options = GatewayOptions { allowed_targets, secrets: self.secrets(), ..GatewayOptions::default() };
         Maker(queue.clone(), Gateway::new(queue, options))
     }
 }
@@ -133,6 +134,15 @@ impl Scene {
 impl Maker {
     pub(crate) async fn publish(&self, number: usize) -> Tsid {
         publish(&self.1, number, None).await.id
+    }
+
+    pub(crate) fn gateway(&self) -> &Gateway {
+        &self.1
+    }
+
+    /// How many lanes of jobs hold something.
+    pub(crate) async fn lanes(&self) -> usize {
+        self.0.store().waiting_lanes(None).await.unwrap().lanes.len()
     }
 
     pub(crate) async fn close(self) {

@@ -22,5 +22,6 @@ pub(crate) mod schedules;
 pub(crate) mod schemas;
 pub(crate) mod subscribe;
 pub(crate) mod subscriptions;
+pub(crate) mod tasks;
 pub(crate) mod versions;
 pub(crate) mod workers;

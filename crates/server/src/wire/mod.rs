@@ -33,6 +33,7 @@ pub(crate) mod secrets;
 pub(crate) mod shown;
 pub(crate) mod subscriptions;
 pub(crate) mod tags;
+pub(crate) mod tasks;
 pub(crate) mod trace;
 pub(crate) mod violations;
 pub(crate) mod workers;

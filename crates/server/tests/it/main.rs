@@ -32,6 +32,7 @@ mod scene;
 mod schedules;
 mod sdks;
 mod slow;
+mod tasks;
 mod telling;
 mod two_nodes;
 mod unknown_fields;

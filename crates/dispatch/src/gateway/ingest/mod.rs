@@ -24,6 +24,7 @@ use super::error::{GatewayError, Result};
 
 pub use answer::{EventEntry, EventJob, EventView};
 
+pub(crate) use answer::event_of;
 pub(super) use flush::Flusher;
 pub(super) use meters::Meters;
 pub(crate) use plan::{JOBS, job_id};

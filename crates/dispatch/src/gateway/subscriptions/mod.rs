@@ -26,6 +26,7 @@ pub use values::{
 };
 
 use values::stored;
+pub(super) use values::{MAX_RETRIES, MAX_TIMEOUT, within};
 pub(crate) use values::{SIGNING_SECRET, SUBSCRIPTION};
 
 /// Which subscriptions to list, by client and code.

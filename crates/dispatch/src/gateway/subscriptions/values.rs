@@ -21,9 +21,9 @@ const MAX_CONFIG: (usize, usize, usize) = (64, 255, 4_096);
 /// The longest name of a transport's queue, in bytes.
 const MAX_QUEUE: usize = 255;
 /// The longest time-out of a delivery, in seconds.
-const MAX_TIMEOUT: u32 = 3_600;
+pub(in crate::gateway) const MAX_TIMEOUT: u32 = 3_600;
 /// The most retries.
-const MAX_RETRIES: u32 = 1_000;
+pub(in crate::gateway) const MAX_RETRIES: u32 = 1_000;
 /// The longest delay and age, in seconds: a year.
 const MAX_SECONDS: u32 = 31_536_000;
 /// The most delays of a list.
@@ -238,7 +238,7 @@ impl SubscriptionBody {
 }
 
 impl RetryStrategy {
-    fn check(&self) -> Result<()> {
+    pub(in crate::gateway) fn check(&self) -> Result<()> {
         match self {
             Self::Fixed { delay_seconds } => within("retryStrategy.delaySeconds", *delay_seconds, 0, MAX_SECONDS),
             Self::Exponential { base_seconds, max_seconds } => {
@@ -284,7 +284,7 @@ fn invalid(text: &str) -> GatewayError {
     GatewayError::Invalid(text.to_owned())
 }
 
-fn within(field: &str, value: u32, least: u32, most: u32) -> Result<()> {
+pub(in crate::gateway) fn within(field: &str, value: u32, least: u32, most: u32) -> Result<()> {
     if (least..=most).contains(&value) {
         return Ok(());
     }

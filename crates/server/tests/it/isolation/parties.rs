@@ -98,6 +98,12 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
         "target" => Some(Filler::Of(|party| {
             vec![json!(format!("queue:{SHARED}")), json!(format!("queue:{}", party.word("queue")))]
         })),
+        // Nothing is delivered: the servers of these tests have no router.
+        "targetUrl" => neutral(json!(["https://hooks.example/"])),
+        "headers" | "metadata" => neutral(json!([{ "x-a": "b" }])),
+        "payloadContentType" => neutral(json!(["application/json"])),
+        "scheduledFor" => neutral(json!(["2100-01-01T00:00:00Z"])),
+        "idempotencyKey" => Some(Filler::Of(|party| vec![json!(party.word("idempotency"))])),
         "data" => neutral(json!([{ "a": 1 }])),
         "time" => neutral(json!(["2020-01-01T00:00:00Z"])),
         "expiresAt" => neutral(json!(["2100-01-01T00:00:00Z"])),
