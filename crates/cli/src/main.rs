@@ -11,14 +11,17 @@ mod export;
 mod failure;
 mod files;
 mod keys;
+mod listen;
 mod output;
 mod projections;
 mod publish;
 mod queues;
+mod replay;
 mod secrets;
 mod serve;
 mod setting_table;
 mod settings;
+mod sink;
 mod subscriptions;
 mod tail;
 mod telemetry;
@@ -65,8 +68,14 @@ enum Command {
     Queues(queues::QueuesArgs),
     /// List, show, create and archive event types; add, compare and validate against their versions.
     Types(types::TypesArgs),
-    /// List, create, change, pause, resume, try and delete subscriptions.
+    /// List, create, change, pause, resume, try, test and delete subscriptions.
     Subscriptions(subscriptions::SubscriptionsArgs),
+    /// Deliver stored events to a subscription once more.
+    Replay(replay::ReplayArgs),
+    /// Receive webhooks, verify and print them.
+    Sink(sink::SinkArgs),
+    /// Forward events to a local address as signed webhooks.
+    Listen(listen::ListenArgs),
     /// List, create and delete clients.
     Clients(clients::ClientsArgs),
     /// Make a server have what documents say: event types, subscriptions, queues and so on.
@@ -122,6 +131,9 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
             return Ok(if is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Subscriptions(args) => subscriptions::run(args).await?,
+        Command::Replay(args) => replay::run(args).await?,
+        Command::Sink(args) => sink::run(args).await?,
+        Command::Listen(args) => listen::run(args).await?,
         Command::Clients(args) => clients::run(args).await?,
         Command::Apply(args) => return apply::run(args).await,
         Command::Export(args) => export::run(args).await?,

@@ -30,9 +30,10 @@ pub struct Guide;
 pub use gateway::{
     Accepted, AllowedTarget, AppliedItem, AppliedSet, AppliedSetsQuery, Changed, Client, ClientsQuery, ConfigEntry,
     DispatchMode, EventEntry, EventJob, EventType, EventTypeBody, EventView, EventsPage, EventsQuery, Forced, Gateway,
-    GatewayError, GatewayOptions, Listed, Match, NewFact, NewVersion, Pool, PoolBody, PoolStatus, PoolsQuery,
-    RetryStrategy, Schema, SchemaBody, SchemasQuery, SpecVersion, Subscription, SubscriptionBody, SubscriptionStatus,
-    SubscriptionsQuery, Target, TypeBinding, TypesQuery, UnknownTypes, Validated, Written, type_filter,
+    GatewayError, GatewayOptions, Listed, Match, NewFact, NewVersion, Pool, PoolBody, PoolStatus, PoolsQuery, Replay,
+    Replayed, RetryStrategy, Schema, SchemaBody, SchemasQuery, SpecVersion, Subscription, SubscriptionBody,
+    SubscriptionStatus, SubscriptionsQuery, TEST_EVENT, Target, TestSent, TypeBinding, TypesQuery, UnknownTypes,
+    Validated, Written, new_signing_secret, type_filter,
 };
 pub use tidegate_core::event_type::{
     CodePattern, EventTypeCode, InvalidCode, InvalidVersionNumber, TypeStatus, VersionNumber, VersionStatus,

@@ -11,7 +11,9 @@ use crate::routes::workers;
 use crate::routes::{
     applied_sets, clients, event_types, events, facts, health, keys, list, manual, pools, projections,
 };
-use crate::routes::{publish, queues, report_batch, reports, schedules, schemas, subscribe, subscriptions, versions};
+use crate::routes::{
+    publish, queues, replays, report_batch, reports, schedules, schemas, subscribe, subscriptions, versions,
+};
 use crate::unknown_fields::Parameters;
 
 /// Routes for probes and scrapers, which may add query parameters of their own: unknown ones are not refused there.
@@ -40,6 +42,7 @@ const FOR_MACHINES: [&str; 4] = ["/livez", "/readyz", "/metrics", "/openapi.json
         facts::list, facts::create, facts::create_many, facts::show,
         subscriptions::list, subscriptions::create, subscriptions::show, subscriptions::change, subscriptions::remove,
         subscriptions::pause, subscriptions::resume, subscriptions::preview,
+        replays::replay, replays::test,
         clients::list, clients::create, clients::show, clients::change, clients::remove,
         pools::list, pools::create, pools::show, pools::change, pools::remove,
         applied_sets::list, applied_sets::create, applied_sets::show, applied_sets::change, applied_sets::remove,

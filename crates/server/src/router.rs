@@ -13,7 +13,9 @@ use crate::routes::workers;
 use crate::routes::{
     applied_sets, clients, event_types, events, facts, health, keys, list, manual, pools, projections,
 };
-use crate::routes::{publish, queues, report_batch, reports, schedules, schemas, subscribe, subscriptions, versions};
+use crate::routes::{
+    publish, queues, replays, report_batch, reports, schedules, schemas, subscribe, subscriptions, versions,
+};
 use crate::service::Service;
 
 /// All routes of the server, with the middleware around them.
@@ -92,6 +94,8 @@ fn gateway() -> Router<Arc<Service>> {
         .route("/api/subscriptions/{id}/pause", post(subscriptions::pause))
         .route("/api/subscriptions/{id}/resume", post(subscriptions::resume))
         .route("/api/subscriptions/{id}/preview", post(subscriptions::preview))
+        .route("/api/subscriptions/{id}/replay", post(replays::replay))
+        .route("/api/subscriptions/{id}/test", post(replays::test))
         .route("/api/clients", get(clients::list).post(clients::create))
         .route("/api/clients/{id}", get(clients::show).put(clients::change).delete(clients::remove))
         .route("/api/dispatch-pools", get(pools::list).post(pools::create))

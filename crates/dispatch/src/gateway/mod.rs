@@ -16,8 +16,10 @@ pub(crate) mod kept;
 mod listed;
 mod made;
 pub(crate) mod pools;
+mod replay;
 mod schemas;
 pub(crate) mod subscriptions;
+mod trial;
 mod types;
 mod validation;
 mod validators;
@@ -38,11 +40,13 @@ pub use events::{EventsPage, EventsQuery, type_filter};
 pub use ingest::{Accepted, EventEntry, EventJob, EventView, NewFact};
 pub use listed::Listed;
 pub use pools::{Pool, PoolBody, PoolStatus, PoolsQuery};
+pub use replay::{Replay, Replayed};
 pub use schemas::SchemasQuery;
 pub use subscriptions::{
     AllowedTarget, ConfigEntry, DispatchMode, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus,
-    SubscriptionsQuery, Target, TypeBinding,
+    SubscriptionsQuery, Target, TypeBinding, new_signing_secret,
 };
+pub use trial::{TEST_EVENT, TestSent};
 pub use validation::Validated;
 pub use values::{EventType, EventTypeBody, Forced, NewVersion, Schema, SchemaBody, SpecVersion};
 

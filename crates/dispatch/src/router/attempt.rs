@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Serialize;
 use tidegate::{Attempt, End, QueuedEvent, Result, Timestamp, Tsid};
-use tidegate_core::RetryPolicy;
 use tidegate_core::pool::backoff::{FailedAttempt, NextAttempt, next_attempt};
 use tidegate_core::pool::breaker::CallResult;
+use tidegate_core::{RetryPolicy, TraceContext};
+use tracing::Instrument as _;
 
 use super::message::message;
 use super::routes::Route;
+use super::span;
 use crate::gateway::ingest::job_id;
 use crate::webhook::client::{Client, Request, Timeouts};
 use crate::webhook::outcome::{Failure, FailureClass, Outcome};
@@ -86,7 +88,8 @@ impl Delivery {
     /// Makes the attempt. It ends early when the lease is lost.
     pub(super) async fn run(self, job: QueuedEvent) -> Tried {
         let Self { client, route, secrets, starts } = self;
-        let request = request(&job, &route, &secrets);
+        let (span, trace) = span::of_attempt(&job, id_of(&job), route.subscription.id);
+        let request = request(&job, &route, &secrets, trace);
         let work = async move {
             if let Some(starts) = starts {
                 tokio::time::sleep_until(starts.into()).await;
@@ -97,17 +100,25 @@ impl Delivery {
             }
         };
         let (started, clock) = (Timestamp::now(), Instant::now());
-        let came = match job.attempt(work).await {
+        let came = match job.attempt(work.instrument(span.clone())).await {
             Attempt::Done(outcome) => Some(Came::Outcome(outcome)),
             Attempt::Panicked => Some(Came::Panic),
             Attempt::Lost => None,
         };
+        if let Some(Came::Outcome(Outcome::Answered(answer))) = &came {
+            span.record("response_code", answer.status);
+        }
         Tried { job, route, came, started, took: clock.elapsed() }
     }
 }
 
 /// The request of an attempt.
-fn request(job: &QueuedEvent, route: &Route, secrets: &[SigningSecret]) -> std::result::Result<Request, Failure> {
+fn request(
+    job: &QueuedEvent,
+    route: &Route,
+    secrets: &[SigningSecret],
+    trace: Option<TraceContext>,
+) -> std::result::Result<Request, Failure> {
     let body = &route.subscription.body;
     let refused = |why: String| Failure { class: FailureClass::Refused, message: why };
     let Target::Webhook(url) = &body.target else { return Err(refused("the target is no webhook".into())) };
@@ -123,6 +134,9 @@ fn request(job: &QueuedEvent, route: &Route, secrets: &[SigningSecret]) -> std::
             return Err(refused(format!("the event's attribute {name} cannot be written as a header")));
         };
         headers.insert(name, value);
+    }
+    if let Some(trace) = trace.and_then(|trace| HeaderValue::try_from(trace.traceparent()).ok()) {
+        headers.insert(HeaderName::from_static("traceparent"), trace);
     }
     let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
     let signed = sign(secrets, &id_of(job).to_string(), now, &message.body)
@@ -162,7 +176,7 @@ impl Tried {
         };
         let body = &route.subscription.body;
         let verdict = match &came {
-            Came::Outcome(outcome) => verdict(outcome, false),
+            Came::Outcome(outcome) => verdict(outcome, body.ack_in_body),
             Came::Panic => panicked(),
         };
         let record = record(&came, &verdict, &route, started, took);

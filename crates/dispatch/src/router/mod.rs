@@ -9,6 +9,7 @@ mod attempt;
 mod board;
 mod message;
 mod routes;
+mod span;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

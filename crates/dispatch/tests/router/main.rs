@@ -7,4 +7,6 @@ mod receiver;
 mod limits;
 mod orders;
 mod outcomes;
+mod replays;
 mod scene;
+mod traces;

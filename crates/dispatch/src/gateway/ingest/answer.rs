@@ -80,10 +80,10 @@ impl EventView {
         Self { id: stored.id, created_at: stored.created_at, client, event, jobs, entries, is_cut, left_out }
     }
 
-    /// An event as the store has it, with so many of its targets as were asked for.
-    pub(in crate::gateway) fn of_stored(stored: StoredFact, asked: usize) -> Self {
+    /// The event that the store has.
+    pub(in crate::gateway) fn event_of(stored: &StoredFact) -> CloudEvent {
         let fact = &stored.fact;
-        let event = CloudEvent::from_stored(&StoredEvent {
+        CloudEvent::from_stored(&StoredEvent {
             event_type: &fact.event_type,
             payload: &fact.payload,
             content_type: fact.content_type.as_deref(),
@@ -94,8 +94,13 @@ impl EventView {
             correlation_id: fact.correlation_id.as_deref(),
             causation_id: fact.causation_id.as_deref(),
             attributes: fact.attributes.as_deref(),
-        });
-        let (created_at, client) = (fact.created_at, fact.client);
+        })
+    }
+
+    /// An event as the store has it, with so many of its targets as were asked for.
+    pub(in crate::gateway) fn of_stored(stored: StoredFact, asked: usize) -> Self {
+        let event = Self::event_of(&stored);
+        let (created_at, client) = (stored.fact.created_at, stored.fact.client);
         // Where there are fewer than were asked for, the others are gone.
         let (is_cut, left_out) = cut(if stored.targets.len() < asked { 0 } else { stored.made.saturating_sub(asked) });
         let (jobs, entries): (Vec<_>, Vec<_>) =
@@ -143,7 +148,9 @@ impl EventJob {
         };
         let subscription = target.lane_type.as_deref().and_then(|lane| lane.parse().ok());
         let client = target.queue.client();
-        Self { id: job_id(created_at, target.id.get()), subscription, client, status }
+        // Of a job that was made later, its own moment counts.
+        let made_at = target.made_at.unwrap_or(created_at);
+        Self { id: job_id(made_at, target.id.get()), subscription, client, status }
     }
 }
 

@@ -27,7 +27,7 @@ pub use answer::{EventEntry, EventJob, EventView};
 pub(super) use flush::Flusher;
 pub(super) use meters::Meters;
 pub(crate) use plan::{JOBS, job_id};
-pub(super) use plan::{context_term, group_term};
+pub(super) use plan::{context_term, group_term, target_of};
 
 use flush::{Call, Flushed, Stored};
 use judge::Judgement;

@@ -5,6 +5,8 @@ pub(crate) mod secret;
 mod target;
 mod values;
 
+use std::time::Duration;
+
 use tidegate::{
     ChangeResource, DeleteResource, Error, ErrorKind, MAX_RESOURCES, PutResource, QueueName, Resource, ResourcesQuery,
     Tsid,
@@ -14,16 +16,20 @@ use super::error::{GatewayError, Result};
 use super::event_types::only;
 use super::ingest::JOBS;
 use super::values::check_code;
-use super::{Changed, Gateway, Listed, Match};
+use super::{Changed, Gateway, Listed, Match, Replay};
 
 pub(super) use matched::Subscriptions;
+pub use secret::new_signing_secret;
 pub use target::{AllowedTarget, Target};
 pub use values::{
     ConfigEntry, DispatchMode, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus, TypeBinding,
 };
 
-use values::stored;
 pub(crate) use values::{SIGNING_SECRET, SUBSCRIPTION};
+use values::{stored, stored_new};
+
+/// Events that were accepted this long before a pause, or after its end, may have been matched within it.
+const AROUND_PAUSE: Duration = Duration::from_secs(5);
 
 /// Which subscriptions to list, by client and code.
 #[derive(Debug, Clone, Default)]
@@ -54,7 +60,7 @@ impl Gateway {
         body: &SubscriptionBody,
     ) -> Result<(Subscription, String)> {
         check_code(code)?;
-        let secret = secret::new_secret();
+        let secret = secret::new_signing_secret();
         let create = |kind: &str, body| {
             let (id, kind, code) = (None, kind.to_owned(), code.to_owned());
             ChangeResource::Put(PutResource::Create { id, kind, client, code, body })
@@ -62,10 +68,7 @@ impl Gateway {
         let (create, secret_body) = (&create, &secret::stored(&secret)?);
         let made = self.until_written(|| async move {
             let body = self.checked(body, client).await?;
-            let mut items = vec![
-                create(SUBSCRIPTION, stored(SubscriptionStatus::Active, &body)?),
-                create(SIGNING_SECRET, secret_body.clone()),
-            ];
+            let mut items = vec![create(SUBSCRIPTION, stored_new(&body)?), create(SIGNING_SECRET, secret_body.clone())];
             items.extend(self.named_pool(client, body.dispatch_pool).await?);
             match self.queue.resources().change(items).await {
                 Err(error) if error.kind() == ErrorKind::Conflict => {
@@ -118,7 +121,7 @@ impl Gateway {
             let mut found = self.stored_subscription(id, client, on).await?;
             found.body = self.checked(body, found.client).await?;
             let pool = self.named_pool(found.client, found.body.dispatch_pool).await?;
-            self.write_subscription(&found, pool).await
+            self.write_subscription(&found, pool, false).await
         })
         .await
     }
@@ -162,9 +165,19 @@ impl Gateway {
                 return Ok((found, Changed::No));
             }
             found.status = status;
-            Ok((self.write_subscription(&found, None).await?, Changed::Yes))
+            Ok((self.write_subscription(&found, None, true).await?, Changed::Yes))
         })
         .await
+    }
+
+    /// What to replay so that a subscription gets what came during its last pause: the moments before it was paused and after
+    /// it was resumed are included, and what it has a job of already is left out. `None` if it was never paused.
+    #[must_use]
+    pub fn missed(subscription: &Subscription) -> Option<Replay> {
+        let (from, to) = (subscription.paused_from?, subscription.paused_to?);
+        let from = from.saturating_sub(AROUND_PAUSE).unwrap_or(from);
+        let to = to.saturating_add(AROUND_PAUSE).unwrap_or(to);
+        Some(Replay { name: "resume".into(), missing_only: true, ..Replay::new(from, to) })
     }
 
     /// Deletes a subscription and its secret, even one that this program cannot read. Entries that were made for it stay.
@@ -240,13 +253,19 @@ impl Gateway {
         Ok(found)
     }
 
-    /// Writes a subscription over the revision that was read, together with what its pool needs.
-    async fn write_subscription(&self, changed: &Subscription, pool: Option<ChangeResource>) -> Result<Subscription> {
+    /// Writes a subscription over the revision that was read, together with what its pool needs. `moves` if its status
+    /// changes.
+    async fn write_subscription(
+        &self,
+        changed: &Subscription,
+        pool: Option<ChangeResource>,
+        moves: bool,
+    ) -> Result<Subscription> {
         let put = PutResource::Change {
             id: changed.id,
             kind: SUBSCRIPTION.into(),
             expected: Some(changed.revision),
-            body: stored(changed.status, &changed.body)?,
+            body: stored(changed, moves)?,
         };
         let items = [ChangeResource::Put(put)].into_iter().chain(pool).collect();
         Subscription::read(only(&self.queue.resources().change(items).await.map_err(gone)?)?)

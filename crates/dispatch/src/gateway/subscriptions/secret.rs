@@ -31,8 +31,9 @@ impl Secrets {
     }
 }
 
-/// A new secret.
-pub(super) fn new_secret() -> String {
+/// A new signing secret, made at random: `whsec_` and 32 bytes in base64.
+#[must_use]
+pub fn new_signing_secret() -> String {
     format!("{PREFIX}{}", STANDARD.encode(rand::random::<[u8; LENGTH]>()))
 }
 
@@ -47,7 +48,7 @@ mod tests {
 
     #[test]
     fn secrets_differ_and_are_long() {
-        let (one, other) = (new_secret(), new_secret());
+        let (one, other) = (new_signing_secret(), new_signing_secret());
         assert_ne!(one, other);
         let bytes = STANDARD.decode(one.strip_prefix(PREFIX).unwrap()).unwrap();
         assert_eq!(bytes.len(), LENGTH);
