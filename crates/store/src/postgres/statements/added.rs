@@ -6,7 +6,7 @@ use crate::postgres::engine::row::{Moment, row};
 use crate::sql::{Only, statements};
 
 /// What the rows have in common.
-const OF_KIND: &str = "d.client_id = 0 AND d.kind = 6";
+const OF_KIND: &str = "d.client_id = 0 AND d.kind = 7";
 /// When a target was made.
 const MADE_AT: &str = "'epoch'::timestamptz + d.fingerprint * interval '1 microsecond'";
 
@@ -25,7 +25,7 @@ pub(in crate::postgres) fn made_at(entry: &str) -> String {
     format!(
         "(CASE WHEN {entry}.flags & 32 <> 0 THEN
              (SELECT {MADE_AT} FROM {{ns}}.deduplication d
-              WHERE {OF_KIND} AND d.scope = {entry}.event_id AND d.entry_id = {entry}.id LIMIT 1) END)"
+              WHERE {OF_KIND} AND d.scope = {entry}.event_id AND d.entry_id + 0 = {entry}.id LIMIT 1) END)"
     )
 }
 
@@ -66,7 +66,7 @@ statements! {
             FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS i(fact, number, ord)
             CROSS JOIN LATERAL (
                 SELECT * FROM {{ns}}.deduplication d
-                WHERE {OF_KIND} AND d.scope = i.fact AND d.entry_id = i.number OFFSET 0
+                WHERE {OF_KIND} AND d.scope = i.fact AND d.entry_id + 0 = i.number OFFSET 0
             ) AS d");
         /// Locks those facts that targets can be added to, so that they stay: they are kept apart from their entries (events'
         /// primary key). Those who lock a fact to remove it never wait.
@@ -80,7 +80,7 @@ statements! {
         /// transactions lock them in one order. They never expire: they go with their facts.
         put = "
             INSERT INTO {ns}.deduplication (client_id, kind, scope, key, entry_id, event_id, expires_at, fingerprint)
-            SELECT 0, 6, i.fact, i.key, i.number, i.fact, '9999-12-31T00:00:00Z'::timestamptz,
+            SELECT 0, 7, i.fact, i.key, i.number, i.fact, '9999-12-31T00:00:00Z'::timestamptz,
                    (extract(epoch FROM $1::timestamptz) * 1000000)::bigint
             FROM unnest($2::bigint[], $3::text[], $4::bigint[]) AS i(fact, key, number)
             ON CONFLICT (client_id, kind, scope, key) DO NOTHING";

@@ -56,8 +56,13 @@ const REMOVE_FREE: &str = "
             WHERE t.term = substring(g.terms FROM n.first FOR {term}) AND t.client_id = g.client_id AND g.id = t.event_id
             OFFSET 0
         ) AS t
+    ), keys AS MATERIALIZED (
+        SELECT k.place FROM gone g CROSS JOIN LATERAL (
+            SELECT d.ctid AS place FROM {ns}.deduplication d WHERE d.client_id = 0 AND d.kind = 7 AND d.scope = g.id
+            OFFSET 0
+        ) AS k
     ), added AS (
-        DELETE FROM {ns}.deduplication d USING gone g WHERE d.client_id = 0 AND d.kind = 6 AND d.scope = g.id
+        DELETE FROM {ns}.deduplication d USING keys k WHERE d.ctid = k.place
     ), terms AS (
         DELETE FROM {ns}.fact_terms t USING found f WHERE t.ctid = f.place
     )

@@ -18,7 +18,7 @@ pub(in crate::sqlite) fn made_at(entry: &str) -> String {
     format!(
         "(CASE WHEN {entry}.flags & 32 THEN
              (SELECT d.fingerprint FROM {{ns}}_deduplication d
-              WHERE d.client_id = 0 AND d.kind = 6 AND d.scope = {entry}.event_id AND d.entry_id = {entry}.id LIMIT 1) END)"
+              WHERE d.client_id = 0 AND d.kind = 7 AND d.scope = {entry}.event_id AND d.entry_id = {entry}.id LIMIT 1) END)"
     )
 }
 
@@ -29,7 +29,7 @@ pub(in crate::sqlite) fn none_is_left() -> String {
         .join(" OR ");
     format!(
         "NOT EXISTS (SELECT 1 FROM {{ns}}_deduplication d
-                     WHERE d.client_id = 0 AND d.kind = 6 AND d.scope = e.id AND ({is_there}))"
+                     WHERE d.client_id = 0 AND d.kind = 7 AND d.scope = e.id AND ({is_there}))"
     )
 }
 
@@ -38,21 +38,21 @@ statements! {
     pub(in crate::sqlite) struct Added {
         /// The target under a key. Primary key.
         find: AddedRow = "
-            SELECT {columns} FROM {ns}_deduplication WHERE client_id = 0 AND kind = 6 AND scope = ?1 AND key = ?2";
+            SELECT {columns} FROM {ns}_deduplication WHERE client_id = 0 AND kind = 7 AND scope = ?1 AND key = ?2";
         /// The targets that were added to a fact. Primary key.
         of_fact: AddedRow = "
-            SELECT {columns} FROM {ns}_deduplication WHERE client_id = 0 AND kind = 6 AND scope = ?1 LIMIT ?2";
+            SELECT {columns} FROM {ns}_deduplication WHERE client_id = 0 AND kind = 7 AND scope = ?1 LIMIT ?2";
         /// When an entry was added to a fact. Primary key.
         made_at: Only<i64> = "
             SELECT fingerprint FROM {ns}_deduplication
-            WHERE client_id = 0 AND kind = 6 AND scope = ?1 AND entry_id = ?2 LIMIT 1";
+            WHERE client_id = 0 AND kind = 7 AND scope = ?1 AND entry_id = ?2 LIMIT 1";
         /// Whether targets can be added to a fact: it is kept apart from its entries. Primary key.
         takes_targets: Only<bool> = "SELECT first_number IS NOT NULL FROM {ns}_events WHERE id = ?1";
         /// Notes a target. It never expires: it goes with the fact. Primary key.
         put = "
             INSERT INTO {ns}_deduplication (client_id, kind, scope, key, entry_id, event_id, expires_at, fingerprint)
-            VALUES (0, 6, ?1, ?2, ?3, ?1, 253402300799000000, ?4)";
+            VALUES (0, 7, ?1, ?2, ?3, ?1, 253402300799000000, ?4)";
         /// Forgets the targets of a fact that is removed. Primary key.
-        forget = "DELETE FROM {ns}_deduplication WHERE client_id = 0 AND kind = 6 AND scope = ?1";
+        forget = "DELETE FROM {ns}_deduplication WHERE client_id = 0 AND kind = 7 AND scope = ?1";
     }
 }

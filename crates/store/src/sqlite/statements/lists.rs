@@ -64,7 +64,7 @@ macro_rules! fact {
             $entry,
             ".flags & 32 THEN
                  (SELECT d.fingerprint FROM {ns}_deduplication d
-                  WHERE d.client_id = 0 AND d.kind = 6 AND d.scope = ",
+                  WHERE d.client_id = 0 AND d.kind = 7 AND d.scope = ",
             $entry,
             ".event_id AND d.entry_id = ",
             $entry,
