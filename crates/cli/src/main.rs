@@ -14,16 +14,19 @@ mod files;
 mod groups;
 mod jobs;
 mod keys;
+mod listen;
 mod masking;
 mod output;
 mod pools;
 mod projections;
 mod publish;
 mod queues;
+mod replay;
 mod secrets;
 mod serve;
 mod setting_table;
 mod settings;
+mod sink;
 mod subscriptions;
 mod tail;
 mod telemetry;
@@ -70,7 +73,7 @@ enum Command {
     Queues(queues::QueuesArgs),
     /// List, show, create and archive event types; add, compare and validate against their versions.
     Types(types::TypesArgs),
-    /// List, create, change, pause, resume, try and delete subscriptions.
+    /// List, create, change, pause, resume, try, test and delete subscriptions.
     Subscriptions(subscriptions::SubscriptionsArgs),
     /// List and show dispatch jobs; retry, cancel and ignore them.
     Jobs(jobs::JobsArgs),
@@ -78,6 +81,12 @@ enum Command {
     Groups(groups::GroupsArgs),
     /// List and show dispatch pools with what each holds.
     Pools(pools::PoolsArgs),
+    /// Deliver stored events to a subscription once more.
+    Replay(replay::ReplayArgs),
+    /// Receive webhooks, verify and print them.
+    Sink(sink::SinkArgs),
+    /// Forward events to a local address as signed webhooks.
+    Listen(listen::ListenArgs),
     /// List, create and delete clients.
     Clients(clients::ClientsArgs),
     /// List, create, change and delete service accounts, and replace their signing secrets.
@@ -140,6 +149,9 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Jobs(args) => jobs::run(args).await?,
         Command::Groups(args) => groups::run(args).await?,
         Command::Pools(args) => pools::run(args).await?,
+        Command::Replay(args) => replay::run(args).await?,
+        Command::Sink(args) => sink::run(args).await?,
+        Command::Listen(args) => listen::run(args).await?,
         Command::Clients(args) => clients::run(args).await?,
         Command::Accounts(args) => accounts::run(args).await?,
         Command::Secrets(args) => secrets::run(args).await?,

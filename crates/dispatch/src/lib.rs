@@ -38,10 +38,10 @@ pub use gateway::{
     ClientsQuery, ConfigEntry, CreatedTask, DispatchMode, EventEntry, EventJob, EventType, EventTypeBody, EventView,
     EventsPage, EventsQuery, Forced, Gateway, GatewayError, GatewayOptions, Job, JobAct, JobKind, JobShown, JobStatus,
     JobTerms, JobTry, JobWhy, JobsFilter, JobsFound, KeyUse, Listed, Match, NewFact, NewTask, NewVersion, Pool,
-    PoolBody, PoolHolds, PoolStatus, PoolsQuery, RetryStrategy, Rotated, RotationProgress, Schema, SchemaBody,
-    SchemasQuery, SecretText, ShownAuth, SigningScheme, SpecVersion, Subscription, SubscriptionBody,
-    SubscriptionStatus, SubscriptionsQuery, Target, Task, TaskRules, TypeBinding, TypesQuery, UnknownTypes, Validated,
-    Written, type_filter,
+    PoolBody, PoolHolds, PoolStatus, PoolsQuery, Replay, Replayed, RetryStrategy, Rotated, RotationProgress, Schema,
+    SchemaBody, SchemasQuery, SecretText, ShownAuth, SigningScheme, SpecVersion, Subscription, SubscriptionBody,
+    SubscriptionStatus, SubscriptionsQuery, TEST_EVENT, Target, Task, TaskRules, TestSent, TypeBinding, TypesQuery,
+    UnknownTypes, Validated, Written, new_signing_secret, type_filter,
 };
 pub use tidegate_core::event_type::{
     CodePattern, EventTypeCode, InvalidCode, InvalidVersionNumber, TypeStatus, VersionNumber, VersionStatus,

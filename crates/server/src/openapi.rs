@@ -11,7 +11,7 @@ use crate::routes::workers;
 use crate::routes::{
     accounts, applied_sets, clients, event_types, events, facts, health, jobs, keys, list, manual, pools, projections,
 };
-use crate::routes::{publish, queues, report_batch, reports, schedules, schemas};
+use crate::routes::{publish, queues, replays, report_batch, reports, schedules, schemas};
 use crate::routes::{subscribe, subscriptions, tasks, versions};
 use crate::unknown_fields::Parameters;
 
@@ -42,6 +42,7 @@ const FOR_MACHINES: [&str; 4] = ["/livez", "/readyz", "/metrics", "/openapi.json
         subscriptions::list, subscriptions::create, subscriptions::show, subscriptions::change, subscriptions::remove,
         subscriptions::pause, subscriptions::resume, subscriptions::preview, subscriptions::rotate_secret,
         tasks::create, tasks::create_many,
+        replays::replay, replays::test,
         clients::list, clients::create, clients::show, clients::change, clients::remove,
         jobs::list, jobs::show, jobs::why, jobs::retry, jobs::cancel, jobs::ignore, jobs::bulk, jobs::groups,
         pools::list, pools::create, pools::show, pools::change, pools::remove,

@@ -13,7 +13,7 @@ use crate::routes::workers;
 use crate::routes::{
     accounts, applied_sets, clients, event_types, events, facts, health, jobs, keys, list, manual, pools, projections,
 };
-use crate::routes::{publish, queues, report_batch, reports, schedules, schemas};
+use crate::routes::{publish, queues, replays, report_batch, reports, schedules, schemas};
 use crate::routes::{subscribe, subscriptions, tasks, versions};
 use crate::service::Service;
 
@@ -94,11 +94,12 @@ fn gateway() -> Router<Arc<Service>> {
         .route("/api/subscriptions/{id}/resume", post(subscriptions::resume))
         .route("/api/subscriptions/{id}/rotate-secret", post(subscriptions::rotate_secret))
         .route("/api/subscriptions/{id}/preview", post(subscriptions::preview))
-        .route("/api/dispatch-jobs", post(tasks::create))
+        .route("/api/subscriptions/{id}/replay", post(replays::replay))
+        .route("/api/subscriptions/{id}/test", post(replays::test))
         .route("/api/dispatch-jobs/batch", post(tasks::create_many))
         .route("/api/clients", get(clients::list).post(clients::create))
         .route("/api/clients/{id}", get(clients::show).put(clients::change).delete(clients::remove))
-        .route("/api/dispatch-jobs", get(jobs::list))
+        .route("/api/dispatch-jobs", get(jobs::list).post(tasks::create))
         .route("/api/dispatch-jobs/bulk", post(jobs::bulk))
         .route("/api/dispatch-jobs/{id}", get(jobs::show))
         .route("/api/dispatch-jobs/{id}/why", get(jobs::why))

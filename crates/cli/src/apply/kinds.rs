@@ -138,6 +138,7 @@ const SUBSCRIPTION: &[Field] = &[
     field("delaySeconds", Number, Is("0")),
     field("sequence", Number, Is("99")),
     field("dataOnly", Flag, Is("true")),
+    field("ackInBody", Flag, Is("false")),
     field("customConfig", List, Is("[]")),
     field("serviceAccount", Text, Nothing),
     field("filter", Anything, Nothing),

@@ -9,6 +9,7 @@ mod stub;
 mod stubbed;
 mod trouble;
 mod types;
+mod webhooks;
 mod worker;
 
 use std::io::{BufRead, BufReader, Read};

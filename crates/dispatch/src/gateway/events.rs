@@ -143,7 +143,7 @@ impl Gateway {
 
 impl Subscription {
     /// Whether it asks for an event, and its filter takes it.
-    fn takes(&self, event: &CloudEvent) -> bool {
+    pub(super) fn takes(&self, event: &CloudEvent) -> bool {
         let version = event.validated_version();
         self.asked().iter().any(|binding| binding.matches(&event.event_type, version))
             && self.accepts(&Candidate::new(event))

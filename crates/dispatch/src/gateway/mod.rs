@@ -18,11 +18,13 @@ pub(crate) mod kept;
 mod listed;
 mod made;
 pub(crate) mod pools;
+mod replay;
 mod schemas;
 mod secret_rotation;
 pub(crate) mod secrets;
 pub(crate) mod subscriptions;
 pub(crate) mod tasks;
+mod trial;
 mod types;
 mod validation;
 mod validators;
@@ -48,14 +50,16 @@ pub use jobs::{
 };
 pub use listed::Listed;
 pub use pools::{Pool, PoolBody, PoolStatus, PoolsQuery};
+pub use replay::{Replay, Replayed};
 pub use schemas::SchemasQuery;
 pub use secret_rotation::{KeyUse, RotationProgress};
-pub use secrets::{Rotated, SecretText, SigningScheme};
+pub use secrets::{Rotated, SecretText, SigningScheme, new_signing_secret};
 pub use subscriptions::{
     AllowedTarget, ConfigEntry, DispatchMode, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus,
     SubscriptionsQuery, Target, TypeBinding,
 };
 pub use tasks::{CreatedTask, NewTask, Task, TaskRules};
+pub use trial::{TEST_EVENT, TestSent};
 pub use validation::Validated;
 pub use values::{EventType, EventTypeBody, Forced, NewVersion, Schema, SchemaBody, SpecVersion};
 

@@ -177,6 +177,12 @@ impl From<Written> for Held {
     }
 }
 
+/// A new signing secret of the usual scheme, made at random.
+#[must_use]
+pub fn new_signing_secret() -> SecretText {
+    SigningScheme::V1.new_secret()
+}
+
 impl SigningScheme {
     fn new_secret(self) -> SecretText {
         let prefix = match self {
@@ -206,7 +212,7 @@ impl StoredCredentials {
 impl Contents {
     /// A new secret that signs alone, and what a receiver is to be told.
     pub(super) fn new(credentials: Option<StoredCredentials>) -> (Self, SecretText) {
-        let secret = SigningScheme::V1.new_secret();
+        let secret = new_signing_secret();
         (Self { secrets: vec![Held { secret: secret.clone(), until: None }], credentials }, secret)
     }
 

@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Serialize;
 use tidegate::{Attempt, End, QueuedEvent, Result, Timestamp, Tsid};
-use tidegate_core::RetryPolicy;
 use tidegate_core::pool::backoff::{FailedAttempt, NextAttempt, next_attempt};
 use tidegate_core::pool::breaker::CallResult;
+use tidegate_core::{RetryPolicy, TraceContext};
+use tracing::Instrument as _;
 
 use super::authority::Authority;
 use super::message::message;
 use super::routes::Route;
+use super::span;
 use super::terms::Terms;
 use crate::gateway::ingest::job_id;
 
@@ -91,7 +93,8 @@ impl Delivery {
     /// Makes the attempt. It ends early when the lease is lost.
     pub(super) async fn run(self, job: QueuedEvent) -> Tried {
         let Self { client, route: _, terms, authority, starts } = self;
-        let request = request(&job, &terms, &authority);
+        let (span, trace) = span::of_attempt(&job, id_of(&job), terms.subscription());
+        let request = request(&job, &terms, &authority, trace);
         let work = async move {
             if let Some(starts) = starts {
                 tokio::time::sleep_until(starts.into()).await;
@@ -102,11 +105,14 @@ impl Delivery {
             }
         };
         let (started, clock) = (Timestamp::now(), Instant::now());
-        let came = match job.attempt(work).await {
+        let came = match job.attempt(work.instrument(span.clone())).await {
             Attempt::Done(outcome) => Some(Came::Outcome(outcome)),
             Attempt::Panicked => Some(Came::Panic),
             Attempt::Lost => None,
         };
+        if let Some(Came::Outcome(Outcome::Answered(answer))) = &came {
+            span.record("response_code", answer.status);
+        }
         Tried { job, terms, came, started, took: clock.elapsed() }
     }
 }
@@ -123,7 +129,12 @@ fn masked(outcome: Outcome, authority: &Authority) -> Outcome {
 }
 
 /// The request of an attempt.
-fn request(job: &QueuedEvent, terms: &Terms, authority: &Authority) -> std::result::Result<Request, Failure> {
+fn request(
+    job: &QueuedEvent,
+    terms: &Terms,
+    authority: &Authority,
+    trace: Option<TraceContext>,
+) -> std::result::Result<Request, Failure> {
     let refused = |why: String| Failure { class: FailureClass::Refused, message: why };
     let url = match terms.target() {
         Some(Target::Webhook(url)) => url,
@@ -144,6 +155,9 @@ fn request(job: &QueuedEvent, terms: &Terms, authority: &Authority) -> std::resu
             return Err(refused(format!("the event's attribute {name} cannot be written as a header")));
         };
         headers.insert(name, value);
+    }
+    if let Some(trace) = trace.and_then(|trace| HeaderValue::try_from(trace.traceparent()).ok()) {
+        headers.insert(HeaderName::from_static("traceparent"), trace);
     }
     let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
     let signed = sign(&authority.secrets, &id_of(job).to_string(), now, &message.body)
@@ -186,7 +200,7 @@ impl Tried {
             return Ok(Recorded { due: None, frees_group: false, is_gone: false, status: None });
         };
         let verdict = match &came {
-            Came::Outcome(outcome) => verdict(outcome, false),
+            Came::Outcome(outcome) => verdict(outcome, terms.ack_in_body()),
             Came::Panic => panicked(),
         };
         let record = record(&came, &verdict, &terms, started, took);

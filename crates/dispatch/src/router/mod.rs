@@ -10,6 +10,7 @@ mod authority;
 mod board;
 mod message;
 mod routes;
+mod span;
 mod task_lanes;
 mod terms;
 

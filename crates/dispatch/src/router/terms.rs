@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::Tsid;
 use tidegate_core::RetryPolicy;
 
 use crate::{DispatchMode, RetryStrategy, Subscription, Target, TaskRules};
@@ -44,6 +45,19 @@ impl Terms {
             Self::Subscription(subscription) => subscription.body.data_only,
             Self::Task(rules) => rules.data_only,
             Self::Unreadable => true,
+        }
+    }
+
+    /// Whether the receiver may ask in its answer for a retry.
+    pub(super) fn ack_in_body(&self) -> bool {
+        matches!(self, Self::Subscription(subscription) if subscription.body.ack_in_body)
+    }
+
+    /// The subscription that the job was made for.
+    pub(super) fn subscription(&self) -> Option<Tsid> {
+        match self {
+            Self::Subscription(subscription) => Some(subscription.id),
+            Self::Task(_) | Self::Unreadable => None,
         }
     }
 

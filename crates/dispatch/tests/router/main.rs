@@ -7,6 +7,8 @@ mod receiver;
 mod limits;
 mod orders;
 mod outcomes;
+mod replays;
 mod scene;
 mod secrets;
 mod tasks;
+mod traces;

@@ -52,6 +52,17 @@ pub(crate) struct Node {
 pub(crate) struct Log(Arc<Mutex<Vec<Taken>>>);
 
 impl Log {
+    /// Adds what was taken, and returns how much there was before.
+    pub(crate) fn add(&self, taken: Taken) -> usize {
+        let mut all = self.0.lock().unwrap();
+        all.push(taken);
+        all.len() - 1
+    }
+
+    pub(crate) fn clear(&self) {
+        self.0.lock().unwrap().clear();
+    }
+
     pub(crate) fn taken(&self) -> Vec<Taken> {
         self.0.lock().unwrap().clone()
     }
@@ -143,6 +154,18 @@ impl Maker {
     /// How many lanes of jobs hold something.
     pub(crate) async fn lanes(&self) -> usize {
         self.0.store().waiting_lanes(None).await.unwrap().lanes.len()
+    }
+
+    /// Publishes so many events, many at once.
+    pub(crate) async fn publish_many(&self, count: usize) {
+        let event = |number: usize| {
+            let body = json!({ "specVersion": "1.0", "type": "t", "source": "/s", "data": number });
+            NewFact { event: Sent::from_json(&body.to_string().into()).unwrap().event, client: None }
+        };
+        for first in (0..count).step_by(1_000) {
+            let events = (first..count.min(first + 1_000)).map(event).collect();
+            assert!(self.1.ingest_many(events).await.iter().all(Result::is_ok));
+        }
     }
 
     pub(crate) async fn close(self) {

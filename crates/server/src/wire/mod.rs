@@ -24,6 +24,7 @@ pub(crate) mod pools;
 pub(crate) mod projections;
 pub(crate) mod publish;
 pub(crate) mod queues;
+pub(crate) mod replays;
 pub(crate) mod report_batch;
 pub(crate) mod reports;
 pub(crate) mod retry;

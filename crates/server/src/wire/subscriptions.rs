@@ -97,6 +97,9 @@ pub(crate) struct SubscriptionText {
     sequence: Option<i32>,
     /// Whether the data alone is sent (the default), or the whole event.
     data_only: Option<bool>,
+    /// Whether the body of a 2xx may ask for another attempt: `{"ack": false, "delaySeconds": 10}`; `false` by default. A body
+    /// that is not such JSON, or longer than 64 KiB, acknowledges.
+    ack_in_body: Option<bool>,
     /// What it carries for its owner.
     #[schema(value_type = Option<Vec<Object>>, max_items = 64, example = json!([{ "key": "team", "value": "orders" }]))]
     custom_config: Option<Vec<ConfigEntry>>,
@@ -171,6 +174,8 @@ pub(crate) struct SubscriptionAnswer {
     sequence: i32,
     /// Whether the data alone is sent, or the whole event.
     data_only: bool,
+    /// Whether the body of a 2xx may ask for another attempt.
+    ack_in_body: bool,
     /// What it carries for its owner.
     #[schema(value_type = Vec<Object>)]
     custom_config: Vec<ConfigEntry>,
@@ -243,6 +248,7 @@ impl SubscriptionText {
             delay_seconds: self.delay_seconds.unwrap_or(default.delay_seconds),
             sequence: self.sequence.unwrap_or(default.sequence),
             data_only: self.data_only.unwrap_or(default.data_only),
+            ack_in_body: self.ack_in_body.unwrap_or(default.ack_in_body),
             custom_config: self.custom_config.unwrap_or_default(),
             service_account: id("serviceAccountId", self.service_account_id)?,
             filter: self.filter.map(filter).transpose()?,
@@ -330,6 +336,7 @@ impl From<Subscription> for SubscriptionAnswer {
             delay_seconds: body.delay_seconds,
             sequence: body.sequence,
             data_only: body.data_only,
+            ack_in_body: body.ack_in_body,
             custom_config: body.custom_config,
             service_account_id: body.service_account,
             filter: body.filter,

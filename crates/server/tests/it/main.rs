@@ -27,6 +27,7 @@ mod other_nodes;
 mod pools;
 mod projections;
 mod readiness;
+mod replays;
 mod reports;
 mod scene;
 mod schedules;

@@ -4,6 +4,7 @@
 //! provides one. New cases are added here, never to one backend's own tests;
 //! [`conformance_cases!`](crate::conformance_cases) lists them, so that a test binary can make a test of each.
 
+mod added_targets;
 mod attempts;
 mod audit;
 mod bad_input;
@@ -384,6 +385,15 @@ macro_rules! conformance_cases {
                 published_facts_show_their_entry,
                 a_fact_that_stands_alone_outlives_its_entry,
                 a_fact_that_stands_alone_outlives_a_replacement,
+            }
+            added_targets {
+                a_target_is_added_once_under_its_key,
+                entries_that_are_added_are_like_others,
+                a_fact_stays_while_something_that_was_added_refers_to_it,
+                what_cannot_be_added_is_refused,
+                of_many_at_once_each_is_added_once,
+                a_time_range_finds_entries_beside_those_that_were_added,
+                a_walk_comes_by_every_fact_in_order,
             }
             fact_versions {
                 nothing_is_written_under_another_version,

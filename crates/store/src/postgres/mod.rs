@@ -4,6 +4,7 @@
 //! statements and what happens when answers are lost; must not know handlers or batchers. See ARCHITECTURE.md for the
 //! rules.
 
+mod added;
 mod attempts;
 mod audit;
 mod caller;

@@ -1,5 +1,6 @@
 //! The values that cross the traits of [`api`](crate::api).
 
+pub(crate) mod added;
 pub(crate) mod attempts;
 pub(crate) mod dispatch;
 pub(crate) mod entries;
@@ -19,6 +20,7 @@ pub(crate) mod schedules;
 pub(crate) mod upkeep;
 pub(crate) mod workers;
 
+pub use added::*;
 pub use attempts::*;
 pub use dispatch::*;
 pub use entries::*;

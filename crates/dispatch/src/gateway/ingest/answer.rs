@@ -139,7 +139,9 @@ impl EventJob {
         let status = JobStatus::from(&target.phase).as_str();
         let subscription = target.lane_type.as_deref().and_then(|lane| lane.parse().ok());
         let client = target.queue.client();
-        Self { id: job_id(created_at, target.id.get()), subscription, client, status }
+        // Of a job that was made later, its own moment counts.
+        let made_at = target.made_at.unwrap_or(created_at);
+        Self { id: job_id(made_at, target.id.get()), subscription, client, status }
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) use answer::event_of;
 pub(super) use flush::Flusher;
 pub(super) use meters::Meters;
 pub(crate) use plan::{JOBS, job_id};
-pub(super) use plan::{context_term, group_of, group_term};
+pub(super) use plan::{context_term, group_of, group_term, target_of};
 
 use flush::{Call, Flushed, Stored};
 use judge::Judgement;

@@ -16,7 +16,7 @@ use super::event_types::only;
 use super::ingest::JOBS;
 use super::secrets::{Contents, Rotated, SecretText, SigningScheme};
 use super::values::check_code;
-use super::{Changed, Gateway, Listed, Match};
+use super::{Changed, Gateway, Listed, Match, Replay};
 use crate::secrets::Place;
 
 pub(super) use matched::Subscriptions;
@@ -25,9 +25,12 @@ pub use values::{
     ConfigEntry, DispatchMode, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus, TypeBinding,
 };
 
-use values::stored;
 pub(super) use values::{MAX_RETRIES, MAX_TIMEOUT, within};
 pub(crate) use values::{SIGNING_SECRET, SUBSCRIPTION};
+use values::{stored, stored_new};
+
+/// Events that were accepted this long before a pause, or after its end, may have been matched within it.
+const AROUND_PAUSE: Duration = Duration::from_secs(5);
 
 /// Which subscriptions to list, by client and code.
 #[derive(Debug, Clone, Default)]
@@ -67,10 +70,7 @@ impl Gateway {
         let (create, sealed) = (&create, &sealed);
         let made = self.until_written(|| async move {
             let body = self.checked(body, client).await?;
-            let mut items = vec![
-                create(SUBSCRIPTION, stored(SubscriptionStatus::Active, &body)?),
-                create(SIGNING_SECRET, sealed.clone()),
-            ];
+            let mut items = vec![create(SUBSCRIPTION, stored_new(&body)?), create(SIGNING_SECRET, sealed.clone())];
             items.extend(self.named(client, &body).await?);
             match self.queue.resources().change(items).await {
                 Err(error) if error.kind() == ErrorKind::Conflict => {
@@ -123,7 +123,7 @@ impl Gateway {
             let mut found = self.stored_subscription(id, client, on).await?;
             found.body = self.checked(body, found.client).await?;
             let named = self.named(found.client, &found.body).await?;
-            self.write_subscription(&found, named).await
+            self.write_subscription(&found, named, false).await
         })
         .await
     }
@@ -167,9 +167,19 @@ impl Gateway {
                 return Ok((found, Changed::No));
             }
             found.status = status;
-            Ok((self.write_subscription(&found, Vec::new()).await?, Changed::Yes))
+            Ok((self.write_subscription(&found, Vec::new(), true).await?, Changed::Yes))
         })
         .await
+    }
+
+    /// What to replay so that a subscription gets what came during its last pause: the moments before it was paused and after
+    /// it was resumed are included, and what it has a job of already is left out. `None` if it was never paused.
+    #[must_use]
+    pub fn missed(subscription: &Subscription) -> Option<Replay> {
+        let (from, to) = (subscription.paused_from?, subscription.paused_to?);
+        let from = from.saturating_sub(AROUND_PAUSE).unwrap_or(from);
+        let to = to.saturating_add(AROUND_PAUSE).unwrap_or(to);
+        Some(Replay { name: "resume".into(), missing_only: true, ..Replay::new(from, to) })
     }
 
     /// Deletes a subscription and its secret, even one that this program cannot read. Entries that were made for it stay.
@@ -294,13 +304,18 @@ impl Gateway {
         Ok(found)
     }
 
-    /// Writes a subscription over the revision that was read, together with what it names.
-    async fn write_subscription(&self, changed: &Subscription, named: Vec<ChangeResource>) -> Result<Subscription> {
+    /// Writes a subscription over the revision that was read, together with what it names. `moves` if its status changes.
+    async fn write_subscription(
+        &self,
+        changed: &Subscription,
+        named: Vec<ChangeResource>,
+        moves: bool,
+    ) -> Result<Subscription> {
         let put = PutResource::Change {
             id: changed.id,
             kind: SUBSCRIPTION.into(),
             expected: Some(changed.revision),
-            body: stored(changed.status, &changed.body)?,
+            body: stored(changed, moves)?,
         };
         let items = [ChangeResource::Put(put)].into_iter().chain(named).collect();
         Subscription::read(only(&self.queue.resources().change(items).await.map_err(gone)?)?)

@@ -5,6 +5,7 @@ use tidegate_core::{End, EntryId, LeaseToken, Place, Tsid};
 use crate::error::{Error, ErrorKind, Result};
 use crate::postgres::engine::row::{Moment, count, queue_name, row};
 use crate::postgres::flags::is_in_envelope;
+use crate::postgres::statements::added::made_at;
 use crate::postgres::statements::facts::FactRow;
 use crate::sql::{Columns as _, Only, statements};
 use crate::values::{Census, EntryPhase, EntryView, Fact};
@@ -199,7 +200,7 @@ pub(in crate::postgres) const BY_NUMBER: &str = "
     LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = g.event_id OFFSET 0) AS e ON true";
 
 /// Fills in the columns of entries and their facts. If a fact is missing, its type is that of the entry's lane and its
-/// moment the one that the event's id contains.
+/// moment the one that the event's id contains. The moment of an entry that was added to its fact is its own.
 pub(in crate::postgres) fn with_facts(sql: &str) -> String {
     let mut text = sql.replace("{entry}", &EntryRow::list());
     for entry in ["q", "g"] {
@@ -207,7 +208,7 @@ pub(in crate::postgres) fn with_facts(sql: &str) -> String {
         let fact = FactRow::list()
             .replace("e.event_type AS", "coalesce(e.event_type, l.event_type, '') AS")
             .replace("e.payload AS", "coalesce(e.payload, ''::bytea) AS")
-            .replace("e.created_at AS", &format!("coalesce(e.created_at, {made}) AS"));
+            .replace("e.created_at AS", &format!("coalesce({}, e.created_at, {made}) AS", made_at(entry)));
         text = text.replace(&format!("{{{entry}_fact}}"), &fact).replace(&format!("{{{entry}_made}}"), &made);
     }
     text

@@ -11,6 +11,7 @@
 //! true, but it makes the primary key the cheapest. And the first rows of a lane are ordered by (lane, id) from a pair
 //! on: by id alone the planner could walk along the primary key and search a lane with few entries among all of them.
 
+pub(in crate::postgres) mod added;
 pub(in crate::postgres) mod attempts;
 pub(in crate::postgres) mod audit;
 pub(in crate::postgres) mod catalogue;
@@ -51,6 +52,7 @@ const NOW: &str = "coalesce($1::timestamptz, statement_timestamp())";
 crate::sql::subjects! {
     /// The statements of each subject.
     pub(in crate::postgres) struct Sql {
+        added: added::Added,
         attempts: attempts::Attempts,
         audit: audit::Audit,
         catalogue: catalogue::Catalogue,

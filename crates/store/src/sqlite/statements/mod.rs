@@ -2,6 +2,7 @@
 //! `{log}`, `{queues}`, `{lanes}`, `{consumers}`, `{key_kind}` and `{request_kind}` are the family's own (see
 //! [`Family::fill`]); `{room}` is the length of what a claim fills in.
 
+pub(in crate::sqlite) mod added;
 pub(in crate::sqlite) mod attempts;
 pub(in crate::sqlite) mod audit;
 pub(in crate::sqlite) mod catalogue;
@@ -36,6 +37,7 @@ use crate::values::Family;
 crate::sql::subjects! {
     /// The statements of each subject.
     pub(in crate::sqlite) struct Sql {
+        added: added::Added,
         attempts: attempts::Attempts,
         audit: audit::Audit,
         catalogue: catalogue::Catalogue,
