@@ -229,8 +229,8 @@ impl Board {
                             Some(Hold::BreakerOpen)
                         }
                     };
-                    let is_claiming = self.claiming.contains(&lane.route.queue);
-                    let waiting = if is_claiming { Waiting::AtLeast(0) } else { lane.waiting };
+                    let is_asked_for = lane.takes_part() && !self.claiming.contains(&lane.route.queue);
+                    let waiting = if is_asked_for { lane.waiting } else { Waiting::AtLeast(0) };
                     let client = lane.route.subscription.client;
                     Planned { id, client, waiting, in_flight: lane.in_flight, held_by }
                 })
