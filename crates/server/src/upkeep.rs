@@ -55,9 +55,12 @@ pub(crate) fn start(service: &Arc<Service>) -> JoinHandle<()> {
     };
     let shared = Arc::clone(service);
     let jobs = async move {
+        if shared.options.metrics.is_none() {
+            return;
+        }
         let mut tick = tokio::time::interval(MEASURE_JOBS_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        while shared.options.metrics.is_some() {
+        loop {
             tick.tick().await;
             if let Err(error) = shared.gateway.measure_jobs().await {
                 tracing::debug!(%error, "what waits to be delivered could not be measured");

@@ -71,8 +71,9 @@ impl Sweep {
             let Some(last) = page.last() else { return Ok(found) };
             after = last.id;
             let new = page.into_iter().filter(|lane| !self.swept.contains(&lane.id));
-            found
-                .extend(new.filter_map(|lane| Some((lane.lane_type.parse().ok()?, lane))).map(|(id, lane)| (lane, id)));
+            found.extend(
+                new.filter_map(|lane| Some((lane.lane_type.parse::<Tsid>().ok()?, lane))).map(|(id, lane)| (lane, id)),
+            );
         }
     }
 
