@@ -1,10 +1,10 @@
 //! What the disciplines of ingest share: subscriptions to an event, and a check of what is stored at the end.
 
 use tidegate::{EventQueue, Family, QueueName};
-use tidegate_dispatch::secrets::SecretOptions;
 use tidegate_dispatch::{Gateway, GatewayOptions, SubscriptionBody, TypeBinding};
 
 use crate::Result;
+use crate::served::secrets;
 
 /// The type of all events that are ingested.
 pub(super) const TYPE: &str = "shop:orders:order:created";
@@ -19,12 +19,6 @@ pub(super) enum Made {
     Entries,
     /// Jobs, for webhooks.
     Jobs,
-}
-
-/// The same on all databases: it protects nothing here, and costs what any does.
-pub(crate) fn secrets() -> SecretOptions {
-    let key = "tgkey_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=".parse();
-    SecretOptions { key: key.ok(), ..SecretOptions::default() }
 }
 
 /// Creates subscriptions to all events of [`TYPE`].

@@ -138,7 +138,10 @@ pub(crate) fn child(database: &str, address: &str) -> Result<(), Failure> {
     runtime.block_on(async {
         let queue = EventQueue::open(database).await?;
         let listener = tokio::net::TcpListener::bind(address).await?;
-        let served = Server::new(queue.clone(), Options::default())?;
+        let mut options = Options::default();
+        // On PostgreSQL a key must be configured before subscriptions are made.
+        options.gateway.secrets.key = Some("tgkey_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=".parse()?);
+        let served = Server::new(queue.clone(), options)?;
         served
             .run(listener, async {
                 let _ = parent_gone.await;
