@@ -258,6 +258,11 @@ impl Board {
         let mut asks: BTreeMap<QueueName, BTreeMap<Tsid, u32>> = BTreeMap::new();
         for pool in self.pools.values_mut() {
             let Some(capacity) = pool.capacity(now) else { continue };
+            let is_free = |id: &Tsid| self.lanes.get(id).is_some_and(|lane| !self.claiming.contains(&lane.route.queue));
+            if !pool.active.iter().any(is_free) {
+                // Claims are under way for all that it has: what ends meanwhile is planned for when they are back.
+                continue;
+            }
             let lanes: Vec<_> = pool
                 .active
                 .iter()
