@@ -1,7 +1,7 @@
 //! Where the jobs of each subscription go, as the catalogue has it: the subscription, its secrets, and the pool that limits
 //! it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tidegate::{EventQueue, PoolKey, QueueName, Resource, Tsid};
@@ -40,9 +40,14 @@ pub(super) struct Route {
     pub(super) origin: Origin,
 }
 
-/// The subscriptions with webhooks, by their ids, whatever their status.
+/// The subscriptions, whatever their status.
 #[derive(Debug, Clone, Default)]
-struct Webhooks(HashMap<Tsid, Arc<Route>>);
+struct Webhooks {
+    /// Those with webhooks, by their ids.
+    routes: HashMap<Tsid, Arc<Route>>,
+    /// Those with another target, and those that this program cannot read. Their jobs wait, or expire.
+    others: HashSet<Tsid>,
+}
 
 /// What each pool allows, by its id.
 #[derive(Debug, Clone, Default)]
@@ -84,11 +89,16 @@ impl KeptRoutes {
 
 impl Routes {
     pub(super) fn all(&self) -> impl Iterator<Item = (Tsid, &Arc<Route>)> {
-        self.webhooks.0.iter().map(|(id, route)| (*id, route))
+        self.webhooks.routes.iter().map(|(id, route)| (*id, route))
     }
 
     pub(super) fn get(&self, id: Tsid) -> Option<&Arc<Route>> {
-        self.webhooks.0.get(&id)
+        self.webhooks.routes.get(&id)
+    }
+
+    /// Whether there is no such subscription any more.
+    pub(super) fn is_deleted(&self, id: Tsid) -> bool {
+        !self.webhooks.routes.contains_key(&id) && !self.webhooks.others.contains(&id)
     }
 
     /// What a pool allows. One that is not there allows nothing: it is being deleted, and its subscriptions have changed.
@@ -139,13 +149,22 @@ impl Kind for Webhooks {
     const NAME: &'static str = SUBSCRIPTION;
 
     fn apply(&mut self, resource: &Resource) {
-        self.0.remove(&resource.id);
+        let Self { routes, others } = self;
+        routes.remove(&resource.id);
+        others.remove(&resource.id);
         if resource.deleted {
             return;
         }
-        match Subscription::read(resource) {
-            Ok(read) => drop(Route::of(read).map(|route| self.0.insert(resource.id, Arc::new(route)))),
-            Err(error) => tracing::error!(%error, code = resource.code, "the jobs of a subscription wait"),
+        let route = match Subscription::read(resource) {
+            Ok(read) => Route::of(read),
+            Err(error) => {
+                tracing::error!(%error, code = resource.code, "the jobs of a subscription wait");
+                None
+            }
+        };
+        match route {
+            Some(route) => drop(routes.insert(resource.id, Arc::new(route))),
+            None => drop(others.insert(resource.id)),
         }
     }
 }
