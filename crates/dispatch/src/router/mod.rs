@@ -313,7 +313,9 @@ impl Conductor {
         for (lane, job, task) in jobs {
             let Some(route) = self.routes.get(lane) else {
                 self.board.release(lane, now);
-                self.cancel(ask.queue.clone(), lane, Some(job));
+                if self.routes.is_deleted(lane) {
+                    self.cancel(ask.queue.clone(), lane, Some(job));
+                }
                 continue;
             };
             // What is not attempted is dropped, and thus given back without counting.
@@ -353,9 +355,10 @@ impl Conductor {
         }
         for (queue, lane) in waiting.lanes {
             let Some(lane) = self.lane_with_something(&queue, &lane, now) else { continue };
-            match self.board.has(lane) {
-                true => self.board.hint(lane),
-                false => self.cancel(queue, lane, None),
+            if self.board.has(lane) {
+                self.board.hint(lane);
+            } else if self.routes.is_deleted(lane) {
+                self.cancel(queue, lane, None);
             }
         }
     }

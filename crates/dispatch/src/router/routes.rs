@@ -1,7 +1,7 @@
 //! Where the jobs of each lane go: of a subscription, as the catalogue has it, with the pool that limits it and what its
 //! webhooks are signed with and carry, or tasks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -46,9 +46,14 @@ pub(super) struct Route {
     pub(super) origin: Origin,
 }
 
-/// The subscriptions with webhooks, by their ids, whatever their status.
+/// The subscriptions, whatever their status.
 #[derive(Debug, Clone, Default)]
-struct Webhooks(HashMap<Tsid, Arc<Route>>);
+struct Webhooks {
+    /// Those with webhooks, by their ids.
+    routes: HashMap<Tsid, Arc<Route>>,
+    /// Those with another target, and those that this program cannot read. Their jobs wait, or expire.
+    others: HashSet<Tsid>,
+}
 
 /// What each pool allows, by its id.
 #[derive(Debug, Clone, Default)]
@@ -86,11 +91,11 @@ impl KeptRoutes {
 
 impl Routes {
     pub(super) fn all(&self) -> impl Iterator<Item = (Tsid, &Arc<Route>)> {
-        self.webhooks.0.iter().map(|(id, route)| (*id, route)).chain(self.tasks.all())
+        self.webhooks.routes.iter().map(|(id, route)| (*id, route)).chain(self.tasks.all())
     }
 
     pub(super) fn get(&self, id: Tsid) -> Option<&Arc<Route>> {
-        self.webhooks.0.get(&id).or_else(|| self.tasks.get(id))
+        self.webhooks.routes.get(&id).or_else(|| self.tasks.get(id))
     }
 
     /// Takes over the lanes of tasks that were met before.
@@ -125,6 +130,13 @@ impl Routes {
     /// Forgets lanes of tasks in which nothing has waited for long, as far as `may_go` has it.
     pub(super) fn forget_tasks(&mut self, now: Instant, may_go: impl FnMut(Tsid) -> bool) {
         self.tasks.forget(now, may_go);
+    }
+
+    /// Whether there is no such subscription any more.
+    pub(super) fn is_deleted(&self, id: Tsid) -> bool {
+        let is_known = self.webhooks.routes.contains_key(&id) || self.webhooks.others.contains(&id);
+        // Lanes of tasks have ids of their own.
+        id.to_i64() > 0 && !is_known
     }
 
     /// What a pool allows. One that is not there allows nothing: it is being deleted, and its subscriptions have changed.
@@ -194,13 +206,22 @@ impl Kind for Webhooks {
     const NAME: &'static str = SUBSCRIPTION;
 
     fn apply(&mut self, resource: &Resource) {
-        self.0.remove(&resource.id);
+        let Self { routes, others } = self;
+        routes.remove(&resource.id);
+        others.remove(&resource.id);
         if resource.deleted {
             return;
         }
-        match Subscription::read(resource) {
-            Ok(read) => drop(Route::of(read).map(|route| self.0.insert(resource.id, Arc::new(route)))),
-            Err(error) => tracing::error!(%error, code = resource.code, "the jobs of a subscription wait"),
+        let route = match Subscription::read(resource) {
+            Ok(read) => Route::of(read),
+            Err(error) => {
+                tracing::error!(%error, code = resource.code, "the jobs of a subscription wait");
+                None
+            }
+        };
+        match route {
+            Some(route) => drop(routes.insert(resource.id, Arc::new(route))),
+            None => drop(others.insert(resource.id)),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use tidegate::{ChangeResource, PutResource};
 use tidegate_dispatch::webhook::signature::{SignedHeaders, TOLERANCE, VerifyingSecret, verify};
 use tidegate_dispatch::{Match, RetryStrategy, SubscriptionStatus};
 
@@ -13,6 +14,7 @@ on_both!(
     what_is_permanent_or_exhausted_fails,
     a_receiver_that_is_gone_pauses_its_subscription,
     a_paused_subscription_holds_its_jobs_and_a_deleted_one_cancels_them,
+    jobs_of_a_subscription_that_cannot_be_read_wait,
     what_was_made_before_a_router_started_is_delivered,
 );
 
@@ -109,6 +111,26 @@ async fn a_paused_subscription_holds_its_jobs_and_a_deleted_one_cancels_them(sce
     node.gateway.delete_subscription(held.id, None, Match::Any).await.unwrap();
     node.until_all_are(&[second.id], "CANCELLED").await;
     assert_eq!(log.bodies(), ["1"]);
+    node.stop().await;
+}
+
+/// A newer program may have written it: what was accepted is not cancelled for that.
+async fn jobs_of_a_subscription_that_cannot_be_read_wait(scene: Scene) {
+    let (receiver, log) = receiver(|_, _| 200).await;
+    let node = scene.node().await;
+    let (held, _) = node.subscribe("held", &receiver, |body| body.delay_seconds = 1).await;
+    let event = node.publish(1, None).await;
+    let stored = node.queue.resources().get("subscription", held.id).await.unwrap().unwrap();
+    let write = async |body: String| {
+        let put = PutResource::Change { id: held.id, kind: "subscription".into(), expected: None, body };
+        node.queue.resources().change(vec![ChangeResource::Put(put)]).await.unwrap();
+    };
+    write(r#"{"said":"what this program does not know"}"#.into()).await;
+    // Longer than the delay and a look at the database.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    assert_eq!((log.taken().len(), node.statuses(event.id).await), (0, vec!["QUEUED"]));
+    write(stored.body).await;
+    node.until_all_are(&[event.id], "COMPLETED").await;
     node.stop().await;
 }
 
