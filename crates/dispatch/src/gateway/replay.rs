@@ -12,7 +12,7 @@ use tidegate_core::cloud_event::CloudEvent;
 
 use super::Gateway;
 use super::error::{GatewayError, Result};
-use super::ingest::{EventView, SHOWN_OF_EACH, target_of};
+use super::ingest::{SHOWN_OF_EACH, event_of, target_of};
 use super::subscriptions::{Subscription, Target};
 
 /// How many events one call looks at.
