@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Serialize;
-use tidegate::{Attempt, End, QueuedEvent, Result, Timestamp, Tsid};
+use tidegate::{Attempt, End, MAX_ATTEMPT_BYTES, QueuedEvent, Result, Timestamp, Tsid};
 use tidegate_core::RetryPolicy;
 use tidegate_core::pool::backoff::{FailedAttempt, NextAttempt, next_attempt};
 use tidegate_core::pool::breaker::CallResult;
@@ -55,6 +55,8 @@ pub(super) struct Recorded {
 
 enum Came {
     Outcome(Outcome),
+    /// There was nothing that could be sent.
+    NotSent(Failure),
     /// This program failed.
     Panic,
 }
@@ -86,19 +88,18 @@ impl Delivery {
     /// Makes the attempt. It ends early when the lease is lost.
     pub(super) async fn run(self, job: QueuedEvent) -> Tried {
         let Self { client, route, secrets, starts } = self;
-        let request = request(&job, &route, &secrets);
-        let work = async move {
+        let work = async {
             if let Some(starts) = starts {
                 tokio::time::sleep_until(starts.into()).await;
             }
-            match request {
-                Ok(request) => client.deliver(&request).await,
-                Err(failure) => Outcome::Failed(failure),
+            match request(&job, &route, &secrets) {
+                Ok(request) => Came::Outcome(client.deliver(&request).await),
+                Err(failure) => Came::NotSent(failure),
             }
         };
         let (started, clock) = (Timestamp::now(), Instant::now());
         let came = match job.attempt(work).await {
-            Attempt::Done(outcome) => Some(Came::Outcome(outcome)),
+            Attempt::Done(came) => Some(came),
             Attempt::Panicked => Some(Came::Panic),
             Attempt::Lost => None,
         };
@@ -137,7 +138,7 @@ impl Tried {
     /// What the breaker of its target is told.
     pub(super) fn result(&self) -> CallResult {
         match &self.came {
-            None | Some(Came::Panic) => CallResult::NotMade,
+            None | Some(Came::Panic | Came::NotSent(_)) => CallResult::NotMade,
             Some(Came::Outcome(Outcome::Answered(answer))) => CallResult::of_status(answer.status),
             Some(Came::Outcome(Outcome::Failed(failure))) => match failure.class {
                 FailureClass::Refused => CallResult::NotMade,
@@ -163,6 +164,7 @@ impl Tried {
         let body = &route.subscription.body;
         let verdict = match &came {
             Came::Outcome(outcome) => verdict(outcome, false),
+            Came::NotSent(failure) => verdict(&Outcome::Failed(failure.clone()), false),
             Came::Panic => panicked(),
         };
         let record = record(&came, &verdict, &route, started, took);
@@ -208,18 +210,27 @@ fn record(came: &Came, verdict: &Verdict, route: &Route, started: Timestamp, too
         Came::Outcome(Outcome::Answered(answer)) => Some(answer),
         _ => None,
     };
-    let record = Record {
+    let target_url = route.subscription.body.target.to_string();
+    let mut record = Record {
         attempted_at: started,
         duration_millis: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
         status: verdict.status.as_str(),
-        target_url: &route.subscription.body.target.to_string(),
+        target_url: &target_url,
         response_code: answer.map(|answer| answer.status),
         response_body: answer.map_or("", |answer| &answer.body),
         error_message: verdict.message.as_deref(),
         error_type: verdict.error.map(crate::webhook::verdict::ErrorType::as_str),
     };
-    // Never fails: texts, numbers and times.
-    serde_json::to_string(&record).unwrap_or_default()
+    loop {
+        // Never fails: texts, numbers and times.
+        let text = serde_json::to_string(&record).unwrap_or_default();
+        let body = record.response_body;
+        if text.len() <= MAX_ATTEMPT_BYTES || body.is_empty() {
+            return text;
+        }
+        // Control characters take six times their place. What is too long could not be recorded at all.
+        record.response_body = &body[..body.floor_char_boundary(body.len() / 2)];
+    }
 }
 
 /// The errors of a job that failed, as the log keeps them.

@@ -24,6 +24,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use self::attempt::{Delivery, Recorded};
 use self::board::{Ask, Board, GRANT};
 use self::routes::{KeptRoutes, Routes};
+use crate::Subscription;
 use crate::gateway::Gateway;
 use crate::gateway::error::{GatewayError, Result};
 use crate::webhook::client::Client;
@@ -56,7 +57,7 @@ enum News {
     Looked { began: Instant, result: Result<(Routes, WaitingLanes)> },
     Limits { asked: Instant, needs: Vec<LimitAsk>, result: tidegate::Result<Vec<LimitGrant>> },
     Ended { lane: Tsid, permit: Permit, result: CallResult },
-    Recorded { lane: Tsid, recorded: Option<Recorded> },
+    Recorded { lane: Tsid, subscription: Arc<Subscription>, recorded: Option<Recorded> },
     Cancelled { lane: Tsid },
 }
 
@@ -256,12 +257,12 @@ impl Conductor {
                     self.tell_breaker(lane, now);
                 }
             }
-            News::Recorded { lane, recorded } => {
+            News::Recorded { lane, subscription, recorded } => {
                 let due = recorded.and_then(|recorded| recorded.due);
                 // What could not be recorded is looked for.
                 self.board.recorded(lane, due, recorded.is_none_or(|recorded| recorded.frees_group));
                 if recorded.is_some_and(|recorded| recorded.is_gone) {
-                    self.pause(lane);
+                    self.pause(subscription);
                 }
             }
             News::Cancelled { lane } => drop(self.cancelling.remove(&lane)),
@@ -348,7 +349,7 @@ impl Conductor {
             }
             Err(error) => {
                 tracing::warn!(%error, "the limits of pools could not be asked for; deliveries wait for them");
-                needs.iter().for_each(|need| self.board.not_granted(need.pool));
+                needs.iter().for_each(|need| self.board.not_granted(need.pool, now));
             }
         }
     }
@@ -385,12 +386,11 @@ impl Conductor {
         });
     }
 
-    /// Pauses a subscription whose receiver wants no more webhooks.
-    fn pause(&self, lane: Tsid) {
-        let Some(route) = self.routes.get(lane) else { return };
-        let (gateway, subscription) = (Arc::clone(&self.gateway), Arc::clone(&route.subscription));
+    /// Pauses a subscription whose receiver wants no more webhooks, as it was at the attempt.
+    fn pause(&self, subscription: Arc<Subscription>) {
+        let gateway = Arc::clone(&self.gateway);
         tokio::spawn(async move {
-            // As it was at the attempt: whoever has changed the target since wants more.
+            // Whoever has changed the target since wants more.
             let on = crate::Match::Is(subscription.revision);
             match gateway.pause_subscription(subscription.id, None, on).await {
                 Ok(_) => tracing::warn!(
@@ -429,6 +429,7 @@ async fn attempt(
     sender: mpsc::UnboundedSender<News>,
 ) {
     let pool = delivery.route.pool.pool.map_or_else(|| "default".to_owned(), |id| id.to_string());
+    let subscription = Arc::clone(&delivery.route.subscription);
     let tried = delivery.run(job).await;
     metrics::histogram!("tidegate_delivery_seconds", "pool" => pool.clone()).record(tried.took());
     let _ = sender.send(News::Ended { lane, permit, result: tried.result() });
@@ -443,7 +444,7 @@ async fn attempt(
         let result = status.as_str().to_ascii_lowercase();
         metrics::counter!("tidegate_deliveries_total", "pool" => pool, "result" => result).increment(1);
     }
-    let _ = sender.send(News::Recorded { lane, recorded });
+    let _ = sender.send(News::Recorded { lane, subscription, recorded });
 }
 
 fn lane_of(job: &QueuedEvent) -> Option<Tsid> {
