@@ -229,7 +229,8 @@ fn record(came: &Came, verdict: &Verdict, route: &Route, started: Timestamp, too
             return text;
         }
         // Control characters take six times their place. What is too long could not be recorded at all.
-        record.response_body = &body[..body.floor_char_boundary(body.len() / 2)];
+        let half = (0..=body.len() / 2).rev().find(|at| body.is_char_boundary(*at)).unwrap_or(0);
+        record.response_body = &body[..half];
     }
 }
 
