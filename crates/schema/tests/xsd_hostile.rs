@@ -198,6 +198,14 @@ fn content_models_do_not_explode() {
          maxOccurs=\"1000\"/><xs:element name=\"b\" minOccurs=\"0\"/></xs:sequence></xs:complexType></xs:element>",
         "cannot be told apart",
     );
+    for (min, max) in [("1", "unbounded"), ("2", "3")] {
+        let body = format!(
+            "<xs:element name=\"r\"><xs:complexType><xs:sequence><xs:choice minOccurs=\"2\" maxOccurs=\"2\"><xs:element \
+             name=\"a\" minOccurs=\"{min}\" maxOccurs=\"{max}\"/><xs:element name=\"b\"/></xs:choice><xs:element \
+             name=\"b\"/></xs:sequence></xs:complexType></xs:element>"
+        );
+        refused("a fixed number of unclear iterations", &body, "cannot be told apart");
+    }
     let mut doubling = String::new();
     for number in 0..60 {
         let next = number + 1;

@@ -61,7 +61,7 @@ pub enum State {
     Closed,
     /// None is made before this moment.
     Open(Instant),
-    /// One is made at a time.
+    /// One is made at a time, and none is under way.
     HalfOpen,
 }
 
@@ -125,9 +125,12 @@ impl Breaker {
     /// How it stands.
     #[must_use]
     pub fn state(&self, now: Instant) -> State {
-        match self.state {
+        let now = self.now.max(now);
+        match &self.state {
             Inner::Closed(_) => State::Closed,
-            Inner::Tripped { until, .. } if self.now.max(now) < until => State::Open(until),
+            Inner::Tripped { until, .. } if now < *until => State::Open(*until),
+            // No other call may be made until its result is known.
+            Inner::Tripped { trial: Some(trial), .. } if now < trial.until => State::Open(trial.until),
             Inner::Tripped { .. } => State::HalfOpen,
         }
     }

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Serialize;
-use tidegate::{Attempt, End, QueuedEvent, Result, Timestamp, Tsid};
+use tidegate::{Attempt, End, MAX_ATTEMPT_BYTES, QueuedEvent, Result, Timestamp, Tsid};
 use tidegate_core::pool::backoff::{FailedAttempt, NextAttempt, next_attempt};
 use tidegate_core::pool::breaker::CallResult;
 use tidegate_core::{RetryPolicy, TraceContext};
 use tracing::Instrument as _;
 
-use super::authority::Authority;
+use super::authority::{Authority, NoAuthority};
 use super::message::message;
 use super::routes::Route;
 use super::span;
@@ -33,7 +33,8 @@ pub(super) struct Delivery {
     pub(super) client: Arc<Client>,
     pub(super) route: Arc<Route>,
     pub(super) terms: Terms,
-    pub(super) authority: Authority,
+    /// Or why its webhook cannot be sent in somebody's name.
+    pub(super) authority: std::result::Result<Authority, NoAuthority>,
     /// When it may start, where its pool has a rate.
     pub(super) starts: Option<Instant>,
 }
@@ -62,6 +63,8 @@ pub(super) struct Recorded {
 
 enum Came {
     Outcome(Outcome),
+    /// There was nothing that could be sent.
+    NotSent(Failure),
     /// This program failed.
     Panic,
 }
@@ -94,19 +97,18 @@ impl Delivery {
     pub(super) async fn run(self, job: QueuedEvent) -> Tried {
         let Self { client, route: _, terms, authority, starts } = self;
         let (span, trace) = span::of_attempt(&job, id_of(&job), terms.subscription());
-        let request = request(&job, &terms, &authority, trace);
-        let work = async move {
+        let work = async {
             if let Some(starts) = starts {
                 tokio::time::sleep_until(starts.into()).await;
             }
-            match request {
-                Ok(request) => masked(client.deliver(&request).await, &authority),
-                Err(failure) => Outcome::Failed(failure),
+            match request(&job, &terms, authority.as_ref(), trace) {
+                Ok(request) => Came::Outcome(masked(client.deliver(&request).await, authority.as_ref().ok())),
+                Err(failure) => Came::NotSent(failure),
             }
         };
         let (started, clock) = (Timestamp::now(), Instant::now());
         let came = match job.attempt(work.instrument(span.clone())).await {
-            Attempt::Done(outcome) => Some(Came::Outcome(outcome)),
+            Attempt::Done(came) => Some(came),
             Attempt::Panicked => Some(Came::Panic),
             Attempt::Lost => None,
         };
@@ -118,8 +120,8 @@ impl Delivery {
 }
 
 /// An outcome without the credentials that were sent.
-fn masked(outcome: Outcome, authority: &Authority) -> Outcome {
-    match (outcome, &authority.credentials) {
+fn masked(outcome: Outcome, authority: Option<&Authority>) -> Outcome {
+    match (outcome, authority.and_then(|authority| authority.credentials.as_ref())) {
         (Outcome::Answered(mut answer), Some(credentials)) => {
             answer.body = credentials.masked(answer.body);
             Outcome::Answered(answer)
@@ -132,7 +134,7 @@ fn masked(outcome: Outcome, authority: &Authority) -> Outcome {
 fn request(
     job: &QueuedEvent,
     terms: &Terms,
-    authority: &Authority,
+    authority: std::result::Result<&Authority, &NoAuthority>,
     trace: Option<TraceContext>,
 ) -> std::result::Result<Request, Failure> {
     let refused = |why: String| Failure { class: FailureClass::Refused, message: why };
@@ -141,11 +143,9 @@ fn request(
         Some(Target::Queue(_)) => return Err(refused("the target is no webhook".into())),
         None => return Err(refused("what was said about the task cannot be read".into())),
     };
-    if authority.secrets.is_empty() && terms.must_be_signed() {
-        // Never unsigned: a receiver would have to refuse it.
-        let why = "there is no signing secret that can be read".to_owned();
-        return Err(Failure { class: FailureClass::InvalidAnswer, message: why });
-    }
+    // Never unsigned where a receiver would have to refuse it. Tried again later: the account may be repaired.
+    let unnamed = |why: &NoAuthority| Failure { class: FailureClass::InvalidAnswer, message: why.to_string() };
+    let authority = authority.map_err(unnamed)?;
     let message = message(&job.fact, job.event_id, terms.data_only());
     let mut headers = HeaderMap::with_capacity(message.headers.len() + 4);
     let own = terms.headers().into_iter().flatten();
@@ -176,7 +176,7 @@ impl Tried {
     /// What the breaker of its target is told.
     pub(super) fn result(&self) -> CallResult {
         match &self.came {
-            None | Some(Came::Panic) => CallResult::NotMade,
+            None | Some(Came::Panic | Came::NotSent(_)) => CallResult::NotMade,
             Some(Came::Outcome(Outcome::Answered(answer))) => CallResult::of_status(answer.status),
             Some(Came::Outcome(Outcome::Failed(failure))) => match failure.class {
                 FailureClass::Refused => CallResult::NotMade,
@@ -201,6 +201,7 @@ impl Tried {
         };
         let verdict = match &came {
             Came::Outcome(outcome) => verdict(outcome, terms.ack_in_body()),
+            Came::NotSent(failure) => verdict(&Outcome::Failed(failure.clone()), false),
             Came::Panic => panicked(),
         };
         let record = record(&came, &verdict, &terms, started, took);
@@ -246,18 +247,28 @@ fn record(came: &Came, verdict: &Verdict, terms: &Terms, started: Timestamp, too
         Came::Outcome(Outcome::Answered(answer)) => Some(answer),
         _ => None,
     };
-    let record = Record {
+    let target_url = terms.target().map(Target::to_string).unwrap_or_default();
+    let mut record = Record {
         attempted_at: started,
         duration_millis: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
         status: verdict.status.as_str(),
-        target_url: &terms.target().map(Target::to_string).unwrap_or_default(),
+        target_url: &target_url,
         response_code: answer.map(|answer| answer.status),
         response_body: answer.map_or("", |answer| &answer.body),
         error_message: verdict.message.as_deref(),
         error_type: verdict.error.map(crate::webhook::verdict::ErrorType::as_str),
     };
-    // Never fails: texts, numbers and times.
-    serde_json::to_string(&record).unwrap_or_default()
+    loop {
+        // Never fails: texts, numbers and times.
+        let text = serde_json::to_string(&record).unwrap_or_default();
+        let body = record.response_body;
+        if text.len() <= MAX_ATTEMPT_BYTES || body.is_empty() {
+            return text;
+        }
+        // Control characters take six times their place. What is too long could not be recorded at all.
+        let half = (0..=body.len() / 2).rev().find(|at| body.is_char_boundary(*at)).unwrap_or(0);
+        record.response_body = &body[..half];
+    }
 }
 
 /// The errors of a job that failed, as the log keeps them.

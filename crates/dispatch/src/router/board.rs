@@ -125,16 +125,20 @@ impl Board {
         for (key, pool) in &mut self.pools {
             pool.rule = routes.rule(*key);
         }
-        let gone: Vec<Tsid> = self.lanes.iter().filter(|(_, lane)| lane.is_gone).map(|(id, _)| *id).collect();
-        for id in gone {
+        // What is not delivered is not waited for either: a lane that takes part again is hinted at.
+        let idle: Vec<Tsid> = self.lanes.iter().filter(|(_, lane)| !lane.takes_part()).map(|(id, _)| *id).collect();
+        for id in idle {
             if let Some(lane) = self.lanes.get_mut(&id) {
                 lane.waiting = Waiting::AtLeast(0);
             }
             self.settle(id, now);
         }
         self.breakers.retain(|_, breaker| !breaker.is_idle(now));
-        self.pools.retain(|_, pool| {
-            !pool.active.is_empty() || pool.slots > 0 || pool.asks_with.is_some() || !pool.is_forgotten(now)
+        // A pool stays as long as a lane names it: what is hinted at is put into it.
+        let named: HashSet<PoolKey> = self.lanes.values().map(|lane| lane.route.pool).collect();
+        self.pools.retain(|key, pool| {
+            let is_used = !pool.active.is_empty() || pool.slots > 0 || pool.asks_with.is_some();
+            named.contains(key) || is_used || !pool.is_forgotten(now)
         });
     }
 
@@ -192,14 +196,16 @@ impl Board {
     /// A lane's subscription names another pool: what is in flight counts there.
     fn move_lane(&mut self, id: Tsid, from: PoolKey, rule: Rule, now: Instant) {
         let Some(lane) = self.lanes.get(&id) else { return };
-        let (in_flight, to) = (lane.in_flight, lane.route.pool);
+        let (in_flight, to, is_active) = (lane.in_flight, lane.route.pool, lane.is_active());
         if let Some(pool) = self.pools.get_mut(&from) {
             pool.active.remove(&id);
             pool.in_flight -= in_flight;
         }
         let pool = self.pool(to, rule, now);
         pool.in_flight += in_flight;
-        pool.active.insert(id);
+        if is_active {
+            pool.active.insert(id);
+        }
     }
 
     /// Whether it knows a lane.
@@ -336,15 +342,17 @@ impl Board {
     fn try_admit(&mut self, id: Tsid, now: Instant) -> Option<(Permit, Option<Instant>)> {
         let lane = self.lanes.get(&id).filter(|lane| lane.takes_part())?;
         let pool = self.pools.get_mut(&lane.route.pool).filter(|pool| !pool.rule.is_suspended)?;
-        let starts = match pool.rule.rate {
-            None => None,
-            Some(_) => Some(pool.next_moment(now)?),
-        };
         let breaker = self.breakers.entry(lane.route.origin.clone()).or_insert_with(|| Breaker::new(now));
-        match breaker.may_start(now) {
-            Admission::Permit(permit) => Some((permit, starts)),
-            Admission::NotBefore(_) => None,
+        let Admission::Permit(permit) = breaker.may_start(now) else { return None };
+        if pool.rule.rate.is_none() {
+            return Some((permit, None));
         }
+        // After the breaker: a target that is down must not use up the moments of others.
+        let Some(moment) = pool.next_moment(now) else {
+            breaker.on(permit, CallResult::NotMade, now);
+            return None;
+        };
+        Some((permit, Some(moment)))
     }
 
     /// An attempt is over and its slot free. It is to be recorded. Returns whether the breaker of its target opened or closed.
@@ -387,7 +395,7 @@ impl Board {
     /// Takes a lane out of its pool's active ones if it is not active any more, and forgets it if it is gone.
     fn settle(&mut self, id: Tsid, now: Instant) {
         let Some(lane) = self.lanes.get(&id) else { return };
-        if lane.waiting != Waiting::AtLeast(0) || lane.in_flight > 0 {
+        if lane.is_active() {
             return;
         }
         if let Some(pool) = self.pools.get_mut(&lane.route.pool)
@@ -428,8 +436,9 @@ impl Board {
     }
 
     /// The database was not reached: asked again later. What it granted before holds until it ends.
-    pub(super) fn not_granted(&mut self, key: PoolKey) {
+    pub(super) fn not_granted(&mut self, key: PoolKey, now: Instant) {
         if let Some(pool) = self.pools.get_mut(&key) {
+            pool.moments_after = Some(now + ASK_AGAIN);
             // It may have been reached all the same, and have given away what was not in use.
             let in_use = pool.asks_with.take();
             pool.usable = in_use.map_or(pool.usable, |in_use| pool.usable.min(in_use));
@@ -451,6 +460,11 @@ impl Board {
 impl Lane {
     fn new(route: Arc<Route>) -> Self {
         Self { route, waiting: Waiting::AtLeast(0), hinted: 0, in_flight: 0, is_gone: false, is_held: false }
+    }
+
+    /// Whether something may wait in it, or is in flight.
+    fn is_active(&self) -> bool {
+        self.waiting != Waiting::AtLeast(0) || self.in_flight > 0
     }
 
     /// Whether its jobs are delivered at present.
@@ -517,9 +531,8 @@ impl Pool {
         }
         let wants_slots = self.slots_at(now) < self.rule.concurrency;
         let slots = asked + if wants_slots { ASK_AGAIN } else { ASK_EVERY };
-        let at_once = (self.slots_at(now) == 0 && self.until.is_none()).then_some(now);
         let moments = (self.rule.rate.is_some() && self.moments.is_empty()).then(|| self.moments_after.unwrap_or(now));
-        [Some(slots), at_once, moments].into_iter().flatten().min()
+        [Some(slots), moments].into_iter().flatten().min()
     }
 
     fn is_wanted(&self) -> bool {

@@ -28,6 +28,7 @@ use self::authority::Authority;
 use self::board::{Ask, Board, GRANT};
 use self::routes::{KeptRoutes, Routes};
 use self::terms::Terms;
+use crate::Subscription;
 use crate::gateway::error::{GatewayError, Result};
 use crate::gateway::tasks::TaskLane;
 use crate::gateway::{DELETED, Gateway, Made, Sweep};
@@ -66,7 +67,7 @@ enum News {
     Looked { began: Instant, result: Result<(Routes, WaitingLanes)> },
     Limits { asked: Instant, needs: Vec<LimitAsk>, result: tidegate::Result<Vec<LimitGrant>> },
     Ended { lane: Tsid, permit: Permit, result: CallResult },
-    Recorded { lane: Tsid, recorded: Option<Recorded> },
+    Recorded { lane: Tsid, subscription: Option<Arc<Subscription>>, recorded: Option<Recorded> },
     Cancelled { lane: Tsid },
 }
 
@@ -266,12 +267,12 @@ impl Conductor {
                     self.tell_breaker(lane, now);
                 }
             }
-            News::Recorded { lane, recorded } => {
+            News::Recorded { lane, subscription, recorded } => {
                 let due = recorded.and_then(|recorded| recorded.due);
                 // What could not be recorded is looked for.
                 self.board.recorded(lane, due, recorded.is_none_or(|recorded| recorded.frees_group));
-                if recorded.is_some_and(|recorded| recorded.is_gone) {
-                    self.pause(lane);
+                if let Some(subscription) = subscription.filter(|_| recorded.is_some_and(|recorded| recorded.is_gone)) {
+                    self.pause(subscription);
                 }
             }
             News::Cancelled { lane } => drop(self.cancelling.remove(&lane)),
@@ -321,13 +322,17 @@ impl Conductor {
             // What is not attempted is dropped, and thus given back without counting.
             let (terms, authority) = match &route.subscription {
                 Some(subscription) => {
-                    (Terms::Subscription(Arc::clone(subscription)), self.routes.authority(subscription).ok())
+                    let Ok(authority) = self.routes.authority(subscription) else {
+                        self.board.release(lane, now);
+                        continue;
+                    };
+                    (Terms::Subscription(Arc::clone(subscription)), Ok(authority))
                 }
-                None => (Terms::of_task(task.as_deref()), Some(Authority::default())),
-            };
-            let Some(authority) = authority else {
-                self.board.release(lane, now);
-                continue;
+                None => {
+                    let terms = Terms::of_task(task.as_deref());
+                    let account = terms.account().map(|account| self.routes.account(route.origin.0, account));
+                    (terms, account.unwrap_or_else(|| Ok(Authority::default())))
+                }
             };
             let Some((permit, starts)) = self.board.admit(lane, now) else { continue };
             let (client, route) = (Arc::clone(&self.client), Arc::clone(route));
@@ -404,7 +409,7 @@ impl Conductor {
             }
             Err(error) => {
                 tracing::warn!(%error, "the limits of pools could not be asked for; deliveries wait for them");
-                needs.iter().for_each(|need| self.board.not_granted(need.pool));
+                needs.iter().for_each(|need| self.board.not_granted(need.pool, now));
             }
         }
     }
@@ -441,12 +446,11 @@ impl Conductor {
         });
     }
 
-    /// Pauses a subscription whose receiver wants no more webhooks.
-    fn pause(&self, lane: Tsid) {
-        let Some(subscription) = self.routes.get(lane).and_then(|route| route.subscription.clone()) else { return };
+    /// Pauses a subscription whose receiver wants no more webhooks, as it was at the attempt.
+    fn pause(&self, subscription: Arc<Subscription>) {
         let gateway = Arc::clone(&self.gateway);
         tokio::spawn(async move {
-            // As it was at the attempt: whoever has changed the target since wants more.
+            // Whoever has changed the target since wants more.
             let on = crate::Match::Is(subscription.revision);
             match gateway.pause_subscription(subscription.id, None, on).await {
                 Ok(_) => tracing::warn!(
@@ -486,6 +490,7 @@ async fn attempt(
     sender: mpsc::UnboundedSender<News>,
 ) {
     let pool = delivery.route.pool.pool.map_or_else(|| "default".to_owned(), |id| id.to_string());
+    let subscription = delivery.route.subscription.clone();
     let tried = delivery.run(job).await;
     metrics::histogram!("tidegate_delivery_seconds", "pool" => pool.clone()).record(tried.took());
     let _ = sender.send(News::Ended { lane, permit, result: tried.result() });
@@ -500,7 +505,7 @@ async fn attempt(
         let result = status.as_str().to_ascii_lowercase();
         metrics::counter!("tidegate_deliveries_total", "pool" => pool, "result" => result).increment(1);
     }
-    let _ = sender.send(News::Recorded { lane, recorded });
+    let _ = sender.send(News::Recorded { lane, subscription, recorded });
 }
 
 /// Claims jobs, and reads what is said about those that are tasks. Where that fails, what was claimed is given back.

@@ -162,7 +162,6 @@ impl Routes {
     ///
     /// # Errors
     /// Why there is nothing yet: the job waits.
-    #[expect(dead_code, reason = "for jobs that name an account")]
     pub(super) fn account(&self, client: Option<Tsid>, id: Tsid) -> Result<Authority, NoAuthority> {
         self.authorities.of_account(client, id)
     }

@@ -97,11 +97,11 @@ impl Terms {
         }
     }
 
-    /// Whether a webhook without a signature would be one that its receiver has to refuse.
-    pub(super) fn must_be_signed(&self) -> bool {
+    /// The account in whose name a task is sent, if it names one.
+    pub(super) fn account(&self) -> Option<Tsid> {
         match self {
-            Self::Task(rules) => rules.service_account_id.is_some(),
-            Self::Subscription(_) | Self::Unreadable => true,
+            Self::Task(rules) => rules.service_account_id,
+            Self::Subscription(_) | Self::Unreadable => None,
         }
     }
 }

@@ -2,16 +2,21 @@
 
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
+use http::Response;
+use http_body_util::Full;
 use tidegate::{ChangeResource, PutResource};
 use tidegate_dispatch::webhook::signature::{SignedHeaders, TOLERANCE, VerifyingSecret, verify};
 use tidegate_dispatch::{Match, RetryStrategy, SubscriptionStatus};
 
+use crate::receiver::Receiver;
 use crate::scene::{Scene, on_both, receiver, until};
 
 on_both!(
     an_event_is_delivered_signed_and_recorded,
     a_failed_attempt_is_repeated_under_the_same_id,
     what_is_permanent_or_exhausted_fails,
+    an_answer_of_control_characters_is_recorded,
     a_receiver_that_is_gone_pauses_its_subscription,
     a_paused_subscription_holds_its_jobs_and_a_deleted_one_cancels_them,
     jobs_of_a_subscription_that_cannot_be_read_wait,
@@ -111,6 +116,20 @@ async fn a_paused_subscription_holds_its_jobs_and_a_deleted_one_cancels_them(sce
     node.gateway.delete_subscription(held.id, None, Match::Any).await.unwrap();
     node.until_all_are(&[second.id], "CANCELLED").await;
     assert_eq!(log.bodies(), ["1"]);
+    node.stop().await;
+}
+
+/// As JSON they take six times their place, more than a record may have.
+async fn an_answer_of_control_characters_is_recorded(scene: Scene) {
+    let answer = || Response::builder().status(200).body(Full::new(Bytes::from(vec![1_u8; 4_096]))).unwrap();
+    let receiver = Receiver::http(None, move |_| async move { answer() }).await;
+    let node = scene.node().await;
+    node.subscribe("data", &receiver, |_| {}).await;
+    let event = node.publish(1, None).await;
+    node.until_all_are(&[event.id], "COMPLETED").await;
+    let (_, record) = node.attempts(event.id).await.remove(0);
+    let body = record["responseBody"].as_str().unwrap();
+    assert!(body.len() >= 1_024 && body.bytes().all(|byte| byte == 1), "{}", body.len());
     node.stop().await;
 }
 

@@ -143,11 +143,10 @@ impl Gateway {
     async fn planned(&self, mut task: NewTask) -> Result<(Task, Call)> {
         task.check()?;
         task.rules.target_url.check(&self.options.allowed_targets).map_err(of_target)?;
-        if let Some(account) = task.rules.service_account_id {
-            return Err(GatewayError::Invalid(format!("serviceAccountId: there is no service account {account}")));
-        }
-        // Nothing is written with it: the tasks of a pool that is deleted later go to the client's default pool.
+        // Nothing is written with them: the tasks of a pool that is deleted later go to the client's default pool, and those of
+        // an account that is deleted later fail.
         self.named_pool(task.client, task.rules.dispatch_pool_id).await?;
+        self.named_account(task.client, task.rules.service_account_id).await?;
         let call = Call(Arc::new(ingest(&task)?));
         Ok((task, call))
     }

@@ -188,6 +188,65 @@ fn a_claimed_job_is_not_attempted_once_its_subscription_is_paused_or_gone() {
 }
 
 #[test]
+fn what_is_quiet_for_long_is_delivered_again_although_others_change() {
+    let routes = |other| {
+        let quiet = subscription(1, "ACTIVE", Some(POOL));
+        Routes::of(vec![quiet, subscription(2, other, None)], vec![pool(4, None, "ACTIVE")])
+    };
+    let mut scene = Scene::new(&routes("ACTIVE"));
+    scene.make(1, 1);
+    scene.claim().into_iter().for_each(|one| scene.end(one, CallResult::Answered));
+    assert!(scene.claim().is_empty());
+    scene.pass(IDLE);
+    for need in scene.board.needs(scene.now).0 {
+        let nothing = LimitGrant { slots: 0, usable: 0, starts: Vec::new(), ask_again_in: None };
+        scene.board.granted(need.pool, &nothing, scene.now, scene.now);
+    }
+    scene.pass(2 * GRANT);
+    scene.board.go_by(&routes("PAUSED"), scene.now);
+    scene.make(1, 1);
+    assert_eq!(scene.claim().len(), 1);
+}
+
+#[test]
+fn while_the_database_fails_it_is_not_asked_at_once_again() {
+    for rate in [None, Some(60)] {
+        let routes = Routes::of(vec![subscription(1, "ACTIVE", Some(POOL))], vec![pool(4, rate, "ACTIVE")]);
+        let mut scene = Scene::new(&routes);
+        scene.make(1, 1);
+        for _ in 0..3 {
+            let needs = scene.board.needs(scene.now).0;
+            assert_eq!(needs.len(), 1);
+            scene.board.not_granted(needs[0].pool, scene.now);
+            let (needs, next) = scene.board.needs(scene.now);
+            assert_eq!((needs.len(), next), (0, Some(scene.now + ASK_AGAIN)), "{rate:?}");
+            scene.pass(ASK_AGAIN);
+        }
+    }
+}
+
+#[test]
+fn during_a_trial_nothing_else_is_claimed_for_its_target() {
+    let at_one_host = |id| {
+        let mut resource = subscription(id, "ACTIVE", None);
+        resource.body = resource.body.replace(&format!("host{id}"), "host");
+        resource
+    };
+    let mut scene = Scene::new(&Routes::of(vec![at_one_host(1), at_one_host(2)], vec![]));
+    scene.make(1, MIN_CALLS + 1);
+    while scene.jobs[&Tsid::from_i64(1)] > 1 {
+        scene.claim().into_iter().for_each(|one| scene.end(one, CallResult::Failed));
+    }
+    scene.make(2, 5);
+    scene.pass(OPEN_FOR);
+    let trial = scene.claim();
+    assert_eq!(trial.len(), 1);
+    assert!(scene.board.plan(scene.now).0.is_empty(), "claimed, it would only be given back, again and again");
+    trial.into_iter().for_each(|one| scene.end(one, CallResult::Answered));
+    assert_eq!(scene.claim().len(), 1);
+}
+
+#[test]
 fn an_open_breaker_holds_its_target_and_no_other() {
     let both = vec![subscription(1, "ACTIVE", Some(POOL)), subscription(2, "ACTIVE", Some(POOL))];
     let mut scene = Scene::new(&Routes::of(both, vec![pool(100, None, "ACTIVE")]));
@@ -256,7 +315,7 @@ fn while_the_database_is_asked_no_more_is_used_than_it_was_told() {
     let need = scene.board.needs(scene.now).0.remove(0);
     assert_eq!(need.in_use, 4, "the others may be given away");
     assert_eq!(scene.board.plan(scene.now).0, []);
-    scene.board.not_granted(need.pool);
+    scene.board.not_granted(need.pool, scene.now);
     assert_eq!(scene.board.plan(scene.now).0, [], "they may have been");
     // A grant ends, and what it was for goes on.
     scene.pass(GRANT);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::unique::Sets;
+use super::unique::{Overlap, Sets};
 use super::{All, ContentModel, Counter, Leaf, NONE, Node, Shape, Symbol, Tree};
 use crate::xsd::bounds::{ALL_POSITIONS, CONFIGURATIONS, POSITIONS, TABLE_ENTRIES};
 use crate::xsd::model::{Allowed, Compositor, Element, ElementId, NameId, Names, Particle, Term, UNBOUNDED};
@@ -339,9 +339,14 @@ impl Building<'_, '_> {
         next
     }
 
-    fn check<T>(&self, result: Result<T, u32>) -> Result<T, Refused> {
-        result.map_err(|leaf| {
+    fn check<T>(&self, result: Result<T, Overlap>) -> Result<T, Refused> {
+        result.map_err(|Overlap { leaf, is_sure }| {
             let offset = self.offsets.get(leaf as usize).copied().unwrap_or(0);
+            if !is_sure {
+                let why = "the content model repeats something whose repetitions cannot be told apart, and goes on with what \
+                           they may also start with, such as (a+ | b){2}, b: write it with one repetition";
+                return (why.into(), offset);
+            }
             let what = self.tree.leaves.get(leaf as usize).map_or_else(String::new, |leaf| self.context.show(leaf));
             (super::unique::ambiguous(&what), offset)
         })

@@ -2,7 +2,9 @@
 //!
 //! Each part of a model has the symbols that it may start with, and those by which it may go on once it could have ended.
 //! Two particles conflict where the latter meet what may come next, or where two alternatives start alike. A repetition of
-//! a fixed number of times never competes with what comes after it. All of this takes one pass over the symbols.
+//! a fixed number of times competes with what comes after it only where its iterations cannot be told apart, as in
+//! `(a+ | b){2}, b`: then it depends on counters whether there is a conflict, and the model is refused as unclear. All of
+//! this takes one pass over the symbols.
 
 use std::collections::HashMap;
 
@@ -38,8 +40,18 @@ type Set = HashMap<Key, (u32, bool)>;
 pub(super) struct Sets {
     first: Set,
     follow: Set,
+    /// What it may perhaps go on with: it is not known how many of its iterations there were.
+    perhaps: Set,
     /// Whether it may be empty.
     pub(super) is_nullable: bool,
+}
+
+/// A leaf that overlaps with another one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Overlap {
+    pub(super) leaf: u32,
+    /// Whether some document has a child that may belong to both. Otherwise it is not known.
+    pub(super) is_sure: bool,
 }
 
 fn add(set: &mut Set, key: Key, leaf: u32, is_many: bool) {
@@ -84,13 +96,16 @@ fn conflict(set: &Set, symbol: Symbol, leaf: u32, is_many: bool, context: Contex
     }
 }
 
-/// The first leaf of a set that overlaps with another leaf in the other one.
-fn conflict_of(one: &Set, other: &Set, context: Context<'_>) -> Option<u32> {
+/// Refuses a set in which a leaf overlaps with another leaf in the other one.
+fn apart(one: &Set, other: &Set, is_sure: bool, context: Context<'_>) -> Result<(), Overlap> {
     let conflicts = one.iter().filter_map(|(key, (leaf, is_many))| match key {
         Key::Symbol(symbol) => conflict(other, *symbol, *leaf, *is_many, context),
         _ => None,
     });
-    conflicts.min()
+    match conflicts.min() {
+        Some(leaf) => Err(Overlap { leaf, is_sure }),
+        None => Ok(()),
+    }
 }
 
 impl Sets {
@@ -112,11 +127,11 @@ impl Sets {
                 add(&mut first, Key::Foreign, leaf, false);
             }
         }
-        Self { first, follow: Set::new(), is_nullable: false }
+        Self { first, ..Self::default() }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.first.len() + self.follow.len()
+        self.first.len() + self.follow.len() + self.perhaps.len()
     }
 
     /// The symbols that it may start with.
@@ -128,35 +143,32 @@ impl Sets {
     }
 
     /// The sets of a choice; the error is the leaf that overlaps with another one.
-    pub(super) fn choice(parts: Vec<Self>, context: Context<'_>) -> Result<Self, u32> {
+    pub(super) fn choice(parts: Vec<Self>, context: Context<'_>) -> Result<Self, Overlap> {
         let mut whole = Self::default();
         for part in parts {
-            if let Some(leaf) = conflict_of(&part.first, &whole.first, context) {
-                return Err(leaf);
-            }
+            apart(&part.first, &whole.first, true, context)?;
             merge(&mut whole.first, part.first);
             merge(&mut whole.follow, part.follow);
+            merge(&mut whole.perhaps, part.perhaps);
             whole.is_nullable |= part.is_nullable;
         }
         Ok(whole)
     }
 
     /// The sets of a sequence; the error is the leaf that overlaps with another one.
-    pub(super) fn sequence(parts: Vec<Self>, context: Context<'_>) -> Result<Self, u32> {
+    pub(super) fn sequence(parts: Vec<Self>, context: Context<'_>) -> Result<Self, Overlap> {
         let mut whole = Self { is_nullable: true, ..Self::default() };
         // What may come after a part, from the last part to the first.
         let mut next = Set::new();
         for part in parts.into_iter().rev() {
-            if let Some(leaf) = conflict_of(&part.follow, &next, context) {
-                return Err(leaf);
-            }
+            apart(&part.follow, &next, true, context)?;
+            apart(&part.perhaps, &next, false, context)?;
             if whole.is_nullable {
                 merge(&mut whole.follow, part.follow);
+                merge(&mut whole.perhaps, part.perhaps);
             }
             if part.is_nullable {
-                if let Some(leaf) = conflict_of(&part.first, &next, context) {
-                    return Err(leaf);
-                }
+                apart(&part.first, &next, true, context)?;
                 if whole.is_nullable {
                     copy(&mut whole.follow, &part.first);
                 }
@@ -173,13 +185,14 @@ impl Sets {
 
     /// Repeats the part. Tells whether an iteration may end where it may also go on by the same particle; the error is the
     /// leaf that overlaps with another one.
-    pub(super) fn repeat(&mut self, is_flexible: bool, context: Context<'_>) -> Result<bool, u32> {
-        if let Some(leaf) = conflict_of(&self.follow, &self.first, context) {
-            return Err(leaf);
-        }
+    pub(super) fn repeat(&mut self, is_flexible: bool, context: Context<'_>) -> Result<bool, Overlap> {
+        apart(&self.follow, &self.first, true, context)?;
+        apart(&self.perhaps, &self.first, false, context)?;
         let goes_on_alike = self.follow.keys().any(|key| matches!(key, Key::Symbol(_)) && self.first.contains_key(key));
         if is_flexible {
             copy(&mut self.follow, &self.first);
+        } else if goes_on_alike {
+            copy(&mut self.perhaps, &self.first);
         }
         Ok(goes_on_alike)
     }
