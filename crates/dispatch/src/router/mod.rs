@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use self::attempt::{Delivery, Recorded};
-use self::board::{Ask, Board, GRANT};
+use self::board::{Ask, Board};
 use self::routes::{KeptRoutes, Routes};
 use crate::gateway::Gateway;
 use crate::gateway::error::{GatewayError, Result};
@@ -99,6 +99,8 @@ impl Router {
         let queue = gateway.queue().clone();
         let jobs = queue.jobs();
         let (sender, news) = mpsc::unbounded_channel();
+        // As long as leases last: the slots of a node that died come back with its jobs.
+        let board = Board::new(jobs.lease());
         let conductor = Conductor {
             gateway,
             queue,
@@ -107,7 +109,7 @@ impl Router {
             client: Arc::new(client),
             kept: Arc::default(),
             routes: Routes::default(),
-            board: Board::default(),
+            board,
             looks: Looks::new(Instant::now()),
             cancelling: HashSet::new(),
             attempts: JoinSet::new(),
@@ -163,7 +165,7 @@ impl Conductor {
         }
         self.attempts.shutdown().await;
         let held = self.board.gives_back();
-        if let Err(error) = self.jobs.limits(&self.node, held, GRANT).await {
+        if let Err(error) = self.jobs.limits(&self.node, held, self.board.hold()).await {
             tracing::warn!(%error, "slots of pools could not be given back: other nodes get them in a minute");
         }
         self.jobs.close().await;
@@ -185,8 +187,9 @@ impl Conductor {
 
     fn ask_for(&self, needs: Vec<LimitAsk>, asked: Instant) {
         let (jobs, sender, node) = (self.jobs.clone(), self.sender.clone(), self.node.clone());
+        let hold = self.board.hold();
         tokio::spawn(async move {
-            let result = jobs.limits(&node, needs.clone(), GRANT).await;
+            let result = jobs.limits(&node, needs.clone(), hold).await;
             let _ = sender.send(News::Limits { asked, needs, result });
         });
     }
