@@ -4,6 +4,7 @@
 //! start of an operation is this machine's time, which is also the clock of the databases under test: an operation
 //! cannot have taken effect before it.
 
+pub(crate) mod deliver;
 mod ends;
 pub(crate) mod failover;
 mod groups;
@@ -72,6 +73,18 @@ pub(crate) enum Invariant {
     EffectsOnce,
     /// The results in the log are what the handlers answered.
     ResultsTrue,
+    /// A pool has no more requests at once than its limit, and starts no more a minute than its rate.
+    PoolLimits,
+    /// What is recorded of attempts is what the receiver saw, but for those that a crash hit.
+    AttemptsTrue,
+    /// A webhook is delivered more than once only where a crash fell between a delivery and its record.
+    DeliveredOnce,
+    /// Every attempt carries the id of its job, and is signed.
+    Signed,
+    /// A job that expired is not delivered.
+    ExpiredStays,
+    /// No secret is in a log or a history.
+    SecretsKept,
 }
 
 impl Invariant {

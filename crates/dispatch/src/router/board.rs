@@ -18,10 +18,9 @@ use tidegate_core::pool::rate::LATEST;
 use super::authority::NoAuthority;
 use super::routes::{Origin, Route, Routes, Rule};
 
-/// For how long slots are granted.
-pub(super) const GRANT: Duration = Duration::from_secs(60);
-/// Before a grant ends, no attempt begins that it would not cover: the time that a call may take to reach the database.
-const GRANT_MARGIN: Duration = Duration::from_secs(5);
+/// Before a grant ends, no attempt begins that it would not cover: in its last part, one of so many, which is the time that a
+/// call may take to reach the database.
+const MARGIN_PART: u32 = 12;
 /// How often a pool in use asks, so that it learns who else wants slots.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How often a pool asks that has fewer slots than it wants.
@@ -36,8 +35,10 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(200);
 const MAX_UNRECORDED: u32 = 2_048;
 
 /// The board.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Board {
+    /// For how long slots are granted.
+    hold: Duration,
     lanes: HashMap<Tsid, Lane>,
     pools: HashMap<PoolKey, Pool>,
     breakers: HashMap<Origin, Breaker>,
@@ -99,6 +100,26 @@ pub(super) struct Ask {
 }
 
 impl Board {
+    /// An empty board, whose slots are granted for so long.
+    pub(super) fn new(hold: Duration) -> Self {
+        Self {
+            hold,
+            lanes: HashMap::new(),
+            pools: HashMap::new(),
+            breakers: HashMap::new(),
+            queues: HashMap::new(),
+            claiming: HashSet::new(),
+            due: BinaryHeap::new(),
+            clock: 0,
+            unrecorded: 0,
+        }
+    }
+
+    /// For how long slots are granted.
+    pub(super) fn hold(&self) -> Duration {
+        self.hold
+    }
+
     /// Goes by other routes from now on. Lanes that were held or are new may have something waiting.
     pub(super) fn go_by(&mut self, routes: &Routes, now: Instant) {
         for lane in self.lanes.values_mut() {
@@ -138,7 +159,7 @@ impl Board {
         let named: HashSet<PoolKey> = self.lanes.values().map(|lane| lane.route.pool).collect();
         self.pools.retain(|key, pool| {
             let is_used = !pool.active.is_empty() || pool.slots > 0 || pool.asks_with.is_some();
-            named.contains(key) || is_used || !pool.is_forgotten(now)
+            named.contains(key) || is_used || !pool.is_forgotten(now, self.hold)
         });
     }
 
@@ -430,7 +451,8 @@ impl Board {
     pub(super) fn granted(&mut self, key: PoolKey, grant: &LimitGrant, asked: Instant, now: Instant) {
         let Some(pool) = self.pools.get_mut(&key) else { return };
         pool.asks_with = None;
-        (pool.slots, pool.usable, pool.until) = (grant.slots, grant.usable, Some(asked + GRANT - GRANT_MARGIN));
+        let until = asked + self.hold - self.hold / MARGIN_PART;
+        (pool.slots, pool.usable, pool.until) = (grant.slots, grant.usable, Some(until));
         pool.moments.extend(grant.starts.iter().map(|wait| now + *wait));
         pool.moments_after = grant.ask_again_in.map(|wait| now + wait);
     }
@@ -550,8 +572,8 @@ impl Pool {
         LimitAsk { pool: key, concurrency: self.rule.concurrency, in_use, wanted: wanted.max(in_use), rate }
     }
 
-    fn is_forgotten(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.used) > GRANT
+    fn is_forgotten(&self, now: Instant, hold: Duration) -> bool {
+        now.saturating_duration_since(self.used) > hold
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use self::attempt::{Delivery, Recorded};
 use self::authority::Authority;
-use self::board::{Ask, Board, GRANT};
+use self::board::{Ask, Board};
 use self::routes::{KeptRoutes, Routes};
 use self::terms::Terms;
 use crate::Subscription;
@@ -109,6 +109,8 @@ impl Router {
         let jobs = gateway.queue().jobs();
         let sweep = tokio::spawn(Sweep::default().run(Arc::clone(&gateway)));
         let (sender, news) = mpsc::unbounded_channel();
+        // As long as leases last: the slots of a node that died come back with its jobs.
+        let board = Board::new(jobs.lease());
         let conductor = Conductor {
             gateway,
             jobs,
@@ -116,7 +118,7 @@ impl Router {
             client: Arc::new(client),
             kept: Arc::default(),
             routes: Routes::default(),
-            board: Board::default(),
+            board,
             looks: Looks::new(Instant::now()),
             cancelling: HashSet::new(),
             attempts: JoinSet::new(),
@@ -173,7 +175,7 @@ impl Conductor {
         }
         self.attempts.shutdown().await;
         let held = self.board.gives_back();
-        if let Err(error) = self.jobs.limits(&self.node, held, GRANT).await {
+        if let Err(error) = self.jobs.limits(&self.node, held, self.board.hold()).await {
             tracing::warn!(%error, "slots of pools could not be given back: other nodes get them in a minute");
         }
         self.jobs.close().await;
@@ -195,8 +197,9 @@ impl Conductor {
 
     fn ask_for(&self, needs: Vec<LimitAsk>, asked: Instant) {
         let (jobs, sender, node) = (self.jobs.clone(), self.sender.clone(), self.node.clone());
+        let hold = self.board.hold();
         tokio::spawn(async move {
-            let result = jobs.limits(&node, needs.clone(), GRANT).await;
+            let result = jobs.limits(&node, needs.clone(), hold).await;
             let _ = sender.send(News::Limits { asked, needs, result });
         });
     }

@@ -5,6 +5,8 @@ use tidegate_core::pool::breaker::{CLOSING_SUCCESSES, MIN_CALLS, OPEN_FOR};
 use super::*;
 
 const POOL: i64 = 900;
+/// For how long slots are granted here.
+const GRANT: Duration = Duration::from_secs(60);
 
 fn resource(id: i64, kind: &str, body: serde_json::Value) -> Resource {
     Resource {
@@ -49,7 +51,7 @@ struct Scene {
 
 impl Scene {
     fn new(routes: &Routes) -> Self {
-        let (mut board, now) = (Board::default(), Instant::now());
+        let (mut board, now) = (Board::new(GRANT), Instant::now());
         board.go_by(routes, now);
         Self { board, now, jobs: HashMap::new() }
     }

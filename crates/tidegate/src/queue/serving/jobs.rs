@@ -56,6 +56,12 @@ impl EventQueue {
 }
 
 impl Jobs {
+    /// How long the lease of a job lasts that nobody keeps, such as that of a process that died.
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        self.shared.options.lease
+    }
+
     /// Claims jobs, and keeps their leases until each of them is ended, retried or dropped.
     ///
     /// # Errors
