@@ -60,8 +60,9 @@ impl ServerProcess {
     }
 
     /// Has it deliver jobs to this machine, under leases of this length, and log what it does.
-    pub(super) fn delivering(self, job_lease: Duration) -> Self {
-        Self { job_lease: Some(job_lease), ..self }
+    pub(super) fn delivering(mut self, job_lease: Duration) -> Self {
+        self.job_lease = Some(job_lease);
+        self
     }
 
     /// Starts the server on a random port.

@@ -116,7 +116,7 @@ impl Board {
     }
 
     /// For how long slots are granted.
-    pub(super) fn hold(&self) -> Duration {
+    pub(super) fn granted_for(&self) -> Duration {
         self.hold
     }
 

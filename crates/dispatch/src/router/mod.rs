@@ -175,7 +175,7 @@ impl Conductor {
         }
         self.attempts.shutdown().await;
         let held = self.board.gives_back();
-        if let Err(error) = self.jobs.limits(&self.node, held, self.board.hold()).await {
+        if let Err(error) = self.jobs.limits(&self.node, held, self.board.granted_for()).await {
             tracing::warn!(%error, "slots of pools could not be given back: other nodes get them in a minute");
         }
         self.jobs.close().await;
@@ -197,7 +197,7 @@ impl Conductor {
 
     fn ask_for(&self, needs: Vec<LimitAsk>, asked: Instant) {
         let (jobs, sender, node) = (self.jobs.clone(), self.sender.clone(), self.node.clone());
-        let hold = self.board.hold();
+        let hold = self.board.granted_for();
         tokio::spawn(async move {
             let result = jobs.limits(&node, needs.clone(), hold).await;
             let _ = sender.send(News::Limits { asked, needs, result });

@@ -48,7 +48,8 @@ fn guarded() -> Options {
 }
 
 fn delivering() -> Options {
-    let mut options = Options { run_router: true, ..Options::default() };
+    let mut options = Options::default();
+    options.run_router = true;
     options.gateway.allowed_targets = vec!["127.0.0.1".parse().unwrap()];
     options
 }
