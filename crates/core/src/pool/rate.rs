@@ -119,7 +119,8 @@ impl Reservation {
     /// let stored = reserved.give_back(1, reserved.stored()).unwrap();
     /// let again = rate.reserve(stored, Timestamp::UNIX_EPOCH, 3);
     /// assert!(again.starts().eq(reserved.starts().skip(1)));
-    /// assert_eq!(reserved.give_back(1, again.stored()), None);
+    /// let others = rate.reserve(reserved.stored(), Timestamp::from_second(1).unwrap(), 1);
+    /// assert_eq!(reserved.give_back(1, others.stored()), None);
     /// ```
     #[must_use]
     pub fn give_back(&self, used: u32, stored: Timestamp) -> Option<Timestamp> {
