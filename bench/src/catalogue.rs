@@ -65,6 +65,19 @@ const fn at_most(name: &'static str, unit: &'static str, must: f64, aim: f64, wh
     Discipline { name, unit, better: Better::Lower, judge: Judge::Value, must, aim, what }
 }
 
+const fn grown(name: &'static str, what: &'static str) -> Discipline {
+    Discipline { name, unit: "ms", better: Better::Lower, judge: Judge::Ratio, must: 1.2, aim: 1.1, what }
+}
+
+const fn at_least(name: &'static str, unit: &'static str, must: f64, aim: f64, what: &'static str) -> Discipline {
+    Discipline { name, unit, better: Better::Higher, judge: Judge::Value, must, aim, what }
+}
+
+/// For counts of what must not happen at all.
+const fn none(name: &'static str, unit: &'static str, what: &'static str) -> Discipline {
+    at_most(name, unit, 0.5, 0.0, what)
+}
+
 const fn beside(name: &'static str, must: f64, aim: f64, what: &'static str) -> Discipline {
     Discipline { name, unit: "µs", better: Better::Lower, judge: Judge::Ratio, must, aim, what }
 }
@@ -74,7 +87,7 @@ const fn few(name: &'static str, what: &'static str) -> Discipline {
 }
 
 /// All disciplines. A full run measures them family by family, so its order differs slightly.
-pub(crate) const DISCIPLINES: [Discipline; 98] = [
+pub(crate) const DISCIPLINES: [Discipline; 124] = [
     faster("postgres_drain", 1.0, 2.0, "claim + finalise in batches of 1,000 vs the textbook SQL loop"),
     faster("postgres_publish_many", 0.6, 0.85, "publish_many of 1,000 vs raw batched insert of the same rows"),
     faster("postgres_single_publish", 2.5, 4.0, "64 tasks calling publish vs raw single rows on 32 connections"),
@@ -228,6 +241,86 @@ pub(crate) const DISCIPLINES: [Discipline; 98] = [
         "accepted to received by a webhook, at 100/s, 99th percentile",
     ),
     at_most("postgres_deliver_wal", "bytes", 1500.0, 900.0, "WAL from the claim of a job to its end, 200-byte payload"),
+    grown(
+        "postgres_deliver_beside_dead_p99",
+        "webhooks to 1,000 healthy receivers beside a target that refuses connections, the p99, vs without it",
+    ),
+    grown("postgres_deliver_beside_dns_p99", "the same beside one that hangs in DNS"),
+    grown("postgres_deliver_beside_silent_p99", "the same beside one that accepts and says nothing"),
+    grown("postgres_deliver_beside_slow_p99", "the same beside one that answers a byte per second"),
+    grown(
+        "sqlite_deliver_beside_dead_p99",
+        "webhooks to 1,000 healthy receivers beside a target that refuses connections, the p99, vs without it",
+    ),
+    grown("sqlite_deliver_beside_dns_p99", "the same beside one that hangs in DNS"),
+    grown("sqlite_deliver_beside_silent_p99", "the same beside one that accepts and says nothing"),
+    grown("sqlite_deliver_beside_slow_p99", "the same beside one that answers a byte per second"),
+    at_most(
+        "postgres_deliver_waiting_p99",
+        "ms",
+        50.0,
+        10.0,
+        "lists of jobs and groups among 1,000,000 waiting jobs, the p99",
+    ),
+    at_most(
+        "postgres_deliver_waiting_rss",
+        "MiB",
+        48.0,
+        16.0,
+        "memory of the server beyond that of one with 1,000 waiting jobs",
+    ),
+    none("postgres_deliver_waiting_writes", "rows", "rows of jobs written while none of them can be delivered"),
+    none("postgres_deliver_waiting_excess", "deliveries", "at once beyond a pool's limit of 16, with that backlog"),
+    at_most(
+        "postgres_deliver_due_p99",
+        "ms",
+        50.0,
+        20.0,
+        "the lists while 100,000 jobs are delivered that are due in one second",
+    ),
+    none("postgres_deliver_due_excess", "deliveries", "at once beyond the pool's limit of 64 meanwhile"),
+    at_most(
+        "postgres_deliver_rate_most",
+        "%",
+        102.0,
+        100.5,
+        "deliveries in the fullest minute, of the pool's limit, with two nodes",
+    ),
+    at_least("postgres_deliver_rate_least", "%", 95.0, 99.0, "the same in the emptiest minute, under a backlog"),
+    none("postgres_deliver_killed_excess", "deliveries", "at once beyond a pool's limit of 16 while nodes are killed"),
+    at_most(
+        "sqlite_deliver_waiting_p99",
+        "ms",
+        50.0,
+        10.0,
+        "lists of jobs and groups among 1,000,000 waiting jobs, the p99",
+    ),
+    at_most(
+        "sqlite_deliver_waiting_rss",
+        "MiB",
+        48.0,
+        16.0,
+        "memory of the server beyond that of one with 1,000 waiting jobs",
+    ),
+    none("sqlite_deliver_waiting_writes", "rows", "rows of jobs written while none of them can be delivered"),
+    none("sqlite_deliver_waiting_excess", "deliveries", "at once beyond a pool's limit of 16, with that backlog"),
+    at_most(
+        "sqlite_deliver_due_p99",
+        "ms",
+        50.0,
+        20.0,
+        "the lists while 100,000 jobs are delivered that are due in one second",
+    ),
+    none("sqlite_deliver_due_excess", "deliveries", "at once beyond the pool's limit of 64 meanwhile"),
+    at_most(
+        "sqlite_deliver_rate_most",
+        "%",
+        102.0,
+        100.5,
+        "deliveries in the fullest minute, of the pool's limit, with two nodes",
+    ),
+    at_least("sqlite_deliver_rate_least", "%", 95.0, 99.0, "the same in the emptiest minute, under a backlog"),
+    none("sqlite_deliver_killed_excess", "deliveries", "at once beyond a pool's limit of 16 while nodes are killed"),
 ];
 
 /// The discipline with this name, or `None`.

@@ -1,6 +1,7 @@
 //! Compares Tidegate with the raw limit of the same database, in one run on one machine. This file parses the command
 //! line and starts the rest.
 
+mod bad_target;
 mod catalogue;
 mod disciplines;
 mod http;

@@ -18,7 +18,7 @@ pub(crate) struct Measured {
     pub(crate) unit: &'static str,
     /// The median of `baseline_runs`; `None` where there is no baseline.
     pub(crate) baseline: Option<f64>,
-    /// `value / baseline`; `value / must` where there is no baseline.
+    /// `value / baseline`; `value / must` where there is no baseline. Of what grew see [`Measured::grown`].
     pub(crate) ratio: f64,
     /// Whether higher or lower is better.
     pub(crate) better: Better,
@@ -57,6 +57,15 @@ impl Measured {
         outcome.baseline = Some(baseline);
         outcome.ratio = value / baseline;
         outcome.baseline_runs = pair.baseline;
+        outcome
+    }
+
+    /// The same, where a baseline that is smaller than `least` counts as this one: the ratio is 1 and the growth by its part
+    /// of that, so that what is almost nothing may become several times as much.
+    pub(crate) fn grown(discipline: &'static Discipline, pair: Pair, least: f64) -> Self {
+        let mut outcome = Self::beside(discipline, pair);
+        let baseline = outcome.baseline.unwrap_or(f64::NAN);
+        outcome.ratio = 1.0 + (outcome.value - baseline) / baseline.max(least);
         outcome
     }
 
@@ -246,6 +255,18 @@ pub(crate) mod tests {
         let wal =
             |value| Measured::absolute(discipline("postgres_wal_bytes_per_event").unwrap(), vec![value]).verdict();
         assert_eq!([wal(900.0), wal(1600.0), wal(1601.0)], [Verdict::Aim, Verdict::Must, Verdict::Missed]);
+    }
+
+    #[test]
+    fn small_figures_may_grow_by_more() {
+        let grown = |ours: f64, baseline: f64| {
+            let pair = Pair { ours: vec![ours], baseline: vec![baseline] };
+            Measured::grown(discipline("sqlite_deliver_beside_dead_p99").unwrap(), pair, 25.0).verdict()
+        };
+        assert_eq!([grown(120.0, 100.0), grown(121.0, 100.0)], [Verdict::Must, Verdict::Missed]);
+        assert_eq!([grown(30.0, 25.0), grown(31.0, 25.0)], [Verdict::Must, Verdict::Missed]);
+        assert_eq!([grown(6.9, 2.0), grown(7.1, 2.0), grown(1.0, 2.0)], [Verdict::Must, Verdict::Missed, Verdict::Aim]);
+        assert_eq!(grown(f64::NAN, 2.0), Verdict::Missed);
     }
 
     #[test]

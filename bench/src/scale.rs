@@ -91,6 +91,12 @@ pub(crate) struct Scale {
     pub(crate) searched: usize,
     /// Jobs that wait for their delivery.
     pub(crate) jobs: usize,
+    /// For how long a bad target is among healthy ones.
+    pub(crate) beside: Duration,
+    /// Jobs that wait while nothing is delivered.
+    pub(crate) waiting: usize,
+    /// The limit of a pool per minute, and for how long it is watched.
+    pub(crate) per_minute: (u32, Duration),
 }
 
 impl Scale {
@@ -128,6 +134,9 @@ impl Scale {
         wide: 20,
         searched: 1_000_000,
         jobs: 100_000,
+        beside: Duration::from_secs(10),
+        waiting: 1_000_000,
+        per_minute: (600, Duration::from_secs(150)),
     };
 
     /// For an impression within a few minutes.
@@ -164,6 +173,9 @@ impl Scale {
         wide: 5,
         searched: 20_000,
         jobs: 20_000,
+        beside: Duration::from_secs(4),
+        waiting: 100_000,
+        per_minute: (1_200, Duration::from_secs(75)),
     };
 }
 

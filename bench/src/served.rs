@@ -14,6 +14,7 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tidegate::EventQueue;
+use tidegate_dispatch::secrets::SecretOptions;
 use tidegate_server::{Metrics, Options, Server};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
@@ -92,6 +93,14 @@ impl Served {
         self.child.id().ok_or_else(|| "the server has exited".into())
     }
 
+    /// Kills the server, as a crash would, and waits until it is gone.
+    ///
+    /// # Errors
+    /// When it cannot be killed.
+    pub(crate) async fn kill(mut self) -> Result<()> {
+        Ok(self.child.kill().await?)
+    }
+
     /// Shuts the server down gracefully and waits for it.
     ///
     /// # Errors
@@ -124,6 +133,7 @@ pub(crate) async fn child(what: &str, keys: bool, router: bool) -> Result<()> {
     let mut options = Options::default();
     options.auth.required = keys;
     options.run_router = router;
+    options.gateway.secrets = secrets();
     options.gateway.allowed_targets = vec!["127.0.0.1".parse()?];
     options.metrics = Metrics::install(); // as in `tidegate serve`, since metrics are part of the cost
     let queue = EventQueue::open(what).await?;
@@ -132,6 +142,12 @@ pub(crate) async fn child(what: &str, keys: bool, router: bool) -> Result<()> {
     server.run(listener, input_ends()).await?;
     queue.close().await;
     Ok(())
+}
+
+/// The key of secrets, the same in all processes and on all databases: it protects nothing here, and costs what any does.
+pub(crate) fn secrets() -> SecretOptions {
+    let key = "tgkey_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=".parse();
+    SecretOptions { key: key.ok(), ..SecretOptions::default() }
 }
 
 async fn input_ends() {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -25,8 +25,36 @@ type OnBody = Arc<dyn Fn(&[u8]) + Send + Sync>;
 #[derive(Debug)]
 pub(crate) struct Sink {
     address: SocketAddr,
-    taken: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
     task: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// Requests that were answered.
+    taken: AtomicUsize,
+    /// Requests that it has at present, and the most that it had at once.
+    held: AtomicUsize,
+    most: AtomicUsize,
+    /// For how many microseconds it holds each.
+    holds: AtomicU64,
+}
+
+/// A request that the receiver has. Also counts those whose sender is killed: they end with their connection.
+struct Held<'a>(&'a Counts);
+
+impl<'a> Held<'a> {
+    fn by(counts: &'a Counts) -> Self {
+        let now = counts.held.fetch_add(1, Ordering::SeqCst) + 1;
+        counts.most.fetch_max(now, Ordering::SeqCst);
+        Self(counts)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.held.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Drop for Sink {
@@ -51,18 +79,26 @@ impl Sink {
     pub(crate) async fn calling(on_body: OnBody) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let taken = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&taken);
-        let router = Router::new().fallback(async move |body: Bytes| {
-            on_body(&body);
-            count.fetch_add(1, Ordering::Relaxed);
+        let counts: Arc<Counts> = Arc::default();
+        let own = Arc::clone(&counts);
+        let router = Router::new().fallback(move |body: Bytes| {
+            let (counts, on_body) = (Arc::clone(&own), Arc::clone(&on_body));
+            async move {
+                let _held = Held::by(&counts);
+                on_body(&body);
+                let holds = counts.holds.load(Ordering::Relaxed);
+                if holds > 0 {
+                    tokio::time::sleep(Duration::from_micros(holds)).await;
+                }
+                counts.taken.fetch_add(1, Ordering::Relaxed);
+            }
         });
         let listener = listener.tap_io(|stream| {
             let _ = stream.set_nodelay(true); // without it the receiver is only slower
         });
         // Ends only with this process, or when it is aborted.
         let task = tokio::spawn(async move { drop(axum::serve(listener, router).await) });
-        Ok(Self { address, taken, task })
+        Ok(Self { address, counts, task })
     }
 
     /// Where it listens.
@@ -72,7 +108,17 @@ impl Sink {
 
     /// How many requests it has answered.
     pub(crate) fn taken(&self) -> usize {
-        self.taken.load(Ordering::Relaxed)
+        self.counts.taken.load(Ordering::Relaxed)
+    }
+
+    /// The most requests that it had at once so far.
+    pub(crate) fn most(&self) -> usize {
+        self.counts.most.load(Ordering::SeqCst)
+    }
+
+    /// Holds each request for so long from now on.
+    pub(crate) fn hold(&self, time: Duration) {
+        self.counts.holds.store(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 }
 
@@ -109,6 +155,31 @@ mod tests {
             connection.expect(200, "POST", "/", b"{}").await.unwrap();
         }
         until_taken(std::slice::from_ref(&sink), 3).await.unwrap();
-        assert_eq!(sink.taken(), 3);
+        assert_eq!((sink.taken(), sink.most()), (3, 1));
+    }
+
+    #[tokio::test]
+    async fn requests_at_once_are_counted_until_their_connection_ends() {
+        let sink = Sink::start().await.unwrap();
+        sink.hold(Duration::from_secs(3_600));
+        for connections in [2, 3] {
+            let mut senders = Vec::new();
+            for _ in 0..connections {
+                let mut connection = Connection::open(sink.address()).await.unwrap();
+                connection.send("POST", "/", b"{}").await.unwrap();
+                senders.push(connection);
+            }
+            let deadline = Instant::now() + PATIENCE;
+            while sink.most() < connections {
+                assert!(Instant::now() < deadline, "{sink:?}");
+                tokio::time::sleep(LOOK).await;
+            }
+            drop(senders);
+            while sink.counts.held.load(Ordering::SeqCst) > 0 {
+                assert!(Instant::now() < deadline, "{sink:?}");
+                tokio::time::sleep(LOOK).await;
+            }
+            assert_eq!((sink.most(), sink.taken()), (connections, 0));
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! start of an operation is this machine's time, which is also the clock of the databases under test: an operation
 //! cannot have taken effect before it.
 
+pub(crate) mod deliver;
 mod ends;
 pub(crate) mod failover;
 mod groups;
@@ -72,6 +73,18 @@ pub(crate) enum Invariant {
     EffectsOnce,
     /// The results in the log are what the handlers answered.
     ResultsTrue,
+    /// A pool has no more requests at once than its limit, and starts no more a minute than its rate.
+    PoolLimits,
+    /// What is recorded of attempts is what the receiver saw, but for those that a crash hit.
+    AttemptsTrue,
+    /// A webhook is delivered more than once only where a crash fell between a delivery and its record.
+    DeliveredOnce,
+    /// Every attempt carries the id of its job, and is signed.
+    Signed,
+    /// A job that expired is not delivered.
+    ExpiredStays,
+    /// No secret is in a log or a history.
+    SecretsKept,
 }
 
 impl Invariant {
@@ -255,15 +268,20 @@ struct Ending {
 }
 
 impl Tenure<'_> {
-    /// The earliest moment at which this lease may have ended.
-    fn earliest_end(&self) -> i64 {
+    /// When the lease runs out if nobody gives it back.
+    fn runs_out(&self) -> i64 {
         let mut end = self.claim.lease_until;
         for extension in &self.extensions {
             end = extension.until.unwrap_or_else(|| end.min(extension.begun + extension.lease));
         }
+        end
+    }
+
+    /// The earliest moment at which this lease may have ended.
+    fn earliest_end(&self) -> i64 {
         let given_back = self.requeues.iter().filter(|requeue| requeue.happened != Happened::No).map(|r| r.begun);
         let ended = self.ends.iter().filter(|ending| ending.happened != Happened::No).map(|e| e.begun);
-        given_back.chain(ended).fold(end, i64::min).max(self.claim.claimed_at)
+        given_back.chain(ended).fold(self.runs_out(), i64::min).max(self.claim.claimed_at)
     }
 
     /// Whether the holder gave the lease back without counting the attempt. When the answer to an end or a requeue was

@@ -12,12 +12,12 @@ mod supervisor;
 mod workload;
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 
 use scenario::{
-    ScenarioResult, Settings, failpoints, handlers, hang_ups, http_server, ingest, poison, postgres_processes,
+    ScenarioResult, Settings, deliver, failpoints, handlers, hang_ups, http_server, ingest, poison, postgres_processes,
     postgres_restarts, power_loss, sqlite_restarts,
 };
 
@@ -43,6 +43,9 @@ enum Command {
     Server(Settings),
     /// Two nodes that get the same events at once, killed within an ingest, on both databases.
     Ingest(Settings),
+    /// Nodes that deliver webhooks to a receiver that fails, killed at random and between an attempt and its record, on both
+    /// databases.
+    Deliver(Settings),
     /// Every named failpoint on both databases.
     Failpoints(Settings),
     /// An event that kills its worker each time.
@@ -62,7 +65,13 @@ enum Command {
     Child { job: String },
     /// A server under test.
     #[command(hide = true)]
-    ServerChild { database: String, address: String },
+    ServerChild {
+        database: String,
+        address: String,
+        /// Deliver jobs, under leases of so many milliseconds.
+        #[arg(long)]
+        job_lease_ms: Option<u64>,
+    },
     /// A process under test that loses its unsynced writes.
     #[command(hide = true)]
     PowerChild { file: String, mode: String, life: u32 },
@@ -78,8 +87,9 @@ fn main() -> ExitCode {
         Command::PowerChild { file, mode, life } => {
             exit_code(power_loss::child(&file, &mode, life).map_err(|error| error.to_string()))
         }
-        Command::ServerChild { database, address } => {
-            exit_code(http_server::child(&database, &address).map_err(|error| error.to_string()))
+        Command::ServerChild { database, address, job_lease_ms } => {
+            let job_lease = job_lease_ms.map(Duration::from_millis);
+            exit_code(http_server::child(&database, &address, job_lease).map_err(|error| error.to_string()))
         }
         Command::PostgresProcesses(settings) => one(("postgres-processes", postgres_processes::run), settings),
         Command::SqliteRestarts(settings) => one(("sqlite-restarts", sqlite_restarts::run), settings),
@@ -87,6 +97,7 @@ fn main() -> ExitCode {
         Command::Handlers(settings) => one(("handlers", handlers::run), settings),
         Command::Server(settings) => one(("server", http_server::run), settings),
         Command::Ingest(settings) => one(("ingest", ingest::run), settings),
+        Command::Deliver(settings) => one(("deliver", deliver::run), settings),
         Command::Failpoints(settings) => one(("failpoints", failpoints::run), settings),
         Command::Poison(settings) => one(("poison", poison::run), settings),
         Command::HangUps(settings) => one(("hang-ups", hang_ups::run), settings),
@@ -113,7 +124,7 @@ fn one(scenario: Scenario, settings: Settings) -> ExitCode {
 
 /// All scenarios, including the fault campaign.
 fn all() -> Vec<Numbered> {
-    let scenarios: [Numbered; 10] = [
+    let scenarios: [Numbered; 11] = [
         (("power-loss", power_loss::run), 0, 8),
         (("hang-ups", hang_ups::run), 200, 300),
         (("poison", poison::run), 50, 0),
@@ -124,6 +135,7 @@ fn all() -> Vec<Numbered> {
         (("handlers", handlers::run), 1_200, 6),
         (("server", http_server::run), 500, 3),
         (("ingest", ingest::run), 60, 2),
+        (("deliver", deliver::run), 25, 2),
     ];
     scenarios.into_iter().chain(campaign::SCENARIOS).collect()
 }

@@ -1,5 +1,6 @@
 //! What the scenarios share: settings, databases and folders to run in, and driving processes through faults.
 
+pub(crate) mod deliver;
 pub(crate) mod failpoints;
 pub(crate) mod handlers;
 pub(crate) mod hang_ups;
@@ -35,7 +36,8 @@ pub(crate) struct Settings {
     #[arg(long)]
     pub(crate) seed: Option<u64>,
     /// Events that each process publishes; with `handlers`, of all processes together; with `server`, by how many
-    /// events publishers may be ahead of workers; with `ingest`, per fault.
+    /// events publishers may be ahead of workers; with `ingest` and
+    /// `deliver`, per fault.
     #[arg(long)]
     pub(crate) events: Option<u64>,
     /// Kills, restarts or power losses.

@@ -1,5 +1,6 @@
 //! Reads the contents of the database with plain SQL, without the library under test.
 
+pub(crate) mod deliver;
 pub(crate) mod ingest;
 
 use std::error::Error;

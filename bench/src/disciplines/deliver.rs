@@ -27,7 +27,7 @@ use crate::http::Connection;
 use crate::report::Measured;
 use crate::runner::{at_once, interleave, median, p99, progress, rate, short};
 use crate::scale::{BATCH, PAYLOAD, payload};
-use crate::served::Served;
+use crate::served::{Served, secrets};
 use crate::sink::{Sink, until_taken};
 
 /// Deliveries in flight, and requests of the loop.
@@ -244,7 +244,7 @@ async fn latencies(bench: &Bench, backend: Backend) -> Result<Vec<f64>> {
 }
 
 /// The number in the data of an event.
-fn number_in(body: &[u8]) -> Option<usize> {
+pub(super) fn number_in(body: &[u8]) -> Option<usize> {
     let text = std::str::from_utf8(body).ok()?;
     let (_, rest) = text.split_once("\"number\":")?;
     rest.split_once(',')?.0.parse().ok()
@@ -281,7 +281,8 @@ async fn wal_bytes(bench: &Bench, name: &str) -> Result<Measured> {
 /// are for the same events, otherwise each is for a type of its own.
 async fn subscribe(address: &str, sinks: &[Sink], count: usize, mode: DispatchMode) -> Result<(EventQueue, Gateway)> {
     let queue = EventQueue::open(address).await?;
-    let options = GatewayOptions { allowed_targets: vec!["127.0.0.1".parse()?], ..GatewayOptions::default() };
+    let allowed_targets = vec!["127.0.0.1".parse()?];
+    let options = GatewayOptions { allowed_targets, secrets: secrets(), ..GatewayOptions::default() };
     let gateway = Gateway::new(queue.clone(), options);
     let concurrency = u32::try_from(IN_FLIGHT)?;
     let pool = gateway.create_pool(None, "bench", &PoolBody { concurrency, ..PoolBody::new("Bench".into()) }).await?;

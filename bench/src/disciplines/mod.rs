@@ -2,6 +2,10 @@
 
 mod claim_flat;
 mod deliver;
+mod deliver_backlog;
+mod deliver_beside;
+mod deliver_due;
+mod deliver_limits;
 mod fan_out;
 mod held_snapshot;
 mod ingest;
@@ -24,6 +28,7 @@ mod tags;
 mod types;
 mod wake;
 mod wal;
+mod webhooks;
 
 use std::path::Path;
 
@@ -145,6 +150,10 @@ pub(crate) async fn run(bench: &Bench) -> Result<Vec<Measured>> {
     outcomes.extend(fan_out::run(bench).await?);
     outcomes.extend(search::run(bench).await?);
     outcomes.extend(deliver::run(bench).await?);
+    outcomes.extend(deliver_beside::run(bench).await?);
+    outcomes.extend(deliver_backlog::run(bench).await?);
+    outcomes.extend(deliver_due::run(bench).await?);
+    outcomes.extend(deliver_limits::run(bench).await?);
     outcomes.retain(|outcome| bench.wanted.has(outcome.name));
     Ok(outcomes)
 }

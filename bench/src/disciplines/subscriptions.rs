@@ -4,6 +4,7 @@ use tidegate::{EventQueue, Family, QueueName};
 use tidegate_dispatch::{Gateway, GatewayOptions, SubscriptionBody, TypeBinding};
 
 use crate::Result;
+use crate::served::secrets;
 
 /// The type of all events that are ingested.
 pub(super) const TYPE: &str = "shop:orders:order:created";
@@ -26,7 +27,7 @@ pub(super) enum Made {
 /// When one is refused, or the database fails.
 pub(super) async fn subscribe(address: &str, count: usize, made: Made) -> Result<()> {
     let queue = EventQueue::open(address).await?;
-    let gateway = Gateway::new(queue.clone(), GatewayOptions::default());
+    let gateway = Gateway::new(queue.clone(), GatewayOptions { secrets: secrets(), ..GatewayOptions::default() });
     for number in 0..count {
         let target = match made {
             Made::Entries => {

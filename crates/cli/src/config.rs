@@ -8,16 +8,17 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use tidegate_dispatch::secrets::{SecretKey, SecretOptions};
 use tidegate_dispatch::{AllowedTarget, UnknownTypes};
 
-use crate::secrets::without_password;
+use crate::masking::without_password;
 use crate::setting_table::{SETTINGS, Setting, variable};
 
 /// Levels of `log.level`.
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
 /// Environment variables of ours that are not settings of the server.
-const OTHER_VARIABLES: [&str; 3] = ["TIDEGATE_CONFIG", "TIDEGATE_URL", "TIDEGATE_KEY"];
+const OTHER_VARIABLES: [&str; 4] = ["TIDEGATE_CONFIG", "TIDEGATE_URL", "TIDEGATE_KEY", "TIDEGATE_ACCOUNT_SECRET"];
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +72,11 @@ impl Values {
 
     fn set(&mut self, key: &str, value: String, source: Source) -> Result<(), ConfigError> {
         match SETTINGS.iter().find(|setting| setting.key == key) {
+            Some(setting) if setting.is_secret && matches!(source, Source::Flag(_)) => Err(ConfigError(format!(
+                "{key} must not be a flag, which others on this machine can read: use the variable {}, the settings file, or \
+                 secrets.key_file",
+                variable(key)
+            ))),
             Some(setting) => {
                 self.0.insert(setting.key, (value, source));
                 Ok(())
@@ -83,7 +89,12 @@ impl Values {
         let shown = path.display();
         let contents =
             std::fs::read_to_string(path).map_err(|error| ConfigError(format!("{shown} cannot be read: {error}")))?;
-        let table = contents.parse::<toml::Table>().map_err(|error| ConfigError(format!("{shown}: {error}")))?;
+        // Not the error's own text, which repeats the line: it may hold a secret.
+        let line = |at: usize| contents.get(..at).map_or(1, |before| before.matches('\n').count() + 1);
+        let table = contents.parse::<toml::Table>().map_err(|error| {
+            let line = line(error.span().map_or(0, |span| span.start));
+            ConfigError(format!("{shown}:{line}: {}", error.message()))
+        })?;
         let mut flat = Vec::new();
         flatten("", table, &mut flat);
         for (key, value) in flat {
@@ -125,7 +136,8 @@ impl Values {
     pub(crate) fn rows(&self) -> Vec<(&'static str, String, String)> {
         let row = |setting: &Setting| {
             let (value, source) = &self.0[setting.key];
-            (setting.key, without_password(value), source.to_string())
+            let masked = if setting.is_secret && !value.is_empty() { "***".into() } else { without_password(value) };
+            (setting.key, masked, source.to_string())
         };
         SETTINGS.iter().map(row).collect()
     }
@@ -146,6 +158,7 @@ impl Values {
             other => return Err(ConfigError(format!("unknown_types = {other:?} is not valid: use accept or reject"))),
         };
         options.gateway.allowed_targets = self.allowed_targets()?;
+        options.gateway.secrets = self.secrets()?;
         options.auth.required = self.typed("auth.required", "true or false")?;
         let hosts = self.get("auth.hosts").split(',').map(str::trim).filter(|host| !host.is_empty());
         options.auth.hosts = hosts.map(Into::into).collect();
@@ -204,6 +217,24 @@ impl Values {
         let named = value.split(',').map(str::trim).filter(|target| !target.is_empty());
         let invalid = |why| ConfigError(format!("dispatch.allowed_targets = {value:?} ({source}) is not valid: {why}"));
         named.map(|target| target.parse().map_err(invalid)).collect()
+    }
+
+    /// The keys of secrets. What is wrong with one does not repeat it.
+    fn secrets(&self) -> Result<SecretOptions, ConfigError> {
+        let keys = |key: &'static str| {
+            let (value, source) = &self.0[key];
+            let named = value.split(',').map(str::trim).filter(|one| !one.is_empty());
+            let read = named.map(|one| {
+                one.parse::<SecretKey>().map_err(|why| ConfigError(format!("{key} ({source}) is not valid: {why}")))
+            });
+            read.collect::<Result<Vec<_>, _>>()
+        };
+        let mut first = keys("secrets.key")?;
+        if first.len() > 1 {
+            return Err(ConfigError("secrets.key is one key: others are for secrets.old_keys".into()));
+        }
+        let key_file = Some(self.get("secrets.key_file")).filter(|file| !file.is_empty()).map(PathBuf::from);
+        Ok(SecretOptions { key: first.pop(), key_file, old_keys: keys("secrets.old_keys")? })
     }
 
     /// A socket address, or what a name such as `localhost` resolves to, preferably IPv4.
@@ -386,24 +417,51 @@ mod tests {
     }
 
     #[test]
+    fn keys_are_read_and_never_shown() {
+        let (one, other) = (SecretKey::random(), SecretKey::random());
+        let shown = |text: &str| text.contains(&one.text()[6..]) || text.contains(&other.text()[6..]);
+        let both = format!("{}, {}", *one.text(), *other.text());
+        let values =
+            gather(None, &[("TIDEGATE_SECRETS_KEY", &one.text()), ("TIDEGATE_SECRETS_OLD_KEYS", &both)]).unwrap();
+        let config = values.typed_config().unwrap();
+        assert_eq!(config.options.gateway.secrets.key.as_ref().unwrap().id(), one.id());
+        assert_eq!(config.options.gateway.secrets.old_keys.len(), 2);
+        assert!(!shown(&format!("{:?} {:?}", values.rows(), config.options.gateway.secrets)));
+        for (name, value) in
+            [("TIDEGATE_SECRETS_KEY", &both), ("TIDEGATE_SECRETS_OLD_KEYS", &one.text()[1..].to_owned())]
+        {
+            let error = gather(None, &[(name, value)]).unwrap().typed_config().unwrap_err().to_string();
+            assert!(error.contains("secrets.") && !shown(&error), "{error}");
+        }
+        let flag = vec![("secrets.key".to_owned(), one.text().to_string(), "--set")];
+        let error = Values::gather(None, Vec::new(), flag).unwrap_err().to_string();
+        assert!(error.contains("TIDEGATE_SECRETS_KEY") && !shown(&error), "{error}");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tidegate.toml");
+        std::fs::write(&path, format!("\n[secrets]\nkey = \"{}\n", *one.text())).unwrap();
+        let error = gather(Some(&path), &[]).unwrap_err().to_string();
+        assert!(error.contains("tidegate.toml:3") && !shown(&error), "{error}");
+    }
+
+    #[test]
     fn passwords_are_not_shown() {
-        let values = gather(None, &[("TIDEGATE_DATABASE_URL", "postgres://u:secret@h/d")]).unwrap();
-        assert!(!format!("{:?}", values.rows()).contains("secret"));
-        assert_eq!(values.database(), "postgres://u:secret@h/d");
+        let values = gather(None, &[("TIDEGATE_DATABASE_URL", "postgres://u:hidden@h/d")]).unwrap();
+        assert!(!format!("{:?}", values.rows()).contains("hidden"));
+        assert_eq!(values.database(), "postgres://u:hidden@h/d");
         for url in [
-            "postgres://h/d?user=u&password=secret",
-            "postgres://h/d?password=secret&sslmode=require",
-            "postgres://u@h/d?PassWord=secret",
-            "postgres://u:secret@h/d?sslpassword=secret",
-            "postgres://u:se?secret@h/d",
-            "postgres://u:secret@x@h/d?password=secret",
-            "host=h user=u password=secret dbname=d",
-            "host=h password='secret one' dbname=d",
-            "host=h password='secret",
+            "postgres://h/d?user=u&password=hidden",
+            "postgres://h/d?password=hidden&sslmode=require",
+            "postgres://u@h/d?PassWord=hidden",
+            "postgres://u:hidden@h/d?sslpassword=hidden",
+            "postgres://u:se?hidden@h/d",
+            "postgres://u:hidden@x@h/d?password=hidden",
+            "host=h user=u password=hidden dbname=d",
+            "host=h password='hidden one' dbname=d",
+            "host=h password='hidden",
         ] {
             let values = gather(None, &[("TIDEGATE_DATABASE_URL", url)]).unwrap();
             let shown = format!("{:?}", values.rows());
-            assert!(!shown.contains("secret"), "{url}: {shown}");
+            assert!(!shown.contains("hidden"), "{url}: {shown}");
             assert!(shown.contains("***"), "{url}: {shown}");
         }
         let plain = "postgres://u@h:5432/d?sslmode=require";

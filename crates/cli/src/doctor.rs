@@ -120,6 +120,7 @@ async fn check_database(config: &Config, findings: &mut Vec<Finding>) {
             findings.push(Finding::good("schema", format!("version {version}, opened in {:?}", started.elapsed())));
             findings.push(check_health(&queue).await);
             findings.push(check_writes(&queue).await);
+            findings.extend(check_secrets(&queue, config).await);
             queue.close().await;
         }
         Err(error) => {
@@ -167,6 +168,50 @@ async fn check_writes(queue: &tidegate::EventQueue) -> Finding {
             Finding::graded("writes", Grade::Bad, "nothing can be written within 10 s", advice)
         }
     }
+}
+
+/// Whether secrets can be stored, and those that are stored can be read.
+async fn check_secrets(queue: &tidegate::EventQueue, config: &Config) -> Vec<Finding> {
+    let options = &config.options.gateway;
+    let mut findings = Vec::new();
+    let how = "set secrets.key or secrets.key_file, the same on all servers; `tidegate secrets new-key` makes a key";
+    if let Err(why) = options.secrets.check() {
+        findings.push(Finding::graded("secrets", Grade::Bad, why, how));
+    } else if options.secrets.key.is_none() && options.secrets.key_file.is_none() && config.sqlite_file().is_none() {
+        let found = "no key to encrypt secrets: subscriptions and service accounts cannot be created";
+        findings.push(Finding::graded("secrets", Grade::Warning, found, how));
+    }
+    let gateway = tidegate_dispatch::Gateway::new(queue.clone(), options.clone());
+    let uses = match tokio::time::timeout(PATIENCE, gateway.key_uses()).await {
+        Ok(Ok(uses)) => uses,
+        Ok(Err(error)) => {
+            let advice = "look at the database's own log";
+            findings.push(Finding::graded("secrets", Grade::Bad, error.to_string(), advice));
+            return findings;
+        }
+        Err(_) => {
+            findings.push(Finding::graded("secrets", Grade::Warning, "not looked at within 10 s", "try again"));
+            return findings;
+        }
+    };
+    for one in uses {
+        findings.push(match (&one.key, one.unreadable) {
+            (Some(key), 0) => Finding::good("secrets", format!("{} are encrypted with the key {key}", one.secrets)),
+            (Some(key), some) => Finding::graded(
+                "secrets",
+                Grade::Bad,
+                format!("{some} are encrypted with the key {key} and cannot be read here: webhooks that need them wait"),
+                "add that key to secrets.old_keys or secrets.key_file; if it is there, the secrets are damaged: replace them",
+            ),
+            (None, _) => Finding::graded(
+                "secrets",
+                Grade::Warning,
+                format!("{} are in plain text, as an older program stored them", one.secrets),
+                "run `tidegate secrets rotate`",
+            ),
+        });
+    }
+    findings
 }
 
 fn check_sqlite(path: &Path) -> rusqlite::Result<Vec<Finding>> {

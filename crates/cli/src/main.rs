@@ -1,5 +1,6 @@
 //! The binary `tidegate`. This file only wires: each subcommand has its own file.
 
+mod accounts;
 mod apply;
 mod client;
 mod clients;
@@ -10,15 +11,22 @@ mod exact;
 mod export;
 mod failure;
 mod files;
+mod groups;
+mod jobs;
 mod keys;
+mod listen;
+mod masking;
 mod output;
+mod pools;
 mod projections;
 mod publish;
 mod queues;
+mod replay;
 mod secrets;
 mod serve;
 mod setting_table;
 mod settings;
+mod sink;
 mod subscriptions;
 mod tail;
 mod telemetry;
@@ -65,10 +73,26 @@ enum Command {
     Queues(queues::QueuesArgs),
     /// List, show, create and archive event types; add, compare and validate against their versions.
     Types(types::TypesArgs),
-    /// List, create, change, pause, resume, try and delete subscriptions.
+    /// List, create, change, pause, resume, try, test and delete subscriptions.
     Subscriptions(subscriptions::SubscriptionsArgs),
+    /// List and show dispatch jobs; retry, cancel and ignore them.
+    Jobs(jobs::JobsArgs),
+    /// List message groups that a failed job blocks.
+    Groups(groups::GroupsArgs),
+    /// List and show dispatch pools with what each holds.
+    Pools(pools::PoolsArgs),
+    /// Deliver stored events to a subscription once more.
+    Replay(replay::ReplayArgs),
+    /// Receive webhooks, verify and print them.
+    Sink(sink::SinkArgs),
+    /// Forward events to a local address as signed webhooks.
+    Listen(listen::ListenArgs),
     /// List, create and delete clients.
     Clients(clients::ClientsArgs),
+    /// List, create, change and delete service accounts, and replace their signing secrets.
+    Accounts(accounts::AccountsArgs),
+    /// Make keys that encrypt secrets, and change all secrets to a new one.
+    Secrets(secrets::SecretsArgs),
     /// Make a server have what documents say: event types, subscriptions, queues and so on.
     Apply(apply::ApplyArgs),
     /// Write what a server has as documents for `apply`.
@@ -122,7 +146,15 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
             return Ok(if is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Subscriptions(args) => subscriptions::run(args).await?,
+        Command::Jobs(args) => jobs::run(args).await?,
+        Command::Groups(args) => groups::run(args).await?,
+        Command::Pools(args) => pools::run(args).await?,
+        Command::Replay(args) => replay::run(args).await?,
+        Command::Sink(args) => sink::run(args).await?,
+        Command::Listen(args) => listen::run(args).await?,
         Command::Clients(args) => clients::run(args).await?,
+        Command::Accounts(args) => accounts::run(args).await?,
+        Command::Secrets(args) => secrets::run(args).await?,
         Command::Apply(args) => return apply::run(args).await,
         Command::Export(args) => export::run(args).await?,
         Command::Projections(args) => projections::run(args).await?,

@@ -10,7 +10,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::secrets::without_password;
+use crate::masking::without_password;
 use crate::settings::{SettingsArgs, open};
 use crate::telemetry::{self, Sending};
 
@@ -19,6 +19,7 @@ pub(crate) async fn run(args: SettingsArgs) -> Result<(), Failure> {
     let traces = start_logs(&config)?;
     let mut options = config.options.clone();
     options.metrics = Metrics::install(); // before the queue is opened, or its metrics are lost
+    options.gateway.secrets.check().map_err(|why| format!("secrets.key_file: {why}"))?;
     let queue = open(&config).await?;
     let database = without_password(&config.database);
     tracing::info!(database, namespace = config.namespace, "opened the database");

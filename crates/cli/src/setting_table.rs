@@ -12,14 +12,20 @@ pub(crate) struct Setting {
     pub(crate) quoted: bool,
     /// Help text of the default file.
     pub(crate) help: &'static str,
+    /// Whether the value must not be shown, nor be on a command line.
+    pub(crate) is_secret: bool,
 }
 
 const fn text(key: &'static str, default: &'static str, help: &'static str) -> Setting {
-    Setting { key, default, quoted: true, help }
+    Setting { key, default, quoted: true, help, is_secret: false }
+}
+
+const fn secret(key: &'static str, help: &'static str) -> Setting {
+    Setting { key, default: "", quoted: true, help, is_secret: true }
 }
 
 const fn plain(key: &'static str, default: &'static str, help: &'static str) -> Setting {
-    Setting { key, default, quoted: false, help }
+    Setting { key, default, quoted: false, help, is_secret: false }
 }
 
 /// All settings, in the order of the default file.
@@ -48,6 +54,21 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "dispatch.allowed_targets",
         "",
         "Private or unencrypted webhook targets that are allowed: addresses, networks or host names, separated by commas.",
+    ),
+    secret(
+        "secrets.key",
+        "Key that encrypts signing secrets and credentials in the database; `tidegate secrets new-key` makes one. Not as a \
+         flag, which others could read.",
+    ),
+    text(
+        "secrets.key_file",
+        "",
+        "File with such keys instead, one in each line: the first encrypts, all decrypt. With the embedded database one is made \
+         beside it if neither is set.",
+    ),
+    secret(
+        "secrets.old_keys",
+        "Keys that still decrypt, separated by commas, until `tidegate secrets rotate` is through.",
     ),
     plain("auth.required", "false", "Whether callers need a key or a token. Must be true to listen beyond loopback."),
     text(

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use crate::accounts::Rotation;
 use crate::client::{Client, ServerArgs, all, path_part};
 use crate::exact;
 use crate::failure::Failure;
 use crate::files::read_json;
 use crate::output::{self, cell, shown};
+use crate::replay;
 
 #[derive(Debug, Args)]
 pub(crate) struct SubscriptionsArgs {
@@ -41,7 +43,28 @@ enum SubscriptionsCommand {
     /// Pause a subscription: nothing is made for it from the next event on.
     Pause(Named),
     /// Resume a paused subscription.
-    Resume(Named),
+    Resume {
+        #[command(flatten)]
+        of: Named,
+        /// Replay what came while it was paused.
+        #[arg(long)]
+        replay: bool,
+    },
+    /// Send a test event to a subscription, and show what came of the first attempt.
+    Test {
+        #[command(flatten)]
+        of: Named,
+        /// Seconds to wait for the first attempt.
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=60))]
+        wait: u64,
+    },
+    /// Give a subscription a new signing secret, which is shown this once.
+    RotateSecret {
+        #[command(flatten)]
+        of: Named,
+        #[command(flatten)]
+        how: Rotation,
+    },
     /// Delete a subscription.
     Delete(Named),
     /// Show which of the last events a subscription would have taken.
@@ -56,7 +79,7 @@ enum SubscriptionsCommand {
 
 /// A subscription by its code or its id.
 #[derive(Debug, Args)]
-struct Named {
+pub(crate) struct Named {
     /// Code or id of the subscription.
     #[arg(value_name = "SUBSCRIPTION")]
     named: String,
@@ -64,7 +87,7 @@ struct Named {
     #[arg(long, value_name = "ID")]
     client: Option<String>,
     #[command(flatten)]
-    server: ServerArgs,
+    pub(crate) server: ServerArgs,
 }
 
 #[derive(Debug, Args)]
@@ -108,7 +131,13 @@ pub(crate) async fn run(args: SubscriptionsArgs) -> Result<(), Failure> {
             said(&of.server, &changed, "changed")
         }
         SubscriptionsCommand::Pause(of) => act(&of, "pause", "paused").await,
-        SubscriptionsCommand::Resume(of) => act(&of, "resume", "resumed").await,
+        SubscriptionsCommand::Resume { of, replay: false } => act(&of, "resume", "resumed").await,
+        SubscriptionsCommand::Resume { of, replay: true } => resume(&of).await,
+        SubscriptionsCommand::Test { of, wait } => test(&of, wait).await,
+        SubscriptionsCommand::RotateSecret { of, how } => {
+            let client = Client::new(&of.server)?;
+            how.run(&client, &of.path(&client).await?, &of.server).await
+        }
         SubscriptionsCommand::Delete(of) => {
             let client = Client::new(&of.server)?;
             client.delete(&of.path(&client).await?).await?;
@@ -135,7 +164,8 @@ impl Named {
         }
     }
 
-    async fn path(&self, client: &Client) -> Result<String, Failure> {
+    /// The path of the subscription.
+    pub(crate) async fn path(&self, client: &Client) -> Result<String, Failure> {
         Ok(format!("/api/subscriptions/{}", cell(&self.find(client).await?, "id")))
     }
 }
@@ -217,6 +247,47 @@ fn said(server: &ServerArgs, answer: &Value, done: &str) -> Result<(), Failure> 
     }
     output::line(&shown(&format!("{} is {done}", cell(answer, "code"))));
     Ok(())
+}
+
+/// Resumes a subscription and replays what came meanwhile, to the end.
+async fn resume(of: &Named) -> Result<(), Failure> {
+    let client = Client::new(&of.server)?;
+    let path = of.path(&client).await?;
+    let answer = client.post(&format!("{path}/resume"), &json!({ "replay": true })).await?;
+    let (replayed, examined) = replay::go_on(&client, &path, &answer["replay"]).await?;
+    if of.server.json {
+        return output::json(&json!({ "subscription": answer, "replayed": replayed, "examined": examined }));
+    }
+    let text = format!("{} is resumed; {replayed} events are replayed", cell(&answer, "code"));
+    output::line(&shown(&text));
+    Ok(())
+}
+
+/// Sends a test event. The command fails if the attempt did.
+async fn test(of: &Named, wait: u64) -> Result<(), Failure> {
+    let client = Client::new(&of.server)?;
+    let path = format!("{}/test?wait={wait}", of.path(&client).await?);
+    let answer = client.post(&path, &json!({})).await?;
+    let attempt = &answer["attempt"];
+    if of.server.json {
+        output::json(&answer)?;
+    } else {
+        let outcome = match (attempt["status"].as_str(), answer["entryId"].as_i64()) {
+            (Some(status), _) => {
+                let [took, code, error] =
+                    ["durationMillis", "responseCode", "errorMessage"].map(|name| cell(attempt, name));
+                format!("{status}, {took} ms, answer {code} {error}")
+            }
+            (None, Some(entry)) => format!("entry {entry}"),
+            (None, None) if attempt.is_object() => "an attempt was made, but this server cannot read it".to_owned(),
+            (None, None) => format!("job {}: no attempt within {wait} seconds", cell(&answer, "id")),
+        };
+        output::line(&shown(&outcome));
+    }
+    match attempt["status"].as_str() {
+        Some(status) if status != "SUCCESS" => Err("the test event was not taken".into()),
+        _ => Ok(()),
+    }
 }
 
 async fn preview(of: &Named, limit: u32) -> Result<(), Failure> {

@@ -28,8 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The span of a request, as the server names it.
 const REQUEST: &str = "request";
 
-/// Spans of events, as the library names them, with their kind in OTLP: 4 is a producer, 5 a consumer.
-const OF_EVENTS: [(&str, u8); 4] = [("publish", 4), ("claim", 5), ("handler", 5), ("report", 5)];
+/// Spans of events, as the library names them, with their kind in OTLP: 3 is a client, 4 a producer, 5 a consumer.
+const OF_EVENTS: [(&str, u8); 5] = [("publish", 4), ("claim", 5), ("handler", 5), ("report", 5), ("webhook", 3)];
 
 /// The tracing layer. It ignores spans that belong to neither a request nor an event.
 #[derive(Debug)]

@@ -118,11 +118,13 @@ pub enum Action {
     Cancelled,
     /// An operator started it over as a new generation; it was a dead letter.
     Redriven,
+    /// An operator decided that a failed job needs nothing more.
+    Ignored,
 }
 
 impl Action {
     /// Every action, in the order of the codes.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Picked,
         Self::Started,
         Self::Completed,
@@ -132,12 +134,13 @@ impl Action {
         Self::Reset,
         Self::Cancelled,
         Self::Redriven,
+        Self::Ignored,
     ];
 
     /// Whether it is a manual action, done by an operator and not by a worker.
     #[must_use]
     pub const fn is_manual(self) -> bool {
-        matches!(self, Self::Reset | Self::Cancelled | Self::Redriven)
+        matches!(self, Self::Reset | Self::Cancelled | Self::Redriven | Self::Ignored)
     }
 
     /// The number that databases store.
@@ -153,6 +156,7 @@ impl Action {
             Self::Reset => 6,
             Self::Cancelled => 7,
             Self::Redriven => 8,
+            Self::Ignored => 9,
         }
     }
 
@@ -175,6 +179,7 @@ impl Action {
             Self::Reset => "RESET",
             Self::Cancelled => "CANCELLED",
             Self::Redriven => "REDRIVEN",
+            Self::Ignored => "IGNORED",
         }
     }
 }
@@ -403,9 +408,9 @@ mod tests {
     }
 
     #[test]
-    fn people_reset_cancel_and_redrive() {
+    fn people_reset_cancel_redrive_and_ignore() {
         let manual: Vec<Action> = Action::ALL.into_iter().filter(|action| action.is_manual()).collect();
-        assert_eq!(manual, [Action::Reset, Action::Cancelled, Action::Redriven]);
+        assert_eq!(manual, [Action::Reset, Action::Cancelled, Action::Redriven, Action::Ignored]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::{ChangeResource, EventQueue, PutResource, Timestamp, Tsid};
+use tidegate_dispatch::secrets::SecretOptions;
 use tidegate_dispatch::{
     Changed, EventType, EventTypeBody, Gateway, GatewayError, GatewayOptions, Match, NewVersion, SchemaBody,
     SchemaType, SchemasQuery, TypeStatus, TypesQuery, VersionNumber, VersionStatus,
@@ -21,10 +22,16 @@ enum Place {
     Postgres(String),
 }
 
+/// On PostgreSQL a key must be configured.
+fn options() -> GatewayOptions {
+    let key = Some("tgkey_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=".parse().unwrap());
+    GatewayOptions { secrets: SecretOptions { key, ..SecretOptions::default() }, ..GatewayOptions::default() }
+}
+
 impl Scene {
     async fn at(address: &str, place: Place) -> Self {
         let open = || async { EventQueue::open(address).await.unwrap() };
-        let gateway = |queue: EventQueue| Gateway::new(queue, GatewayOptions::default());
+        let gateway = |queue: EventQueue| Gateway::new(queue, options());
         let queue = open().await;
         Self { one: Arc::new(gateway(queue.clone())), other: gateway(open().await), queue, place }
     }

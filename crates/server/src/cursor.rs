@@ -8,7 +8,7 @@ use crate::error::{ApiError, Result};
 
 /// Bytes of the checksum that binds a cursor to its list.
 const CHECKSUM: usize = 6;
-/// The longest text that is read as a cursor: positions have some 260 bytes at most.
+/// The longest text that is read as a cursor: positions have some 520 bytes at most.
 const MAX_TEXT: usize = 1_024;
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
@@ -25,6 +25,9 @@ enum List {
     Facts = 8,
     Pools = 9,
     AppliedSets = 10,
+    Accounts = 11,
+    Jobs = 12,
+    Groups = 13,
 }
 
 /// The cursor after an event in a list.
@@ -114,6 +117,16 @@ pub(crate) fn read_pool(text: &str, client: Option<Tsid>) -> Result<(Option<Tsid
     read_owned(&read(List::Pools, client, text)?)
 }
 
+/// The cursor after a service account of the client `of`, in a list that `client` sees.
+pub(crate) fn of_account(client: Option<Tsid>, of: Option<Tsid>, code: &str) -> String {
+    write(List::Accounts, client, &owned(of, code))
+}
+
+/// The client and the code of the service account that a cursor points to.
+pub(crate) fn read_account(text: &str, client: Option<Tsid>) -> Result<(Option<Tsid>, String)> {
+    read_owned(&read(List::Accounts, client, text)?)
+}
+
 /// The cursor after an applied set of the client `of`, in a list that `client` sees.
 pub(crate) fn of_applied_set(client: Option<Tsid>, of: Option<Tsid>, code: &str) -> String {
     write(List::AppliedSets, client, &owned(of, code))
@@ -135,6 +148,31 @@ fn read_owned(position: &[u8]) -> Result<(Option<Tsid>, String)> {
     let (of, code) = position.split_first_chunk().ok_or_else(invalid)?;
     let of = Some(i64::from_be_bytes(*of)).filter(|of| *of != 0).map(Tsid::from_i64);
     Ok((of, String::from_utf8(code.to_vec()).map_err(|_| invalid())?))
+}
+
+/// The cursor after a dispatch job.
+pub(crate) fn of_job(client: Option<Tsid>, number: EntryId) -> String {
+    write(List::Jobs, client, &number.get().to_be_bytes())
+}
+
+/// The dispatch job that a cursor points to.
+pub(crate) fn read_job(text: &str, client: Option<Tsid>) -> Result<EntryId> {
+    let position = read(List::Jobs, client, text)?;
+    position.try_into().ok().and_then(|bytes| EntryId::new(i64::from_be_bytes(bytes)).ok()).ok_or_else(invalid)
+}
+
+/// The cursor after a message group of jobs, by the number of its queue.
+pub(crate) fn of_group(client: Option<Tsid>, queue: i64, group: &str) -> String {
+    let mut position = queue.to_be_bytes().to_vec();
+    position.extend(group.as_bytes());
+    write(List::Groups, client, &position)
+}
+
+/// The message group that a cursor points to.
+pub(crate) fn read_group(text: &str, client: Option<Tsid>) -> Result<(i64, String)> {
+    let position = read(List::Groups, client, text)?;
+    let (queue, group) = position.split_first_chunk().ok_or_else(invalid)?;
+    Ok((i64::from_be_bytes(*queue), String::from_utf8(group.to_vec()).map_err(|_| invalid())?))
 }
 
 /// The cursor after a fact.

@@ -9,9 +9,10 @@ use utoipa::{Modify, OpenApi};
 use crate::error::{Code, ErrorBody};
 use crate::routes::workers;
 use crate::routes::{
-    applied_sets, clients, event_types, events, facts, health, keys, list, manual, pools, projections,
+    accounts, applied_sets, clients, event_types, events, facts, health, jobs, keys, list, manual, pools, projections,
 };
-use crate::routes::{publish, queues, report_batch, reports, schedules, schemas, subscribe, subscriptions, versions};
+use crate::routes::{publish, queues, replays, report_batch, reports, schedules, schemas};
+use crate::routes::{subscribe, subscriptions, tasks, versions};
 use crate::unknown_fields::Parameters;
 
 /// Routes for probes and scrapers, which may add query parameters of their own: unknown ones are not refused there.
@@ -39,9 +40,13 @@ const FOR_MACHINES: [&str; 4] = ["/livez", "/readyz", "/metrics", "/openapi.json
         schemas::list, schemas::create, schemas::show, schemas::change, schemas::remove,
         facts::list, facts::create, facts::create_many, facts::show,
         subscriptions::list, subscriptions::create, subscriptions::show, subscriptions::change, subscriptions::remove,
-        subscriptions::pause, subscriptions::resume, subscriptions::preview,
+        subscriptions::pause, subscriptions::resume, subscriptions::preview, subscriptions::rotate_secret,
+        tasks::create, tasks::create_many,
+        replays::replay, replays::test,
         clients::list, clients::create, clients::show, clients::change, clients::remove,
+        jobs::list, jobs::show, jobs::why, jobs::retry, jobs::cancel, jobs::ignore, jobs::bulk, jobs::groups,
         pools::list, pools::create, pools::show, pools::change, pools::remove,
+        accounts::list, accounts::create, accounts::show, accounts::change, accounts::remove, accounts::rotate_secret,
         applied_sets::list, applied_sets::create, applied_sets::show, applied_sets::change, applied_sets::remove,
         keys::list, keys::create, keys::revoke,
         schedules::list, schedules::show, schedules::put, schedules::remove, schedules::pause, schedules::resume,

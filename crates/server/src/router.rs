@@ -11,9 +11,10 @@ use crate::error::{ApiError, Code};
 use crate::middleware::{Around, around};
 use crate::routes::workers;
 use crate::routes::{
-    applied_sets, clients, event_types, events, facts, health, keys, list, manual, pools, projections,
+    accounts, applied_sets, clients, event_types, events, facts, health, jobs, keys, list, manual, pools, projections,
 };
-use crate::routes::{publish, queues, report_batch, reports, schedules, schemas, subscribe, subscriptions, versions};
+use crate::routes::{publish, queues, replays, report_batch, reports, schedules, schemas};
+use crate::routes::{subscribe, subscriptions, tasks, versions};
 use crate::service::Service;
 
 /// All routes of the server, with the middleware around them.
@@ -91,11 +92,26 @@ fn gateway() -> Router<Arc<Service>> {
         )
         .route("/api/subscriptions/{id}/pause", post(subscriptions::pause))
         .route("/api/subscriptions/{id}/resume", post(subscriptions::resume))
+        .route("/api/subscriptions/{id}/rotate-secret", post(subscriptions::rotate_secret))
         .route("/api/subscriptions/{id}/preview", post(subscriptions::preview))
+        .route("/api/subscriptions/{id}/replay", post(replays::replay))
+        .route("/api/subscriptions/{id}/test", post(replays::test))
+        .route("/api/dispatch-jobs/batch", post(tasks::create_many))
         .route("/api/clients", get(clients::list).post(clients::create))
         .route("/api/clients/{id}", get(clients::show).put(clients::change).delete(clients::remove))
+        .route("/api/dispatch-jobs", get(jobs::list).post(tasks::create))
+        .route("/api/dispatch-jobs/bulk", post(jobs::bulk))
+        .route("/api/dispatch-jobs/{id}", get(jobs::show))
+        .route("/api/dispatch-jobs/{id}/why", get(jobs::why))
+        .route("/api/dispatch-jobs/{id}/retry", post(jobs::retry))
+        .route("/api/dispatch-jobs/{id}/cancel", post(jobs::cancel))
+        .route("/api/dispatch-jobs/{id}/ignore", post(jobs::ignore))
+        .route("/api/dispatch-groups", get(jobs::groups))
         .route("/api/dispatch-pools", get(pools::list).post(pools::create))
         .route("/api/dispatch-pools/{id}", get(pools::show).put(pools::change).delete(pools::remove))
+        .route("/api/service-accounts", get(accounts::list).post(accounts::create))
+        .route("/api/service-accounts/{id}", get(accounts::show).put(accounts::change).delete(accounts::remove))
+        .route("/api/service-accounts/{id}/rotate-secret", post(accounts::rotate_secret))
         .route("/api/applied-sets", get(applied_sets::list).post(applied_sets::create))
         .route("/api/applied-sets/{id}", get(applied_sets::show).put(applied_sets::change).delete(applied_sets::remove))
         .route("/api/keys", get(keys::list).post(keys::create))

@@ -8,7 +8,11 @@ use tokio::task::JoinHandle;
 
 use crate::service::Service;
 
+/// How often it is measured what waits to be delivered.
+const MEASURE_JOBS_EVERY: Duration = Duration::from_secs(15);
 const NOTE_KEYS_EVERY: Duration = Duration::from_secs(10);
+/// How often it is looked whether a key that was missing is there.
+const CHECK_SECRETS_EVERY: Duration = Duration::from_secs(60);
 /// Rows that one step of retention examines.
 const RETENTION_BATCH: usize = 500;
 /// Pause between two steps of retention.
@@ -16,7 +20,7 @@ const RETENTION_PAUSE: Duration = Duration::from_millis(50);
 /// A retention round may take half of `retention.every`, but is always given at least half of this.
 const RETENTION_AT_LEAST: Duration = Duration::from_secs(10);
 
-/// Starts the server's background tasks: key usage, metrics, retention, schedules, and the scan for waiters. They run
+/// Starts the server's background tasks: key usage, metrics, retention, missing keys of secrets, schedules, and the scan for waiters. They run
 /// until the handle is aborted.
 pub(crate) fn start(service: &Arc<Service>) -> JoinHandle<()> {
     let shared = Arc::clone(service);
@@ -38,6 +42,31 @@ pub(crate) fn start(service: &Arc<Service>) -> JoinHandle<()> {
             apply_retention(&shared).await;
         }
     };
+    let shared = Arc::clone(service);
+    let secrets = async move {
+        let mut is_first = true;
+        loop {
+            // Later ones are met by the router.
+            if std::mem::take(&mut is_first) || !shared.gateway.missing_keys().is_empty() {
+                check_secrets(&shared).await;
+            }
+            tokio::time::sleep(CHECK_SECRETS_EVERY).await;
+        }
+    };
+    let shared = Arc::clone(service);
+    let jobs = async move {
+        if shared.options.metrics.is_none() {
+            return;
+        }
+        let mut tick = tokio::time::interval(MEASURE_JOBS_EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            if let Err(error) = shared.gateway.measure_jobs().await {
+                tracing::debug!(%error, "what waits to be delivered could not be measured");
+            }
+        }
+    };
     let scheduler = service.options.run_schedules.then(|| Scheduler::new(service.queue.clone()));
     let schedules = async move {
         if let Some(scheduler) = scheduler {
@@ -45,7 +74,16 @@ pub(crate) fn start(service: &Arc<Service>) -> JoinHandle<()> {
         }
     };
     let shared = Arc::clone(service);
-    tokio::spawn(async move { tokio::join!(periodic, retention, schedules, shared.waiters.scan(&shared.queue)).0 })
+    tokio::spawn(async move {
+        tokio::join!(periodic, retention, secrets, jobs, schedules, shared.waiters.scan(&shared.queue)).0
+    })
+}
+
+/// Looks whether stored secrets can be read. The gateway logs what cannot be.
+async fn check_secrets(service: &Service) {
+    if let Err(error) = service.gateway.key_uses().await {
+        tracing::warn!(%error, "it could not be looked whether stored secrets can be read; trying again");
+    }
 }
 
 /// Runs one retention round: removes old audit rows, log rows and facts in small batches with pauses between them.

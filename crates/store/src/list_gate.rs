@@ -58,6 +58,11 @@ impl Kind {
     /// The audit of an entry.
     pub(crate) const AUDIT: Self = Self { client: None, shape: u32::MAX, light: false };
 
+    /// Jobs of a client, or of all: a page examines a bounded number of them.
+    pub(crate) fn jobs(client: Option<Tsid>) -> Self {
+        Self { client, shape: u32::MAX - 2, light: true }
+    }
+
     /// The workers of a client, or all workers.
     pub(crate) fn workers(client: Option<Tsid>) -> Self {
         Self { client, shape: u32::MAX - 1, light: false }

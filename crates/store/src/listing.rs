@@ -184,6 +184,13 @@ pub(crate) struct Range {
 impl Range {
     /// All numbers.
     pub(crate) const EVERYTHING: Self = Self { before: i64::MAX, after: 0 };
+    /// None.
+    pub(crate) const NOTHING: Self = Self { before: 0, after: 0 };
+
+    /// The numbers from one to another, both included.
+    pub(crate) fn between(first: i64, last: i64) -> Self {
+        Self { before: last.saturating_add(1), after: first.saturating_sub(1) }
+    }
 }
 
 /// How many entries match.
@@ -390,8 +397,13 @@ pub(crate) struct Searches {
 impl Searches {
     /// The searches for a query, among the entries up to `last`.
     pub(crate) fn new(query: &ListQuery, last: i64) -> Self {
-        let from = query.from.map(|from| from.saturating_sub(DISORDER).unwrap_or(from));
-        let to = query.to.map(|to| to.saturating_add(DISORDER).unwrap_or(to));
+        Self::between(query.from, query.to, last)
+    }
+
+    /// The searches for a time range, among the entries up to `last`.
+    pub(crate) fn between(from: Option<Timestamp>, to: Option<Timestamp>, last: i64) -> Self {
+        let from = from.map(|from| from.saturating_sub(DISORDER).unwrap_or(from));
+        let to = to.map(|to| to.saturating_add(DISORDER).unwrap_or(to));
         Self { from: from.map(|moment| Search::new(moment, last)), to: to.map(|moment| Search::new(moment, last)) }
     }
 

@@ -86,12 +86,13 @@ pub use queue::consumer::Consumer;
 pub use queue::dead_letters::DeadLetterFilter;
 pub use queue::delivery::{Attempt, Failure, QueuedEvent};
 pub use queue::health::Health;
+pub use queue::native::DatabasePlace;
 pub use queue::opening::Builder;
 pub use queue::scheduler::Scheduler;
 pub use queue::schedules::{Schedule, Schedules};
 pub use queue::serving::{
-    ApiKeys, AuditPart, DocumentsPage, Explained, Facts, JobClaim, Jobs, ProjectionPage, PullClaim, QueueStatus,
-    Resources, WakeHints,
+    ApiKeys, AuditPart, DocumentsPage, Explained, Facts, JobClaim, JobDesk, Jobs, ProjectionPage, PullClaim,
+    QueueStatus, Resources, WakeHints,
 };
 pub use queue::transactions::caller::CallerTx;
 pub use queue::transactions::db_tx::DbTx;
@@ -108,14 +109,16 @@ pub use tidegate_core::{Cron, MissedTicks};
 #[cfg(feature = "postgres")]
 pub use tidegate_store::postgres;
 pub use tidegate_store::{
-    AuditRow, Backend, CatalogueVersion, ChangeResource, Claimed, Clock, DeleteResource, EntryPhase, EntrySummary,
-    EntryView, Fact, FactKey, FactKeyKind, FactTarget, FactTerm, FactsPage, FactsQuery, Family, Finalize, Finalized,
-    Heartbeat, HeartbeatLease, Held, Holder, Ingest, IngestAnswer, IngestOutcome, Ingested, JobAttempt, KeyView,
-    LimitAsk, LimitGrant, ListQuery, MAX_ATTEMPT_BYTES, MAX_FACTS, MAX_INGEST_ROWS, MAX_RESOURCES, MAX_TARGETS,
-    MAX_TARGETS_FOUND, MAX_TASK_BYTES, MAX_TASKS, MAX_TERMS, ManualClock, NewKey, Page, PoolKey, PublishOutcome,
-    Published, PutResource, QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt, Resource, ResourceChanges,
+    AddTarget, AddedTarget, AuditRow, Backend, Batch, BlockedGroup, BlockedPage, BlockedQuery, COUNTED_JOBS,
+    CatalogueVersion, ChangeResource, Claimed, Clock, DeleteResource, EntryPhase, EntrySummary, EntryView, Fact,
+    FactKey, FactKeyKind, FactTarget, FactTerm, FactsPage, FactsQuery, FactsWalk, Family, Finalize, Finalized,
+    Heartbeat, HeartbeatLease, Held, HeldSlots, Holder, Ingest, IngestAnswer, IngestOutcome, Ingested, JobAttempt,
+    JobLane, JobState, JobView, JobsPage, JobsQuery, KeyView, LaneAsk, LaneHolds, LimitAsk, LimitGrant, ListQuery,
+    MAX_ADDED, MAX_ATTEMPT_BYTES, MAX_FACTS, MAX_INGEST_ROWS, MAX_JOBS, MAX_RESOURCES, MAX_TARGETS, MAX_TARGETS_FOUND,
+    MAX_TASK_BYTES, MAX_TASKS, MAX_TERMS, ManualAction, ManualClock, NewKey, Page, PoolKey, PublishOutcome, Published,
+    PutResource, QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt, Resource, ResourceChanges,
     ResourcesQuery, Retained, Retention, SCHEMA_VERSION, SettingsChange, SpareLane, Store, StoreOptions, StoredFact,
-    Target, TypeFilter, WaitingLanes, Wake, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
+    Target, TypeFilter, WaitingLanes, Wake, WalkedFacts, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
 };
 pub use tidegate_store::{ScheduleSpec, ScheduleView};
 

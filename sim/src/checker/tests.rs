@@ -201,6 +201,14 @@ fn overlapping_leases_are_seen() {
     story.requeue(900, 1, 1, true, None).holds();
 }
 
+/// A claim that was answered before the lease was given back cannot have waited for that.
+#[test]
+fn a_lease_that_is_given_back_after_the_next_claim_is_seen() {
+    let mut story = Story::default();
+    story.published(1, "k1", 1).live(1, 2, 2).claim("a", 2, 1, 1, 1).claim("b", 1000, 1, 2, 2);
+    story.requeue(1100, 1, 1, true, None).breaks(Invariant::LeasesApart);
+}
+
 #[test]
 fn an_extended_lease_is_longer() {
     let mut story = Story::default();

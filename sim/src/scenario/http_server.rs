@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 use rand::rngs::StdRng;
-use tidegate::EventQueue;
+use tidegate::Builder;
 use tidegate_server::{Options, Server};
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
+use tracing_subscriber::filter::LevelFilter;
 
 use self::load::{Load, PUBLISHERS, Tasks, WORKERS};
 use super::server_process::{READY_WITHIN, ServerProcess};
@@ -126,8 +127,19 @@ fn wait_until_drained(served: &ServerProcess, deadline: Instant) -> Result<(), F
     }
 }
 
-/// The server process: runs until the parent closes standard input.
-pub(crate) fn child(database: &str, address: &str) -> Result<(), Failure> {
+/// The server process: runs until the parent closes standard input. With a lease of jobs it delivers them to this machine,
+/// and logs all it has to say.
+pub(crate) fn child(database: &str, address: &str, job_lease: Option<Duration>) -> Result<(), Failure> {
+    let (mut options, mut settings) = (Options::default(), tidegate::Options::default());
+    if let Some(lease) = job_lease {
+        options.gateway.allowed_targets = vec!["127.0.0.1".parse()?];
+        settings.lease = lease;
+        tracing_subscriber::fmt()
+            .with_max_level(LevelFilter::DEBUG)
+            .with_ansi(false)
+            .with_writer(std::io::stderr)
+            .init();
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (parent, parent_gone) = oneshot::channel::<()>();
     std::thread::spawn(move || {
@@ -136,9 +148,11 @@ pub(crate) fn child(database: &str, address: &str) -> Result<(), Failure> {
         drop(parent);
     });
     runtime.block_on(async {
-        let queue = EventQueue::open(database).await?;
+        let queue = Builder::from(settings).open(database).await?;
         let listener = tokio::net::TcpListener::bind(address).await?;
-        let served = Server::new(queue.clone(), Options::default())?;
+        // On PostgreSQL a key must be configured before subscriptions are made.
+        options.gateway.secrets.key = Some("tgkey_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=".parse()?);
+        let served = Server::new(queue.clone(), options)?;
         served
             .run(listener, async {
                 let _ = parent_gone.await;

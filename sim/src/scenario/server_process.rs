@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 use rand::rngs::StdRng;
+use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -25,6 +26,8 @@ const PORTS: std::ops::Range<u16> = 20_000..30_000;
 #[derive(Debug)]
 pub(super) struct ServerProcess {
     database: String,
+    /// The lease of its jobs, if it is to deliver them to this machine and to log what it does.
+    job_lease: Option<Duration>,
     log: PathBuf,
     child: Option<Child>,
     address: SocketAddr,
@@ -46,6 +49,7 @@ impl ServerProcess {
         let log = arena.histories().join(format!("{name}.log"));
         Ok(Self {
             database: arena.address.clone(),
+            job_lease: None,
             log,
             child: None,
             address,
@@ -53,6 +57,12 @@ impl ServerProcess {
             runtime: runtime()?,
             kills: 0,
         })
+    }
+
+    /// Has it deliver jobs to this machine, under leases of this length, and log what it does.
+    pub(super) fn delivering(mut self, job_lease: Duration) -> Self {
+        self.job_lease = Some(job_lease);
+        self
     }
 
     /// Starts the server on a random port.
@@ -65,6 +75,9 @@ impl ServerProcess {
         self.address = free_port(rng)?;
         let log = OpenOptions::new().append(true).create(true).open(&self.log)?;
         let mut command = myself(&["server-child", &self.database, &self.address.to_string()])?;
+        if let Some(lease) = self.job_lease {
+            command.args(["--job-lease-ms", &lease.as_millis().to_string()]);
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).env_remove("TIDEGATE_FAILPOINT");
         command.envs(failpoint.map(|failpoint| ("TIDEGATE_FAILPOINT", failpoint)));
         self.child = Some(command.spawn()?);
@@ -88,11 +101,11 @@ impl ServerProcess {
         Ok(self.child.as_mut().map(Child::try_wait).transpose()?.flatten())
     }
 
-    /// Sends a request of the harness that must be answered with this status.
-    pub(super) fn ask(&self, method: &str, path: &str, body: &serde_json::Value, status: u16) -> Result<(), Failure> {
+    /// Sends a request of the harness that must be answered with this status; returns the body of the answer.
+    pub(super) fn ask(&self, method: &str, path: &str, body: &Value, status: u16) -> Result<Value, Failure> {
         let answer = self.runtime.block_on(Client::default().send(self.address, method, path, Some(body)));
         match answer {
-            Ok(answer) if answer.status == status => Ok(()),
+            Ok(answer) if answer.status == status => Ok(answer.body),
             other => Err(format!("{method} {path} was not answered {status}: {other:?}").into()),
         }
     }

@@ -1,4 +1,4 @@
-//! The bodies of requests, made from documents: codes of clients, pools and types become ids.
+//! The bodies of requests, made from documents: codes of clients, pools, accounts and types become ids.
 
 use serde_json::{Map, Value, json};
 
@@ -58,6 +58,11 @@ fn subscription(fields: &mut Map<String, Value>, name: &Name, present: &Present)
             "dispatchPoolId".into(),
             id.ok_or_else(|| format!("dispatchPool: there is no pool {pool}"))?.into(),
         );
+    }
+    if let Some(account) = fields.remove("serviceAccount").as_ref().and_then(Value::as_str) {
+        let id = present.account_id(name.client.as_deref(), account);
+        let missing = || format!("serviceAccount: there is no service account {account}");
+        fields.insert("serviceAccountId".into(), id.ok_or_else(missing)?.into());
     }
     for binding in fields.get_mut("eventTypes").and_then(Value::as_array_mut).into_iter().flatten() {
         let Some(code) = binding["eventType"].as_str() else { continue };

@@ -138,8 +138,9 @@ const SUBSCRIPTION: &[Field] = &[
     field("delaySeconds", Number, Is("0")),
     field("sequence", Number, Is("99")),
     field("dataOnly", Flag, Is("true")),
+    field("ackInBody", Flag, Is("false")),
     field("customConfig", List, Is("[]")),
-    field("serviceAccountId", Text, Nothing),
+    field("serviceAccount", Text, Nothing),
     field("filter", Anything, Nothing),
 ];
 
@@ -308,7 +309,12 @@ mod tests {
     /// Every field that the API takes can be said in a document: a new one has to be declared here.
     #[test]
     fn documents_say_all_that_the_api_takes() {
-        let ids = [("clientId", "client"), ("dispatchPoolId", "dispatchPool"), ("eventTypeId", "eventType")];
+        let ids = [
+            ("clientId", "client"),
+            ("dispatchPoolId", "dispatchPool"),
+            ("eventTypeId", "eventType"),
+            ("serviceAccountId", "serviceAccount"),
+        ];
         let bodies = [
             ("NewClient", Kind::Client.fields()),
             ("QueueBody", Kind::Queue.fields()),

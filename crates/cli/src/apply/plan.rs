@@ -229,6 +229,15 @@ impl References<'_> {
                     };
                     faults.add(place, format!("dispatchPool: there is no pool {pool} {whose}"));
                 }
+                if let Some(account) = text(&fields["serviceAccount"])
+                    && self.present.account_id(name.client.as_deref(), &account).is_none()
+                {
+                    let text = format!("serviceAccount: there is no service account {account}");
+                    faults.add(
+                        place,
+                        format!("{text}: make it with `tidegate accounts create`, documents hold no secrets"),
+                    );
+                }
                 for (at, binding) in fields["eventTypes"].as_array().into_iter().flatten().enumerate() {
                     let Some(code) = text(&binding["eventType"]) else { continue };
                     if !self.has(Kind::EventType, None, &code) {

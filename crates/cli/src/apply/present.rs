@@ -1,4 +1,5 @@
-//! What the server has, read over HTTP and brought into the form of documents: ids of clients, pools and types become codes.
+//! What the server has, read over HTTP and brought into the form of documents: ids of clients, pools, accounts and types become
+//! codes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +12,7 @@ use crate::client::{Client, all, is_status, path_part};
 use crate::failure::Failure;
 use crate::output::cell;
 
-/// What is before the code of a pool of the anchor level where a client has one of the same code. Codes have no colon.
+/// What is before the code of a pool or an account of the anchor level where a client has one of the same code. Codes have no colon.
 pub(crate) const ANCHOR: &str = "anchor:";
 
 /// A thing that the server has.
@@ -34,8 +35,34 @@ pub(crate) struct Present {
     /// Whether the caller belongs to a client: it then sees only that client's, and says nothing of clients.
     pub(crate) is_scoped: bool,
     clients: Codes,
-    pools: HashMap<String, (Option<String>, String)>,
+    pools: Owned,
+    /// Service accounts. Documents name them and do not make them: they have secrets.
+    accounts: Owned,
     types: Codes,
+}
+
+/// The clients and the codes of things by their ids, which things of the same client name by code, and others by that of the
+/// anchor level.
+#[derive(Debug, Default)]
+struct Owned(HashMap<String, (Option<String>, String)>);
+
+impl Owned {
+    fn id(&self, client: Option<&str>, named: &str) -> Option<String> {
+        let find = |client: Option<&str>, code: &str| {
+            let found = self.0.iter().find(|(_, (of, own))| of.as_deref() == client && own == code);
+            found.map(|(id, _)| id.clone())
+        };
+        match named.strip_prefix(ANCHOR) {
+            Some(code) => find(None, code),
+            None => find(client, named).or_else(|| find(None, named)),
+        }
+    }
+
+    fn code(&self, client: Option<&str>, id: &str) -> String {
+        let Some((of, code)) = self.0.get(id) else { return id.to_owned() };
+        let is_hidden = of.is_none() && client.is_some() && self.id(client, code).is_none_or(|found| found != id);
+        if is_hidden { format!("{ANCHOR}{code}") } else { code.clone() }
+    }
 }
 
 /// Ids and codes, both ways.
@@ -75,6 +102,10 @@ impl Present {
             let (name, fields) = (present.name(Kind::Queue, item), present.fields(Kind::Queue, item));
             present.put(name, item, fields);
         }
+        for item in all(client, "/api/service-accounts", &[]).await? {
+            let of = present.client_of(&item["clientId"]);
+            present.accounts.0.insert(cell(&item, "id"), (of, cell(&item, "code")));
+        }
         for kind in [Kind::Pool, Kind::EventType, Kind::Schema, Kind::Subscription] {
             for item in all(client, kind.path().unwrap_or_default(), &[]).await? {
                 present.add(kind, &item)?;
@@ -102,7 +133,7 @@ impl Present {
                 self.add_client(item);
                 return Ok(name);
             }
-            Kind::Pool => drop(self.pools.insert(id, (name.client.clone(), name.code.clone()))),
+            Kind::Pool => drop(self.pools.0.insert(id, (name.client.clone(), name.code.clone()))),
             Kind::EventType => self.types.add(&id, &name.code),
             // That of a version is said with its version.
             Kind::Schema if !item["eventTypeId"].is_null() => return Ok(name),
@@ -189,20 +220,12 @@ impl Present {
 
     /// The pool that a subscription of a client names: the client's own, else that of the anchor level.
     pub(crate) fn pool_id(&self, client: Option<&str>, named: &str) -> Option<String> {
-        let find = |client: Option<&str>, code: &str| {
-            let found = self.pools.iter().find(|(_, (of, own))| of.as_deref() == client && own == code);
-            found.map(|(id, _)| id.clone())
-        };
-        match named.strip_prefix(ANCHOR) {
-            Some(code) => find(None, code),
-            None => find(client, named).or_else(|| find(None, named)),
-        }
+        self.pools.id(client, named)
     }
 
-    fn pool_code(&self, client: Option<&str>, id: &str) -> String {
-        let Some((of, code)) = self.pools.get(id) else { return id.to_owned() };
-        let is_hidden = of.is_none() && client.is_some() && self.pool_id(client, code).is_none_or(|found| found != id);
-        if is_hidden { format!("{ANCHOR}{code}") } else { code.clone() }
+    /// The service account that a subscription of a client names, likewise.
+    pub(crate) fn account_id(&self, client: Option<&str>, named: &str) -> Option<String> {
+        self.accounts.id(client, named)
     }
 
     fn name(&self, kind: Kind, item: &Value) -> Name {
@@ -230,8 +253,10 @@ impl Present {
             Kind::Schema => drop(fields.remove("contentFile")),
             Kind::Subscription => {
                 let client = self.client_of(&item["clientId"]);
-                let pool = item["dispatchPoolId"].as_str().map(|id| self.pool_code(client.as_deref(), id));
+                let pool = item["dispatchPoolId"].as_str().map(|id| self.pools.code(client.as_deref(), id));
                 fields.insert("dispatchPool".into(), json!(pool));
+                let account = item["serviceAccountId"].as_str().map(|id| self.accounts.code(client.as_deref(), id));
+                fields.insert("serviceAccount".into(), json!(account));
                 fields.insert("client".into(), json!(client));
                 let bindings = item["eventTypes"].as_array().into_iter().flatten().map(|one| self.binding(one));
                 fields.insert("eventTypes".into(), bindings.collect());

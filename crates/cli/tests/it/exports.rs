@@ -91,7 +91,7 @@ sequence: -4
 dataOnly: false
 customConfig:
   - { key: team, value: orders }
-serviceAccountId: "0000000000008"
+serviceAccount: sender
 filter:
   - { gte: { data/amount: 12345678901234567890.12345678901234567890 } }
   - { any: [{ prefix: { subject: "order:" } }, { exact: { context.region: eu } }] }
@@ -167,6 +167,7 @@ fn exported(scene: &Scene) -> Vec<Value> {
 #[test]
 fn every_field_comes_back_from_an_export() {
     let scene = Scene::new(EVERY_FIELD);
+    scene.server.run(&["accounts", "create", "sender"]);
     scene.applied(&[]);
     let found = exported(&scene);
     let said = [
@@ -213,7 +214,7 @@ fn every_field_comes_back_from_an_export() {
             "dispatchPool": "partners", "timeoutSeconds": 7, "maxRetries": 8,
             "retryStrategy": { "type": "exponential", "baseSeconds": 2, "maxSeconds": 200 }, "maxAgeSeconds": 3600,
             "delaySeconds": 9, "sequence": -4, "dataOnly": false, "customConfig": [{ "key": "team", "value": "orders" }],
-            "serviceAccountId": "0000000000008",
+            "serviceAccount": "sender",
         }),
         json!({
             "kind": "Schedule", "name": "nightly report", "cron": "30 2 * * MON-FRI", "timezone": "Europe/Berlin",
@@ -262,6 +263,7 @@ fn every_field_comes_back_from_an_export() {
             );
         }
         let other = Scene::new(&written);
+        other.server.run(&["accounts", "create", "sender"]);
         let (plan, has_changes) = scene.checked(&[]);
         assert!(!has_changes, "{plan}");
         other.applied(&[]);

@@ -2,10 +2,14 @@
 
 mod apply;
 mod exports;
+mod jobs;
+mod no_secret_is_shown;
+mod secrets;
 mod stub;
 mod stubbed;
 mod trouble;
 mod types;
+mod webhooks;
 mod worker;
 
 use std::io::{BufRead, BufReader, Read};

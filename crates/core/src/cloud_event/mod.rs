@@ -17,6 +17,7 @@ mod media_type;
 mod sent;
 mod stored;
 mod structured;
+mod task;
 mod text;
 mod time;
 mod uri;
@@ -34,6 +35,7 @@ pub use form::{BATCHED, Form, STRUCTURED, UnsupportedMediaType};
 pub use invalid::InvalidCloudEvent;
 pub use sent::Sent;
 pub use stored::StoredEvent;
+pub use task::SentTask;
 pub use time::EventTime;
 
 use crate::event_type::VersionNumber;

@@ -85,7 +85,7 @@ fn client_id(value: &RawValue) -> Result<Tsid, InvalidCloudEvent> {
 }
 
 /// The data as it stands, or what is in the string that it is.
-fn bytes_of(body: &Bytes, data: &RawValue) -> Result<Bytes, InvalidCloudEvent> {
+pub(super) fn bytes_of(body: &Bytes, data: &RawValue) -> Result<Bytes, InvalidCloudEvent> {
     let whole = || part_of(body, data.get());
     let may_hold_json = data.get().strip_prefix('"').is_some_and(|inner| {
         let start = inner.trim_ascii_start();

@@ -15,7 +15,7 @@ use super::{AttributeValue, CloudEvent, ContextData, Data, DataKind, EventTime};
 use crate::event::NewEvent;
 
 /// The source of a stored event that has none, because it was published without CloudEvents.
-const NO_SOURCE: &str = "/tidegate";
+pub(super) const NO_SOURCE: &str = "/tidegate";
 /// The media type under which bytes without one are stored, because a fact without one is JSON.
 const NO_MEDIA_TYPE: &str = "application/octet-stream";
 /// The columns of a stored fact that make up its event.

@@ -4,13 +4,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tidegate::{CatalogueVersion, ChangeResource, DeleteResource, ErrorKind, PutResource, Resource, Timestamp, Tsid};
+use tidegate::{
+    CatalogueVersion, ChangeResource, DeleteResource, EntryId, Error, ErrorKind, JobState, JobsQuery, ManualAction,
+    PutResource, Resource, Timestamp, Tsid,
+};
 
+use super::accounts::AccountsQuery;
 use super::error::{GatewayError, Result};
 use super::event_types::only;
 use super::kept::Kind;
 use super::pools::PoolsQuery;
 use super::subscriptions::SubscriptionsQuery;
+use super::tasks::TaskLane;
 use super::values::{check_code, check_name, damaged, write};
 use super::{Gateway, Match};
 
@@ -170,8 +175,8 @@ impl Gateway {
         .await
     }
 
-    /// Deletes a client that has no subscriptions, no dispatch pools and no keys that are not revoked. Its queues and events
-    /// stay. What is made for it at the same moment goes with it.
+    /// Deletes a client that has no subscriptions, no dispatch pools, no service accounts, no tasks that have not ended and no keys
+    /// that are not revoked. Its queues and events stay. What is made for it at the same moment goes with it.
     ///
     /// # Errors
     /// `NotFound`, `Changed`, or `Conflict` with what it still has.
@@ -179,7 +184,7 @@ impl Gateway {
         self.until_written(|| async move {
             let found = self.stored_client(id, on).await?;
             if let Some(held) = self.held_by(id).await? {
-                let text = format!("the client {} still has {held}: remove that first", found.code);
+                let text = format!("the client {} still has {held}: remove or cancel that first", found.code);
                 return Err(GatewayError::Conflict(text));
             }
             let delete = DeleteResource { id, kind: CLIENT.into(), expected: Some(found.revision) };
@@ -190,8 +195,8 @@ impl Gateway {
         self.remove_latecomers(id).await
     }
 
-    /// Revokes the keys and deletes the subscriptions and pools that were made after it was seen that a client has none, and
-    /// before it was gone. Whoever makes one looks afterwards whether the client is still there.
+    /// Revokes the keys, deletes the subscriptions, pools and accounts and cancels the tasks that were made after it was seen that a
+    /// client has none, and before it was gone. Whoever makes one looks afterwards whether the client is still there.
     async fn remove_latecomers(&self, id: Tsid) -> Result<()> {
         for key in self.queue.api_keys().list().await? {
             if key.client == Some(id) && key.revoked_at.is_none() {
@@ -202,7 +207,7 @@ impl Gateway {
             Err(GatewayError::NotFound(_)) => Ok(()),
             other => other,
         };
-        // Subscriptions first: a pool that one of them names is not deleted.
+        // Subscriptions first: what one of them names is not deleted.
         loop {
             let found = self.subscription_rows(&subscriptions_of(id), PAGE).await?;
             for row in &found {
@@ -218,8 +223,54 @@ impl Gateway {
                 gone(self.delete_pool(row.id, Some(id), Match::Any).await)?;
             }
             if found.len() < PAGE {
+                break;
+            }
+        }
+        // Before accounts: what a task names is not deleted.
+        self.cancel_tasks(id).await?;
+        loop {
+            let found = self.account_rows(&accounts_of(id), PAGE).await?;
+            for row in &found {
+                gone(self.delete_account(row.id, Some(id), Match::Any).await)?;
+            }
+            if found.len() < PAGE {
                 return Ok(());
             }
+        }
+    }
+
+    /// Cancels the tasks of a client that is gone.
+    async fn cancel_tasks(&self, client: Tsid) -> Result<()> {
+        loop {
+            let found = self.live_tasks(client, PAGE).await?;
+            if found.is_empty() {
+                return Ok(());
+            }
+            let reason = Some("its client was deleted".to_owned());
+            let action = |id| ManualAction { id, actor: None, reason: reason.clone() };
+            for cancelled in self.queue.job_desk().cancel(found.into_iter().map(action).collect()).await? {
+                let is_over = |error: &Error| matches!(error.kind(), ErrorKind::AlreadyEnded | ErrorKind::NotFound);
+                cancelled.or_else(|error| if is_over(&error) { Ok(()) } else { Err(error) })?;
+            }
+        }
+    }
+
+    /// Some tasks of a client that have not ended; none once there are none.
+    async fn live_tasks(&self, client: Tsid, limit: usize) -> Result<Vec<EntryId>> {
+        let mut query = JobsQuery {
+            states: vec![JobState::Waiting, JobState::Parked, JobState::Leased, JobState::Kept],
+            client: Some(client),
+            lane_prefix: Some(TaskLane::prefix(None)),
+            limit,
+            ..JobsQuery::default()
+        };
+        loop {
+            let page = self.queue.job_desk().list(query.clone()).await?;
+            // An empty page may only say that there are many other jobs.
+            if !page.jobs.is_empty() || page.next.is_none() {
+                return Ok(page.jobs.into_iter().map(|job| job.entry.id).collect());
+            }
+            query.before = page.next;
         }
     }
 
@@ -232,8 +283,14 @@ impl Gateway {
         if !self.subscription_rows(&subscriptions_of(id), 1).await?.is_empty() {
             return Ok(Some("subscriptions"));
         }
-        let has_pools = !self.pool_rows(&pools_of(id), 1).await?.is_empty();
-        Ok(has_pools.then_some("dispatch pools"))
+        if !self.pool_rows(&pools_of(id), 1).await?.is_empty() {
+            return Ok(Some("dispatch pools"));
+        }
+        if !self.account_rows(&accounts_of(id), 1).await?.is_empty() {
+            return Ok(Some("service accounts"));
+        }
+        let has_tasks = !self.live_tasks(id, 1).await?.is_empty();
+        Ok(has_tasks.then_some("dispatch jobs of the kind TASK that have not ended"))
     }
 
     async fn stored_client(&self, id: Tsid, on: Match) -> Result<Client> {
@@ -254,4 +311,8 @@ fn subscriptions_of(client: Tsid) -> SubscriptionsQuery {
 
 fn pools_of(client: Tsid) -> PoolsQuery {
     PoolsQuery { client: Some(Some(client)), ..PoolsQuery::default() }
+}
+
+fn accounts_of(client: Tsid) -> AccountsQuery {
+    AccountsQuery { client: Some(Some(client)), ..AccountsQuery::default() }
 }

@@ -72,3 +72,11 @@ impl GatewayError {
         matches!(self, Self::Store(error) if error.kind() == ErrorKind::Conflict)
     }
 }
+
+/// What was read is gone: the change is tried again, and says what is missing.
+pub(super) fn gone(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => Error::new(ErrorKind::Conflict, error.to_string()),
+        _ => error,
+    }
+}

@@ -9,6 +9,7 @@ use super::Gateway;
 use super::error::{GatewayError, Result};
 use super::ingest::{EventView, SHOWN_OF_EACH, context_term, group_term};
 use super::subscriptions::Subscription;
+use super::tasks::task_of;
 
 /// How many of the last events a preview looks at.
 const LOOKED_AT: usize = 1_000;
@@ -102,6 +103,8 @@ impl Gateway {
     /// An event by its id with so many of its jobs and entries; `None` if there is none.
     pub(super) async fn stored_event(&self, id: Tsid, shown: usize) -> Result<Option<EventView>> {
         let found = self.queue.facts().get(vec![id], shown).await?.pop().flatten();
+        // What is delivered by a task is no event.
+        let found = found.filter(|found| task_of(&found.targets).is_none());
         Ok(found.map(|found| EventView::of_stored(found, shown)))
     }
 
@@ -140,7 +143,7 @@ impl Gateway {
 
 impl Subscription {
     /// Whether it asks for an event, and its filter takes it.
-    fn takes(&self, event: &CloudEvent) -> bool {
+    pub(super) fn takes(&self, event: &CloudEvent) -> bool {
         let version = event.validated_version();
         self.asked().iter().any(|binding| binding.matches(&event.event_type, version))
             && self.accepts(&Candidate::new(event))

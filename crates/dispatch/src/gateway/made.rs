@@ -1,18 +1,27 @@
-//! Tells the router of this node for which subscriptions jobs were made. A hint: it hears of those of other nodes later.
+//! Tells the router of this node which jobs were made. A hint: it hears of those of other nodes later.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tidegate::Tsid;
+use tidegate::{QueueName, Tsid};
 use tokio::sync::Notify;
 
-/// The subscriptions for which jobs were made since somebody asked.
+/// Hears of jobs that were made.
 #[derive(Debug, Default)]
 pub(crate) struct MadeJobs {
     is_heard: AtomicBool,
-    subscriptions: Mutex<HashSet<Tsid>>,
+    made: Mutex<Made>,
     notify: Notify,
+}
+
+/// What jobs were made since somebody asked.
+#[derive(Debug, Default)]
+pub(crate) struct Made {
+    /// The subscriptions for which some were.
+    pub(crate) subscriptions: HashSet<Tsid>,
+    /// The queues in which tasks wait.
+    pub(crate) tasks: BTreeSet<QueueName>,
 }
 
 impl MadeJobs {
@@ -21,27 +30,46 @@ impl MadeJobs {
         self.is_heard.store(true, Ordering::Relaxed);
     }
 
-    /// Jobs were made for these, and are committed.
+    /// Jobs were made for these subscriptions, and are committed.
     pub(super) fn add(&self, subscriptions: impl Iterator<Item = Tsid>) {
-        if !self.is_heard.load(Ordering::Relaxed) {
-            return;
-        }
-        let mut known = self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner);
-        known.extend(subscriptions);
-        if !known.is_empty() {
-            drop(known);
-            self.notify.notify_one();
-        }
+        self.tell(|made| made.subscriptions.extend(subscriptions));
     }
 
-    /// Waits for jobs, and returns for whom they were made.
-    pub(crate) async fn next(&self) -> HashSet<Tsid> {
+    /// Tasks were made in these queues, and are committed.
+    pub(super) fn add_tasks(&self, queues: impl Iterator<Item = QueueName>) {
+        self.tell(|made| made.tasks.extend(queues));
+    }
+
+    /// Waits for jobs, and returns which were made.
+    pub(crate) async fn next(&self) -> Made {
         loop {
-            let made = std::mem::take(&mut *self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner));
+            let made = std::mem::take(&mut *self.lock());
             if !made.is_empty() {
                 return made;
             }
             self.notify.notified().await;
         }
+    }
+
+    fn tell(&self, add: impl FnOnce(&mut Made)) {
+        if !self.is_heard.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut made = self.lock();
+        add(&mut made);
+        if !made.is_empty() {
+            drop(made);
+            self.notify.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Made> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Made {
+    fn is_empty(&self) -> bool {
+        self.subscriptions.is_empty() && self.tasks.is_empty()
     }
 }

@@ -4,6 +4,7 @@
 //! A type's resource holds its versions; each version's schema is a resource of its own, which only the type refers to.
 //! What belongs together is written together: a version and its schema, a schema and its edition in the type.
 
+pub(crate) mod accounts;
 mod apart;
 mod applied_sets;
 mod clients;
@@ -12,12 +13,18 @@ pub(crate) mod error;
 mod event_types;
 mod events;
 pub(crate) mod ingest;
+mod jobs;
 pub(crate) mod kept;
 mod listed;
 mod made;
 pub(crate) mod pools;
+mod replay;
 mod schemas;
+mod secret_rotation;
+pub(crate) mod secrets;
 pub(crate) mod subscriptions;
+pub(crate) mod tasks;
+mod trial;
 mod types;
 mod validation;
 mod validators;
@@ -30,19 +37,29 @@ use std::sync::Arc;
 use tidegate::{CatalogueVersion, EventQueue};
 use tidegate_schema::Change;
 
+pub use accounts::{Account, AccountAuth, AccountBody, AccountsQuery, ShownAuth};
 pub use applied_sets::{AppliedItem, AppliedSet, AppliedSetsQuery};
 pub use clients::{Client, ClientsQuery};
 pub use error::GatewayError;
 pub use event_types::TypesQuery;
 pub use events::{EventsPage, EventsQuery, type_filter};
 pub use ingest::{Accepted, EventEntry, EventJob, EventView, NewFact};
+pub use jobs::{
+    Acted, AttemptRecord, BlockedJobs, BlockedJobsPage, BulkAct, CancelReason, Job, JobAct, JobKind, JobShown,
+    JobStatus, JobTerms, JobTry, JobWhy, JobsFilter, JobsFound, PoolHolds,
+};
 pub use listed::Listed;
 pub use pools::{Pool, PoolBody, PoolStatus, PoolsQuery};
+pub use replay::{Replay, Replayed};
 pub use schemas::SchemasQuery;
+pub use secret_rotation::{KeyUse, RotationProgress};
+pub use secrets::{Rotated, SecretText, SigningScheme, new_signing_secret};
 pub use subscriptions::{
     AllowedTarget, ConfigEntry, DispatchMode, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus,
     SubscriptionsQuery, Target, TypeBinding,
 };
+pub use tasks::{CreatedTask, NewTask, Task, TaskRules};
+pub use trial::{TEST_EVENT, TestSent};
 pub use validation::Validated;
 pub use values::{EventType, EventTypeBody, Forced, NewVersion, Schema, SchemaBody, SpecVersion};
 
@@ -50,10 +67,15 @@ use apart::Apart;
 use clients::Clients;
 use error::Result;
 use ingest::{Batchers, Flusher, Meters};
+use jobs::Senders;
+pub(crate) use jobs::{DELETED, Sweep};
 use kept::Kept;
-pub(crate) use made::MadeJobs;
+pub(crate) use made::{Made, MadeJobs};
+use tasks::TaskBatchers;
 use types::Types;
 use validators::Validators;
+
+use crate::secrets::{SecretKeys, SecretOptions};
 
 /// How often a change is tried again on what another writer left.
 const TRIES: usize = 8;
@@ -76,6 +98,8 @@ pub struct GatewayOptions {
     pub unknown_types: UnknownTypes,
     /// Where unencrypted webhooks may be sent.
     pub allowed_targets: Vec<AllowedTarget>,
+    /// The keys that encrypt secrets.
+    pub secrets: SecretOptions,
     /// About how many bytes compiled schemas may occupy.
     pub validator_bytes: usize,
     /// How many schemas are compiled, and large documents validated, at once.
@@ -87,6 +111,7 @@ impl Default for GatewayOptions {
         Self {
             unknown_types: UnknownTypes::default(),
             allowed_targets: Vec::new(),
+            secrets: SecretOptions::default(),
             validator_bytes: 64 << 20,
             workers: 2,
         }
@@ -101,10 +126,13 @@ pub struct Gateway {
     types: Arc<Kept<Types>>,
     made: Arc<MadeJobs>,
     clients: Kept<Clients>,
+    senders: Kept<Senders>,
     batchers: Batchers,
+    task_batchers: TaskBatchers,
     meters: Meters,
     validators: Validators,
     apart: Apart,
+    secret_keys: Arc<SecretKeys>,
 }
 
 /// What a change is made on: whatever there is, or only the revision that the caller has read.
@@ -168,16 +196,20 @@ impl Gateway {
     pub fn new(queue: EventQueue, options: GatewayOptions) -> Self {
         let types = Arc::default();
         let made = Arc::<MadeJobs>::default();
+        let secret_keys = SecretKeys::new(options.secrets.clone(), &queue.database_place());
         let flusher = Flusher::new(queue.clone(), Arc::clone(&types), Arc::clone(&made));
         Self {
             batchers: Batchers::new(&queue, &Arc::new(flusher)),
+            task_batchers: TaskBatchers::new(&queue, &made),
             meters: Meters::default(),
             queue,
             types,
             made,
             clients: Kept::default(),
+            senders: Kept::default(),
             validators: Validators::new(options.validator_bytes),
             apart: Apart::new(options.workers),
+            secret_keys: Arc::new(secret_keys),
             options,
         }
     }
@@ -187,7 +219,7 @@ impl Gateway {
         &self.queue
     }
 
-    /// Tells for which subscriptions this node has made jobs, from now on.
+    /// Tells of the jobs that this node has made, from now on.
     pub(crate) fn made_jobs(&self) -> Arc<MadeJobs> {
         self.made.listen();
         Arc::clone(&self.made)

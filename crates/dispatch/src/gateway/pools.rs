@@ -11,7 +11,6 @@ use tidegate::{
 
 use super::error::{GatewayError, Result};
 use super::event_types::only;
-use super::subscriptions::{Subscription, SubscriptionsQuery};
 use super::values::{check_code, check_name, damaged, write};
 use super::{Gateway, Listed, Match, TRIES};
 
@@ -240,21 +239,12 @@ impl Gateway {
 
     /// Refuses a pool that a subscription names.
     async fn check_unnamed(&self, pool: &Pool) -> Result<()> {
-        let mut query = SubscriptionsQuery { client: pool.client.map(Some), after: None, limit: MAX_RESOURCES };
-        loop {
-            let rows = self.subscription_rows(&query, query.limit).await?;
-            if let Some(naming) = rows.iter().find(|row| names(row, pool.id)) {
-                let text = format!(
-                    "the subscription {} with the id {} names the dispatch pool {}: change or delete it first",
-                    naming.code, naming.id, pool.code
-                );
-                return Err(GatewayError::Conflict(text));
-            }
-            match rows.last().filter(|_| rows.len() == query.limit) {
-                Some(last) => query.after = Some((last.client, last.code.clone())),
-                None => return Ok(()),
-            }
-        }
+        let naming = self.naming(pool.client, pool.id, |read| read.body.dispatch_pool).await?;
+        let Some(naming) = naming else { return Ok(()) };
+        Err(GatewayError::Conflict(format!(
+            "the subscription {} with the id {} names the dispatch pool {}: change or delete it first",
+            naming.code, naming.id, pool.code
+        )))
     }
 
     /// What is to be written with a subscription of this client so that the pool which it names is there.
@@ -286,13 +276,5 @@ impl Gateway {
         let found = Pool::read(&found)?;
         on.check(found.revision, &format_args!("the dispatch pool {}", found.code))?;
         Ok(found)
-    }
-}
-
-/// Whether a subscription names a pool. Of one that this program cannot read, it does if it has that id anywhere.
-fn names(row: &Resource, pool: Tsid) -> bool {
-    match Subscription::read(row) {
-        Ok(read) => read.body.dispatch_pool == Some(pool),
-        Err(_) => row.body.contains(&pool.to_string()),
     }
 }

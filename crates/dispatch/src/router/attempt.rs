@@ -6,16 +6,22 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Serialize;
 use tidegate::{Attempt, End, MAX_ATTEMPT_BYTES, QueuedEvent, Result, Timestamp, Tsid};
-use tidegate_core::RetryPolicy;
 use tidegate_core::pool::backoff::{FailedAttempt, NextAttempt, next_attempt};
 use tidegate_core::pool::breaker::CallResult;
+use tidegate_core::{RetryPolicy, TraceContext};
+use tracing::Instrument as _;
 
+use super::authority::{Authority, NoAuthority};
 use super::message::message;
 use super::routes::Route;
+use super::span;
+use super::terms::Terms;
 use crate::gateway::ingest::job_id;
+
 use crate::webhook::client::{Client, Request, Timeouts};
+use crate::webhook::credentials::Credentials;
 use crate::webhook::outcome::{Failure, FailureClass, Outcome};
-use crate::webhook::signature::{SigningSecret, sign};
+use crate::webhook::signature::{SIGNATURE, sign};
 use crate::webhook::verdict::{AttemptStatus, Next, Verdict, verdict};
 use crate::{DispatchMode, RetryStrategy, Target};
 
@@ -26,7 +32,9 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub(super) struct Delivery {
     pub(super) client: Arc<Client>,
     pub(super) route: Arc<Route>,
-    pub(super) secrets: Arc<[SigningSecret]>,
+    pub(super) terms: Terms,
+    /// Or why its webhook cannot be sent in somebody's name.
+    pub(super) authority: std::result::Result<Authority, NoAuthority>,
     /// When it may start, where its pool has a rate.
     pub(super) starts: Option<Instant>,
 }
@@ -34,7 +42,7 @@ pub(super) struct Delivery {
 /// What came of an attempt, before it is recorded.
 pub(super) struct Tried {
     job: QueuedEvent,
-    route: Arc<Route>,
+    terms: Terms,
     /// `None` if the attempt was stopped: the job is not this node's any more.
     came: Option<Came>,
     started: Timestamp,
@@ -87,49 +95,79 @@ fn id_of(job: &QueuedEvent) -> Tsid {
 impl Delivery {
     /// Makes the attempt. It ends early when the lease is lost.
     pub(super) async fn run(self, job: QueuedEvent) -> Tried {
-        let Self { client, route, secrets, starts } = self;
+        let Self { client, route: _, terms, authority, starts } = self;
+        let (span, trace) = span::of_attempt(&job, id_of(&job), terms.subscription());
         let work = async {
             if let Some(starts) = starts {
                 tokio::time::sleep_until(starts.into()).await;
             }
-            match request(&job, &route, &secrets) {
-                Ok(request) => Came::Outcome(client.deliver(&request).await),
+            match request(&job, &terms, authority.as_ref(), trace) {
+                Ok(request) => Came::Outcome(masked(client.deliver(&request).await, authority.as_ref().ok())),
                 Err(failure) => Came::NotSent(failure),
             }
         };
         let (started, clock) = (Timestamp::now(), Instant::now());
-        let came = match job.attempt(work).await {
+        let came = match job.attempt(work.instrument(span.clone())).await {
             Attempt::Done(came) => Some(came),
             Attempt::Panicked => Some(Came::Panic),
             Attempt::Lost => None,
         };
-        Tried { job, route, came, started, took: clock.elapsed() }
+        if let Some(Came::Outcome(Outcome::Answered(answer))) = &came {
+            span.record("response_code", answer.status);
+        }
+        Tried { job, terms, came, started, took: clock.elapsed() }
+    }
+}
+
+/// An outcome without the credentials that were sent.
+fn masked(outcome: Outcome, authority: Option<&Authority>) -> Outcome {
+    match (outcome, authority.and_then(|authority| authority.credentials.as_ref())) {
+        (Outcome::Answered(mut answer), Some(credentials)) => {
+            answer.body = credentials.masked(answer.body);
+            Outcome::Answered(answer)
+        }
+        (outcome, _) => outcome,
     }
 }
 
 /// The request of an attempt.
-fn request(job: &QueuedEvent, route: &Route, secrets: &[SigningSecret]) -> std::result::Result<Request, Failure> {
-    let body = &route.subscription.body;
+fn request(
+    job: &QueuedEvent,
+    terms: &Terms,
+    authority: std::result::Result<&Authority, &NoAuthority>,
+    trace: Option<TraceContext>,
+) -> std::result::Result<Request, Failure> {
     let refused = |why: String| Failure { class: FailureClass::Refused, message: why };
-    let Target::Webhook(url) = &body.target else { return Err(refused("the target is no webhook".into())) };
-    if secrets.is_empty() {
-        // Never unsigned: a receiver would have to refuse it.
-        let why = "the subscription has no signing secret that can be read".to_owned();
-        return Err(Failure { class: FailureClass::InvalidAnswer, message: why });
-    }
-    let message = message(&job.fact, job.event_id, body.data_only);
-    let mut headers = HeaderMap::with_capacity(message.headers.len() + 3);
-    for (name, value) in &message.headers {
+    let url = match terms.target() {
+        Some(Target::Webhook(url)) => url,
+        Some(Target::Queue(_)) => return Err(refused("the target is no webhook".into())),
+        None => return Err(refused("what was said about the task cannot be read".into())),
+    };
+    // Never unsigned where a receiver would have to refuse it. Tried again later: the account may be repaired.
+    let unnamed = |why: &NoAuthority| Failure { class: FailureClass::InvalidAnswer, message: why.to_string() };
+    let authority = authority.map_err(unnamed)?;
+    let message = message(&job.fact, job.event_id, terms.data_only());
+    let mut headers = HeaderMap::with_capacity(message.headers.len() + 4);
+    let own = terms.headers().into_iter().flatten();
+    // What is sent of the event comes after what its sender has added, and counts.
+    for (name, value) in own.chain(message.headers.iter().map(|(name, value)| (name, value))) {
         let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) else {
             return Err(refused(format!("the event's attribute {name} cannot be written as a header")));
         };
         headers.insert(name, value);
     }
+    if let Some(trace) = trace.and_then(|trace| HeaderValue::try_from(trace.traceparent()).ok()) {
+        headers.insert(HeaderName::from_static("traceparent"), trace);
+    }
     let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
-    let signed = sign(secrets, &id_of(job).to_string(), now, &message.body)
+    let signed = sign(&authority.secrets, &id_of(job).to_string(), now, &message.body)
         .map_err(|error| refused(format!("it cannot be signed: {error}")))?;
     headers.extend(signed);
-    let total = Duration::from_secs(body.timeout_seconds.into());
+    if authority.secrets.is_empty() {
+        headers.remove(SIGNATURE);
+    }
+    headers.extend(authority.credentials.as_ref().map(Credentials::header));
+    let total = terms.timeout();
     let timeouts = Timeouts { connect: CONNECT.min(total), first_byte: total, total };
     Ok(Request { url: url.clone(), headers, body: message.body, timeouts })
 }
@@ -156,18 +194,17 @@ impl Tried {
     /// # Errors
     /// `Fenced` when the lease was lost; what happened then is not recorded, and somebody else attempts the job again.
     pub(super) async fn record(self) -> Result<Recorded> {
-        let Self { job, route, came, started, took } = self;
+        let Self { job, terms, came, started, took } = self;
         let Some(came) = came else {
             drop(job);
             return Ok(Recorded { due: None, frees_group: false, is_gone: false, status: None });
         };
-        let body = &route.subscription.body;
         let verdict = match &came {
-            Came::Outcome(outcome) => verdict(outcome, false),
+            Came::Outcome(outcome) => verdict(outcome, terms.ack_in_body()),
             Came::NotSent(failure) => verdict(&Outcome::Failed(failure.clone()), false),
             Came::Panic => panicked(),
         };
-        let record = record(&came, &verdict, &route, started, took);
+        let record = record(&came, &verdict, &terms, started, took);
         let is_grouped = job.group.is_some();
         let error = verdict.message.clone().unwrap_or_default();
         let job = job.with_attempt(record);
@@ -177,13 +214,13 @@ impl Tried {
                 None
             }
             Next::Retry { after } if !job.is_last_attempt() => {
-                let policy = body.retry_strategy.as_ref().map(RetryStrategy::policy).unwrap_or_default();
+                let policy = terms.retries();
                 let failed = FailedAttempt { number: job.attempts, at: Timestamp::now(), retry_after: after };
                 // One that expires before waits for that in its place.
                 let (NextAttempt::At(due) | NextAttempt::ExpiresFirst { due }) =
                     next_attempt(&policy, &failed, None, rand::random());
                 let delay = Duration::try_from(due.duration_since(failed.at)).unwrap_or_default();
-                match body.mode {
+                match terms.mode() {
                     DispatchMode::NextOnError => job.step_aside(delay, error).await?,
                     DispatchMode::Immediate | DispatchMode::BlockOnError => job.retry_after(delay, error).await?,
                 }
@@ -205,12 +242,12 @@ fn panicked() -> Verdict {
     verdict(&Outcome::Failed(Failure { class: FailureClass::InvalidAnswer, message }), false)
 }
 
-fn record(came: &Came, verdict: &Verdict, route: &Route, started: Timestamp, took: Duration) -> String {
+fn record(came: &Came, verdict: &Verdict, terms: &Terms, started: Timestamp, took: Duration) -> String {
     let answer = match came {
         Came::Outcome(Outcome::Answered(answer)) => Some(answer),
         _ => None,
     };
-    let target_url = route.subscription.body.target.to_string();
+    let target_url = terms.target().map(Target::to_string).unwrap_or_default();
     let mut record = Record {
         attempted_at: started,
         duration_millis: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
@@ -241,7 +278,7 @@ fn errors(error: &str) -> String {
 
 impl RetryStrategy {
     /// The policy that it is.
-    fn policy(&self) -> RetryPolicy {
+    pub(super) fn policy(&self) -> RetryPolicy {
         let seconds = |seconds: &u32| Duration::from_secs((*seconds).into());
         match self {
             Self::Fixed { delay_seconds } => RetryPolicy::fixed(seconds(delay_seconds)),

@@ -1,7 +1,7 @@
 //! What waits, what is in flight, and what is to be claimed next on this node. Decides and does nothing: every moment is an
 //! argument.
 //!
-//! A lane is what jobs of one subscription wait in. What waits in it is known by hints and by claims: a hint says that there
+//! A lane is what jobs of one subscription, or tasks for one origin, wait in. What waits in it is known by hints and by claims: a hint says that there
 //! may be something, a claim that finds nothing says that there is nothing until the next hint. Hints may be wrong or late;
 //! looks at the database find what they missed.
 
@@ -15,13 +15,12 @@ use tidegate_core::pool::breaker::{Admission, Breaker, CallResult, Permit, State
 use tidegate_core::pool::plan::{Capacity, Hold, Lane as Planned, Planner, Waiting};
 use tidegate_core::pool::rate::LATEST;
 
+use super::authority::NoAuthority;
 use super::routes::{Origin, Route, Routes, Rule};
-use crate::SubscriptionStatus;
 
-/// For how long slots are granted.
-pub(super) const GRANT: Duration = Duration::from_secs(60);
-/// Before a grant ends, no attempt begins that it would not cover: the time that a call may take to reach the database.
-const GRANT_MARGIN: Duration = Duration::from_secs(5);
+/// Before a grant ends, no attempt begins that it would not cover: in its last part, one of so many, which is the time that a
+/// call may take to reach the database.
+const MARGIN_PART: u32 = 12;
 /// How often a pool in use asks, so that it learns who else wants slots.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How often a pool asks that has fewer slots than it wants.
@@ -36,8 +35,10 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(200);
 const MAX_UNRECORDED: u32 = 2_048;
 
 /// The board.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Board {
+    /// For how long slots are granted.
+    hold: Duration,
     lanes: HashMap<Tsid, Lane>,
     pools: HashMap<PoolKey, Pool>,
     breakers: HashMap<Origin, Breaker>,
@@ -62,6 +63,8 @@ struct Lane {
     in_flight: u32,
     /// The subscription is gone: it stays until its attempts are over.
     is_gone: bool,
+    /// Its webhooks cannot be signed yet, or not be sent with the credentials that they must carry.
+    is_held: bool,
 }
 
 #[derive(Debug)]
@@ -97,6 +100,26 @@ pub(super) struct Ask {
 }
 
 impl Board {
+    /// An empty board, whose slots are granted for so long.
+    pub(super) fn new(hold: Duration) -> Self {
+        Self {
+            hold,
+            lanes: HashMap::new(),
+            pools: HashMap::new(),
+            breakers: HashMap::new(),
+            queues: HashMap::new(),
+            claiming: HashSet::new(),
+            due: BinaryHeap::new(),
+            clock: 0,
+            unrecorded: 0,
+        }
+    }
+
+    /// For how long slots are granted.
+    pub(super) fn granted_for(&self) -> Duration {
+        self.hold
+    }
+
     /// Goes by other routes from now on. Lanes that were held or are new may have something waiting.
     pub(super) fn go_by(&mut self, routes: &Routes, now: Instant) {
         for lane in self.lanes.values_mut() {
@@ -113,12 +136,7 @@ impl Board {
                     }
                     self.hint(id);
                 }
-                None => {
-                    let (waiting, hinted, in_flight) = (Waiting::AtLeast(0), 0, 0);
-                    self.lanes
-                        .insert(id, Lane { route: Arc::clone(route), waiting, hinted, in_flight, is_gone: false });
-                    self.pool(route.pool, routes.rule(route.pool), now);
-                }
+                None => self.add_lane(id, route, routes.rule(route.pool), now),
             }
         }
         self.queues.clear();
@@ -141,8 +159,59 @@ impl Board {
         let named: HashSet<PoolKey> = self.lanes.values().map(|lane| lane.route.pool).collect();
         self.pools.retain(|key, pool| {
             let is_used = !pool.active.is_empty() || pool.slots > 0 || pool.asks_with.is_some();
-            named.contains(key) || is_used || !pool.is_forgotten(now)
+            named.contains(key) || is_used || !pool.is_forgotten(now, self.hold)
         });
+    }
+
+    /// Holds the lanes whose webhooks cannot be signed yet, and lets go of those whose can be. Returns which are held from now
+    /// on, and why.
+    pub(super) fn hold(&mut self, routes: &Routes, now: Instant) -> Vec<(Tsid, NoAuthority)> {
+        let mut held = Vec::new();
+        let mut let_go = Vec::new();
+        for (id, lane) in self.lanes.iter_mut().filter(|(_, lane)| !lane.is_gone) {
+            match routes.authority_of(&lane.route) {
+                Err(why) if !lane.is_held => {
+                    // Nothing is waited for in it: it is hinted at once it is let go.
+                    lane.waiting = Waiting::AtLeast(0);
+                    held.push((*id, why));
+                }
+                Ok(_) if lane.is_held => let_go.push(*id),
+                _ => continue,
+            }
+            lane.is_held = !lane.is_held;
+        }
+        let_go.into_iter().for_each(|id| self.hint(id));
+        held.iter().for_each(|(id, _)| self.settle(*id, now));
+        held
+    }
+
+    /// Whether any lane is held.
+    pub(super) fn holds_any(&self) -> bool {
+        self.lanes.values().any(|lane| lane.is_held)
+    }
+
+    fn add_lane(&mut self, id: Tsid, route: &Arc<Route>, rule: Rule, now: Instant) {
+        self.lanes.insert(id, Lane::new(Arc::clone(route)));
+        self.pool(route.pool, rule, now);
+    }
+
+    /// Goes by a further lane.
+    pub(super) fn add(&mut self, id: Tsid, route: &Arc<Route>, rule: Rule, now: Instant) {
+        self.add_lane(id, route, rule, now);
+        self.queues.entry(route.queue.clone()).or_default().push(id);
+    }
+
+    /// Forgets a lane, unless something may wait in it or is in flight.
+    pub(super) fn forget(&mut self, id: Tsid) -> bool {
+        let Some(lane) = self.lanes.get(&id) else { return true };
+        if lane.waiting != Waiting::AtLeast(0) || lane.in_flight > 0 {
+            return false;
+        }
+        if let Some(lanes) = self.queues.get_mut(&lane.route.queue) {
+            lanes.retain(|other| *other != id);
+        }
+        self.lanes.remove(&id);
+        true
     }
 
     fn pool(&mut self, key: PoolKey, rule: Rule, now: Instant) -> &mut Pool {
@@ -220,6 +289,11 @@ impl Board {
         let mut asks: BTreeMap<QueueName, BTreeMap<Tsid, u32>> = BTreeMap::new();
         for pool in self.pools.values_mut() {
             let Some(capacity) = pool.capacity(now) else { continue };
+            let is_free = |id: &Tsid| self.lanes.get(id).is_some_and(|lane| !self.claiming.contains(&lane.route.queue));
+            if !pool.active.iter().any(is_free) {
+                // Claims are under way for all that it has: what ends meanwhile is planned for when they are back.
+                continue;
+            }
             let lanes: Vec<_> = pool
                 .active
                 .iter()
@@ -237,7 +311,7 @@ impl Board {
                     };
                     let is_asked_for = lane.takes_part() && !self.claiming.contains(&lane.route.queue);
                     let waiting = if is_asked_for { lane.waiting } else { Waiting::AtLeast(0) };
-                    let client = lane.route.subscription.client;
+                    let client = lane.route.origin.0;
                     Planned { id, client, waiting, in_flight: lane.in_flight, held_by }
                 })
                 .collect();
@@ -377,11 +451,17 @@ impl Board {
         (needs, wake_at)
     }
 
+    /// Whether some pool has fewer slots than it may have and could use.
+    pub(super) fn wants_slots(&self) -> bool {
+        self.pools.values().any(|pool| pool.is_wanted() && pool.slots < pool.rule.concurrency)
+    }
+
     /// The database granted slots and moments, having been asked at `asked`.
     pub(super) fn granted(&mut self, key: PoolKey, grant: &LimitGrant, asked: Instant, now: Instant) {
         let Some(pool) = self.pools.get_mut(&key) else { return };
         pool.asks_with = None;
-        (pool.slots, pool.usable, pool.until) = (grant.slots, grant.usable, Some(asked + GRANT - GRANT_MARGIN));
+        let until = asked + self.hold - self.hold / MARGIN_PART;
+        (pool.slots, pool.usable, pool.until) = (grant.slots, grant.usable, Some(until));
         pool.moments.extend(grant.starts.iter().map(|wait| now + *wait));
         pool.moments_after = grant.ask_again_in.map(|wait| now + wait);
     }
@@ -398,8 +478,13 @@ impl Board {
 
     /// What gives back all slots.
     pub(super) fn gives_back(&self) -> Vec<LimitAsk> {
-        let held = self.pools.iter().filter(|(_, pool)| pool.slots > 0);
+        let held = self.pools.iter().filter(|(_, pool)| pool.slots > 0 || pool.asks_with.is_some());
         held.map(|(key, pool)| LimitAsk { in_use: 0, wanted: 0, rate: None, ..pool.need(*key) }).collect()
+    }
+
+    /// Whether the database is being asked for slots, which it may grant any moment.
+    pub(super) fn is_asking(&self) -> bool {
+        self.pools.values().any(|pool| pool.asks_with.is_some())
     }
 
     /// Whether nothing is in flight and nothing is unrecorded.
@@ -409,6 +494,10 @@ impl Board {
 }
 
 impl Lane {
+    fn new(route: Arc<Route>) -> Self {
+        Self { route, waiting: Waiting::AtLeast(0), hinted: 0, in_flight: 0, is_gone: false, is_held: false }
+    }
+
     /// Whether something may wait in it, or is in flight.
     fn is_active(&self) -> bool {
         self.waiting != Waiting::AtLeast(0) || self.in_flight > 0
@@ -416,7 +505,7 @@ impl Lane {
 
     /// Whether its jobs are delivered at present.
     fn takes_part(&self) -> bool {
-        !self.is_gone && self.route.subscription.status == SubscriptionStatus::Active
+        !self.is_gone && !self.is_held && self.route.is_active()
     }
 }
 
@@ -497,8 +586,8 @@ impl Pool {
         LimitAsk { pool: key, concurrency: self.rule.concurrency, in_use, wanted: wanted.max(in_use), rate }
     }
 
-    fn is_forgotten(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.used) > GRANT
+    fn is_forgotten(&self, now: Instant, hold: Duration) -> bool {
+        now.saturating_duration_since(self.used) > hold
     }
 }
 

@@ -2,22 +2,13 @@
 
 use bytes::Bytes;
 use tidegate::{Fact, Tsid};
-use tidegate_core::cloud_event::{CloudEvent, Message, STRUCTURED, StoredEvent};
+use tidegate_core::cloud_event::{Message, STRUCTURED};
 
-/// The message for a webhook. `event_id` is the event's id where its producer gave it none.
+use crate::gateway::ingest::event_of;
+
+/// The message for a webhook, of an event or a task. `event_id` is the event's id where its producer gave it none.
 pub(super) fn message(fact: &Fact, event_id: Tsid, data_only: bool) -> Message {
-    let event = CloudEvent::from_stored(&StoredEvent {
-        event_type: &fact.event_type,
-        payload: &fact.payload,
-        content_type: fact.content_type.as_deref(),
-        source: fact.source.as_deref(),
-        subject: fact.subject.as_deref(),
-        time: fact.time,
-        external_id: fact.external_id.as_deref(),
-        correlation_id: fact.correlation_id.as_deref(),
-        causation_id: fact.causation_id.as_deref(),
-        attributes: fact.attributes.as_deref(),
-    });
+    let event = event_of(fact);
     let mut message = match data_only {
         true => event.to_binary(event_id),
         false => {

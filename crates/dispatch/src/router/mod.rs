@@ -6,27 +6,35 @@
 //! them. It must not know SQL, nor how webhooks are sent.
 
 mod attempt;
+mod authority;
 mod board;
 mod message;
+mod node;
+mod predecessors;
 mod routes;
+mod span;
+mod task_lanes;
+mod terms;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::{
-    End, EventQueue, JobClaim, Jobs, LimitAsk, LimitGrant, QueueName, QueuedEvent, Tsid, WaitingLanes, Wake,
-};
+use tidegate::{End, JobClaim, Jobs, LimitAsk, LimitGrant, QueueName, QueuedEvent, Tsid, WaitingLanes, Wake};
 use tidegate_core::pool::breaker::{CallResult, Permit, State};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use self::attempt::{Delivery, Recorded};
-use self::board::{Ask, Board, GRANT};
+use self::authority::Authority;
+use self::board::{Ask, Board};
+use self::predecessors::Predecessors;
 use self::routes::{KeptRoutes, Routes};
+use self::terms::Terms;
 use crate::Subscription;
-use crate::gateway::Gateway;
 use crate::gateway::error::{GatewayError, Result};
+use crate::gateway::tasks::TaskLane;
+use crate::gateway::{DELETED, Gateway, Made, Sweep};
 use crate::webhook::client::Client;
 
 /// How often the database is looked at for what no hint told.
@@ -49,24 +57,28 @@ const GRACE: Duration = Duration::from_secs(20);
 pub struct Router {
     stop: watch::Sender<bool>,
     task: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+    /// Cancels what waits for deleted subscriptions.
+    sweep: JoinHandle<()>,
 }
+
+/// A job that was claimed, and what is said about it if it is a task.
+type Told = (QueuedEvent, Option<String>);
 
 /// What the conductor hears of.
 enum News {
-    Claimed { ask: Ask, result: Result<(Routes, Vec<QueuedEvent>)> },
+    Claimed { ask: Ask, result: Result<(Routes, Vec<Told>)> },
     Looked { began: Instant, result: Result<(Routes, WaitingLanes)> },
     Limits { asked: Instant, needs: Vec<LimitAsk>, result: tidegate::Result<Vec<LimitGrant>> },
     Ended { lane: Tsid, permit: Permit, result: CallResult },
-    Recorded { lane: Tsid, subscription: Arc<Subscription>, recorded: Option<Recorded> },
+    Recorded { lane: Tsid, subscription: Option<Arc<Subscription>>, recorded: Option<Recorded> },
     Cancelled { lane: Tsid },
 }
 
 struct Conductor {
     gateway: Arc<Gateway>,
-    queue: EventQueue,
     jobs: Jobs,
-    /// Under which the database knows this router.
-    node: String,
+    /// Under which the database knows this router, and the dead ones that it knows.
+    predecessors: Predecessors,
     client: Arc<Client>,
     kept: Arc<KeptRoutes>,
     routes: Routes,
@@ -97,18 +109,19 @@ impl Router {
     #[must_use]
     pub fn start(gateway: Arc<Gateway>, client: Client) -> Self {
         let (stop, stopped) = watch::channel(false);
-        let queue = gateway.queue().clone();
-        let jobs = queue.jobs();
+        let jobs = gateway.queue().jobs();
+        let sweep = tokio::spawn(Sweep::default().run(Arc::clone(&gateway)));
         let (sender, news) = mpsc::unbounded_channel();
+        // As long as leases last: the slots of a node that died come back with its jobs.
+        let board = Board::new(jobs.lease());
         let conductor = Conductor {
             gateway,
-            queue,
             jobs,
-            node: format!("{:032x}", rand::random::<u128>()),
+            predecessors: Predecessors::of_this_process(),
             client: Arc::new(client),
             kept: Arc::default(),
             routes: Routes::default(),
-            board: Board::default(),
+            board,
             looks: Looks::new(Instant::now()),
             cancelling: HashSet::new(),
             attempts: JoinSet::new(),
@@ -116,12 +129,13 @@ impl Router {
             news,
         };
         let task = tokio::spawn(conductor.run(stopped));
-        Self { stop, task: tokio::sync::Mutex::new(Some(task)) }
+        Self { stop, task: tokio::sync::Mutex::new(Some(task)), sweep }
     }
 
     /// Claims nothing more, and returns when the attempts that are under way have ended and are recorded. What does not end
     /// soon is given up; somebody else attempts it again. Calling it twice is fine.
     pub async fn stop(&self) {
+        self.sweep.abort();
         let _ = self.stop.send(true);
         let mut task = self.task.lock().await;
         if let Some(task) = task.as_mut()
@@ -141,7 +155,8 @@ impl Conductor {
         loop {
             let wake_at = match stops_at {
                 None => self.act(Instant::now()),
-                Some(at) if self.board.is_idle() || Instant::now() >= at => break,
+                // What is granted after all was given back would be held by nobody until it ends.
+                Some(at) if self.board.is_idle() && !self.board.is_asking() || Instant::now() >= at => break,
                 Some(at) => at,
             };
             tokio::select! {
@@ -152,7 +167,7 @@ impl Conductor {
                         self.hear(news);
                     }
                 }
-                lanes = made.next() => lanes.into_iter().for_each(|lane| self.board.hint(lane)),
+                made = made.next() => self.made(made),
                 wake = hints.next_wake() => match wake {
                     Some(wake) => self.woken(wake),
                     // The store is closed.
@@ -163,8 +178,9 @@ impl Conductor {
             }
         }
         self.attempts.shutdown().await;
+        self.predecessors.stop();
         let held = self.board.gives_back();
-        if let Err(error) = self.jobs.limits(&self.node, held, GRANT).await {
+        if let Err(error) = self.jobs.limits(self.predecessors.own_name(), held, self.board.granted_for()).await {
             tracing::warn!(%error, "slots of pools could not be given back: other nodes get them in a minute");
         }
         self.jobs.close().await;
@@ -172,6 +188,7 @@ impl Conductor {
 
     /// Does what is to be done now, and says when to look again at the latest.
     fn act(&mut self, now: Instant) -> Instant {
+        self.predecessors.look(&self.jobs, self.board.wants_slots(), now);
         let (needs, needs_at) = self.board.needs(now);
         if !needs.is_empty() {
             self.ask_for(needs, now);
@@ -185,22 +202,25 @@ impl Conductor {
     }
 
     fn ask_for(&self, needs: Vec<LimitAsk>, asked: Instant) {
-        let (jobs, sender, node) = (self.jobs.clone(), self.sender.clone(), self.node.clone());
+        let (jobs, sender) = (self.jobs.clone(), self.sender.clone());
+        let node = self.predecessors.own_name().to_owned();
+        let hold = self.board.granted_for();
         tokio::spawn(async move {
-            let result = jobs.limits(&node, needs.clone(), GRANT).await;
+            let result = jobs.limits(&node, needs.clone(), hold).await;
             let _ = sender.send(News::Limits { asked, needs, result });
         });
     }
 
     fn claim(&self, ask: Ask) {
-        let (jobs, kept, queue) = (self.jobs.clone(), Arc::clone(&self.kept), self.queue.clone());
+        let (jobs, kept, gateway) = (self.jobs.clone(), Arc::clone(&self.kept), Arc::clone(&self.gateway));
         let sender = self.sender.clone();
+        let name = |lane: &Tsid| self.routes.get(*lane).map_or_else(|| lane.to_string(), |route| route.lane.clone());
+        let quotas = ask.quotas.iter().map(|(lane, quota)| (name(lane), *quota as usize)).collect();
         tokio::spawn(async move {
-            let quotas = ask.quotas.iter().map(|(lane, quota)| (lane.to_string(), *quota as usize)).collect();
             let max = ask.quotas.values().map(|quota| *quota as usize).sum();
-            let claim = jobs.claim(JobClaim { queue: ask.queue.clone(), quotas, max });
+            let claim = claim_told(&jobs, JobClaim { queue: ask.queue.clone(), quotas, max });
             // Read after the claim began: a job goes by what was answered to somebody before.
-            let (claimed, routes) = tokio::join!(claim, kept.read(&queue));
+            let (claimed, routes) = tokio::join!(claim, kept.read(&gateway));
             let result = match (claimed, routes) {
                 (Ok(jobs), Ok(routes)) => Ok((routes, jobs)),
                 (Err(error), _) => Err(error.into()),
@@ -229,7 +249,7 @@ impl Conductor {
         }
         looks.queues.clear();
         let (jobs, kept, of, sender) =
-            (self.jobs.clone(), Arc::clone(&self.kept), self.queue.clone(), self.sender.clone());
+            (self.jobs.clone(), Arc::clone(&self.kept), Arc::clone(&self.gateway), self.sender.clone());
         tokio::spawn(async move {
             let waiting = jobs.waiting_lanes(queue).await;
             // Read after the look: whoever is not among the routes then was deleted, and not made meanwhile.
@@ -261,7 +281,7 @@ impl Conductor {
                 let due = recorded.and_then(|recorded| recorded.due);
                 // What could not be recorded is looked for.
                 self.board.recorded(lane, due, recorded.is_none_or(|recorded| recorded.frees_group));
-                if recorded.is_some_and(|recorded| recorded.is_gone) {
+                if let Some(subscription) = subscription.filter(|_| recorded.is_some_and(|recorded| recorded.is_gone)) {
                     self.pause(subscription);
                 }
             }
@@ -270,23 +290,38 @@ impl Conductor {
     }
 
     fn go_by(&mut self, routes: Routes, now: Instant) {
-        if !routes.is_as(&self.routes) {
-            self.board.go_by(&routes, now);
-        }
+        let routes = routes.with_tasks_of(&mut self.routes);
+        let has_changed = !routes.is_as(&self.routes);
         self.routes = routes;
+        if has_changed {
+            self.board.go_by(&self.routes, now);
+        }
+        if has_changed || self.board.holds_any() {
+            self.hold(now);
+        }
     }
 
-    fn claimed(&mut self, ask: &Ask, routes: Routes, jobs: Vec<QueuedEvent>, now: Instant) {
+    /// Jobs wait whose webhooks cannot be signed, or not be sent with the credentials that they must carry.
+    fn hold(&mut self, now: Instant) {
+        for (id, why) in self.board.hold(&self.routes, now) {
+            let Some(route) = self.routes.get(id) else { continue };
+            let subscription = route.subscription.as_ref().map(|subscription| subscription.code.as_str());
+            tracing::error!(lane = route.lane, subscription, %why, "jobs wait: their webhooks cannot be sent in somebody's name");
+        }
+    }
+
+    fn claimed(&mut self, ask: &Ask, routes: Routes, jobs: Vec<Told>, now: Instant) {
         self.go_by(routes, now);
         let mut got: HashMap<Tsid, u32> = HashMap::new();
         let mut bytes = 0;
-        let jobs: Vec<_> = jobs.into_iter().filter_map(|job| Some((lane_of(&job)?, job))).collect();
-        for (lane, job) in &jobs {
+        let lane_of = |job: &QueuedEvent| self.routes.lane_of(&ask.queue, job.lane_type.as_deref()?);
+        let jobs: Vec<_> = jobs.into_iter().filter_map(|(job, task)| Some((lane_of(&job)?, job, task))).collect();
+        for (lane, job, _) in &jobs {
             *got.entry(*lane).or_default() += 1;
             bytes += job.fact.payload.len();
         }
         self.board.claimed(ask, &got, bytes > FULL, now);
-        for (lane, job) in jobs {
+        for (lane, job, task) in jobs {
             let Some(route) = self.routes.get(lane) else {
                 self.board.release(lane, now);
                 if self.routes.is_deleted(lane) {
@@ -294,10 +329,30 @@ impl Conductor {
                 }
                 continue;
             };
-            // What is not admitted is dropped, and thus given back without counting.
+            // What is not attempted is dropped, and thus given back without counting.
+            let (terms, authority) = match &route.subscription {
+                Some(subscription) => {
+                    let Ok(authority) = self.routes.authority(subscription) else {
+                        self.board.release(lane, now);
+                        continue;
+                    };
+                    (Terms::Subscription(Arc::clone(subscription)), Ok(authority))
+                }
+                None => {
+                    let terms = Terms::of_task(task.as_deref());
+                    let account = terms.account().map(|account| self.routes.account(route.origin.0, account));
+                    let authority = account.unwrap_or_else(|| Ok(Authority::default()));
+                    // Lanes of tasks that an older program created are not held.
+                    if authority.is_err() && route.account.is_some() {
+                        self.board.release(lane, now);
+                        continue;
+                    }
+                    (terms, authority)
+                }
+            };
             let Some((permit, starts)) = self.board.admit(lane, now) else { continue };
-            let secrets = self.routes.secrets(&route.subscription);
-            let delivery = Delivery { client: Arc::clone(&self.client), route: Arc::clone(route), secrets, starts };
+            let (client, route) = (Arc::clone(&self.client), Arc::clone(route));
+            let delivery = Delivery { client, route, terms, authority, starts };
             self.attempts.spawn(attempt(delivery, job, lane, permit, self.sender.clone()));
         }
     }
@@ -314,17 +369,42 @@ impl Conductor {
             }
         };
         self.go_by(routes, now);
+        let board = &mut self.board;
+        self.routes.forget_tasks(now, |lane| board.forget(lane));
         if let Some(due) = waiting.next_due_in {
             self.looks.all_at = self.looks.all_at.min(now + due);
         }
         for (queue, lane) in waiting.lanes {
-            let Ok(lane) = lane.parse() else { continue };
+            let Some(lane) = self.lane_with_something(&queue, &lane, now) else { continue };
             if self.board.has(lane) {
                 self.board.hint(lane);
             } else if self.routes.is_deleted(lane) {
                 self.cancel(queue, lane, None);
             }
         }
+    }
+
+    /// The id of a lane that was found, if it is one of this program's.
+    fn lane_with_something(&mut self, queue: &QueueName, name: &str, now: Instant) -> Option<Tsid> {
+        if !TaskLane::is_one(name) {
+            return name.parse().ok();
+        }
+        let (id, new) = self.routes.task_lane(queue, name, now)?;
+        if let Some(route) = new {
+            self.board.add(id, &route, self.routes.rule(route.pool), now);
+            if route.account.is_some() {
+                // Otherwise it would be claimed, and given back, until the catalogue changes.
+                self.hold(now);
+            }
+        }
+        Some(id)
+    }
+
+    /// Jobs were made on this node.
+    fn made(&mut self, made: Made) {
+        made.subscriptions.into_iter().for_each(|lane| self.board.hint(lane));
+        // Their lanes may be new.
+        self.looks.queues.extend(made.tasks);
     }
 
     fn woken(&mut self, wake: Wake) {
@@ -408,12 +488,13 @@ impl Conductor {
 
     fn tell_breaker(&self, lane: Tsid, now: Instant) {
         let Some(route) = self.routes.get(lane) else { return };
-        let (origin, subscription) = (&route.origin.1, route.subscription.id);
+        let (origin, lane) = (&route.origin.1, &route.lane);
         metrics::gauge!("tidegate_breakers_open").set(self.board.open_breakers(now) as f64);
         match self.board.breaker(&route.origin, now) {
-            State::Closed => tracing::info!(origin, %subscription, "webhooks succeed again: the breaker is closed"),
+            State::Closed => tracing::info!(origin, lane, "webhooks succeed again: the breaker is closed"),
             State::Open(_) | State::HalfOpen => tracing::warn!(
-                origin, %subscription,
+                origin,
+                lane,
                 "webhooks fail: at least half of the last ones did; the breaker is open, and tries again every few seconds"
             ),
         }
@@ -429,7 +510,7 @@ async fn attempt(
     sender: mpsc::UnboundedSender<News>,
 ) {
     let pool = delivery.route.pool.pool.map_or_else(|| "default".to_owned(), |id| id.to_string());
-    let subscription = Arc::clone(&delivery.route.subscription);
+    let subscription = delivery.route.subscription.clone();
     let tried = delivery.run(job).await;
     metrics::histogram!("tidegate_delivery_seconds", "pool" => pool.clone()).record(tried.took());
     let _ = sender.send(News::Ended { lane, permit, result: tried.result() });
@@ -447,13 +528,22 @@ async fn attempt(
     let _ = sender.send(News::Recorded { lane, subscription, recorded });
 }
 
-fn lane_of(job: &QueuedEvent) -> Option<Tsid> {
-    job.lane_type.as_deref()?.parse().ok()
+/// Claims jobs, and reads what is said about those that are tasks. Where that fails, what was claimed is given back.
+async fn claim_told(jobs: &Jobs, claim: JobClaim) -> tidegate::Result<Vec<Told>> {
+    let claimed = jobs.claim(claim).await?;
+    let is_task = |job: &QueuedEvent| job.lane_type.as_deref().is_some_and(TaskLane::is_one);
+    let ids: Vec<_> = claimed.iter().filter(|job| is_task(job)).map(|job| job.id).collect();
+    let mut tasks = jobs.tasks(&ids).await?.into_iter();
+    let told = |job: QueuedEvent| {
+        let task = if is_task(&job) { tasks.next().flatten() } else { None };
+        (job, task)
+    };
+    Ok(claimed.into_iter().map(told).collect())
 }
 
 /// Why jobs are cancelled whose subscription is gone.
 fn deleted() -> String {
-    r#"["the subscription was deleted"]"#.to_owned()
+    format!("[\"{DELETED}\"]")
 }
 
 impl Looks {

@@ -1,20 +1,23 @@
-//! Where the jobs of each subscription go, as the catalogue has it: the subscription, its secrets, and the pool that limits
-//! it.
+//! Where the jobs of each lane go: of a subscription, as the catalogue has it, with the pool that limits it and what its
+//! webhooks are signed with and carry, or tasks.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
-use tidegate::{EventQueue, PoolKey, QueueName, Resource, Tsid};
+use tidegate::{PoolKey, QueueName, Resource, Tsid};
 use tidegate_core::pool::rate::Rate;
 
+use super::authority::{Authorities, Authority, KeptAuthorities, NoAuthority};
+use super::task_lanes::TaskLanes;
+use crate::gateway::Gateway;
 use crate::gateway::error::Result;
 use crate::gateway::ingest::JOBS;
 use crate::gateway::kept::{Kept, Kind, Snapshot};
 use crate::gateway::pools::{POOL, Pool, PoolStatus};
-use crate::gateway::subscriptions::secret::Secrets;
-use crate::gateway::subscriptions::{SIGNING_SECRET, SUBSCRIPTION};
-use crate::webhook::signature::SigningSecret;
-use crate::{PoolBody, Subscription, Target};
+use crate::gateway::subscriptions::SUBSCRIPTION;
+use crate::gateway::tasks::TaskLane;
+use crate::{PoolBody, Subscription, SubscriptionStatus, Target};
 
 /// Slots of the pool of subscriptions that name none.
 const DEFAULT_CONCURRENCY: u32 = 10;
@@ -30,10 +33,15 @@ pub(super) struct Rule {
 /// What breakers are kept for: a client, and the scheme, host and port of a target.
 pub(super) type Origin = (Option<Tsid>, String);
 
-/// Where the jobs of a subscription go.
+/// Where the jobs of a lane go: of a subscription, or tasks.
 #[derive(Debug)]
 pub(super) struct Route {
-    pub(super) subscription: Arc<Subscription>,
+    /// `None` for a lane of tasks.
+    pub(super) subscription: Option<Arc<Subscription>>,
+    /// The service account in whose name tasks are sent.
+    pub(super) account: Option<Tsid>,
+    /// The lane as the store knows it.
+    pub(super) lane: String,
     /// The queue of its jobs.
     pub(super) queue: QueueName,
     pub(super) pool: PoolKey,
@@ -53,19 +61,12 @@ struct Webhooks {
 #[derive(Debug, Clone, Default)]
 struct Rules(HashMap<Tsid, Rule>);
 
-/// The secrets of subscriptions, by client and code.
-#[derive(Clone, Default)]
-struct SigningSecrets {
-    by_code: HashMap<(Option<Tsid>, String), Arc<[SigningSecret]>>,
-    codes: HashMap<Tsid, (Option<Tsid>, String)>,
-}
-
 /// The caches.
 #[derive(Debug, Default)]
 pub(super) struct KeptRoutes {
     webhooks: Kept<Webhooks>,
     rules: Kept<Rules>,
-    secrets: Kept<SigningSecrets>,
+    authorities: KeptAuthorities,
 }
 
 /// All routes as of one moment.
@@ -73,32 +74,71 @@ pub(super) struct KeptRoutes {
 pub(super) struct Routes {
     webhooks: Snapshot<Webhooks>,
     rules: Snapshot<Rules>,
-    secrets: Snapshot<SigningSecrets>,
+    authorities: Authorities,
+    /// Not of the catalogue: met by the router.
+    tasks: TaskLanes,
 }
 
 impl KeptRoutes {
     /// The routes, read after this was called.
-    pub(super) async fn read(&self, queue: &EventQueue) -> Result<Routes> {
+    pub(super) async fn read(&self, gateway: &Gateway) -> Result<Routes> {
+        let queue = gateway.queue();
         let version = queue.catalogue_version().await?;
         let webhooks = self.webhooks.at(queue, version).await?;
         let rules = self.rules.at(queue, version).await?;
-        let secrets = self.secrets.at(queue, version).await?;
-        Ok(Routes { webhooks, rules, secrets })
+        let authorities = self.authorities.at(gateway, version).await?;
+        Ok(Routes { webhooks, rules, authorities, tasks: TaskLanes::default() })
     }
 }
 
 impl Routes {
     pub(super) fn all(&self) -> impl Iterator<Item = (Tsid, &Arc<Route>)> {
-        self.webhooks.routes.iter().map(|(id, route)| (*id, route))
+        self.webhooks.routes.iter().map(|(id, route)| (*id, route)).chain(self.tasks.all())
     }
 
     pub(super) fn get(&self, id: Tsid) -> Option<&Arc<Route>> {
-        self.webhooks.routes.get(&id)
+        self.webhooks.routes.get(&id).or_else(|| self.tasks.get(id))
+    }
+
+    /// Takes over the lanes of tasks that were met before.
+    pub(super) fn with_tasks_of(mut self, before: &mut Self) -> Self {
+        self.tasks = std::mem::take(&mut before.tasks);
+        let rules = &self.rules.0;
+        self.tasks.go_by(|pool| rules.contains_key(&pool));
+        self
+    }
+
+    /// A lane of tasks, and its route if it was not met before; `None` if the name is none of such a lane.
+    pub(super) fn task_lane(
+        &mut self,
+        queue: &QueueName,
+        name: &str,
+        now: Instant,
+    ) -> Option<(Tsid, Option<Arc<Route>>)> {
+        if let Some(id) = self.tasks.find(queue, name) {
+            self.tasks.used(id, now);
+            return Some((id, None));
+        }
+        let rules = &self.rules.0;
+        let (id, route) = self.tasks.add(queue, name, |pool| rules.contains_key(&pool), now)?;
+        Some((id, Some(route)))
+    }
+
+    /// The lane that jobs with this name in a queue are in, if it is known.
+    pub(super) fn lane_of(&self, queue: &QueueName, name: &str) -> Option<Tsid> {
+        if TaskLane::is_one(name) { self.tasks.find(queue, name) } else { name.parse().ok() }
+    }
+
+    /// Forgets lanes of tasks in which nothing has waited for long, as far as `may_go` has it.
+    pub(super) fn forget_tasks(&mut self, now: Instant, may_go: impl FnMut(Tsid) -> bool) {
+        self.tasks.forget(now, may_go);
     }
 
     /// Whether there is no such subscription any more.
     pub(super) fn is_deleted(&self, id: Tsid) -> bool {
-        !self.webhooks.routes.contains_key(&id) && !self.webhooks.others.contains(&id)
+        let is_known = self.webhooks.routes.contains_key(&id) || self.webhooks.others.contains(&id);
+        // Lanes of tasks have ids of their own.
+        id.to_i64() > 0 && !is_known
     }
 
     /// What a pool allows. One that is not there allows nothing: it is being deleted, and its subscriptions have changed.
@@ -112,15 +152,39 @@ impl Routes {
         }
     }
 
-    /// The secrets of a subscription, the one to sign with first. None if they are missing.
-    pub(super) fn secrets(&self, subscription: &Subscription) -> Arc<[SigningSecret]> {
-        let key = (subscription.client, subscription.code.clone());
-        self.secrets.by_code.get(&key).cloned().unwrap_or_default()
+    /// What webhooks of a subscription are signed with and carry.
+    ///
+    /// # Errors
+    /// Why there is nothing yet: its jobs wait.
+    pub(super) fn authority(&self, subscription: &Subscription) -> Result<Authority, NoAuthority> {
+        self.authorities.of_subscription(subscription)
+    }
+
+    /// What webhooks of a client's job that names a service account are signed with and carry.
+    ///
+    /// # Errors
+    /// Why there is nothing yet: the job waits.
+    pub(super) fn account(&self, client: Option<Tsid>, id: Tsid) -> Result<Authority, NoAuthority> {
+        self.authorities.of_account(client, id)
+    }
+
+    /// What webhooks of a lane's jobs are signed with and carry.
+    ///
+    /// # Errors
+    /// Why there is nothing yet: its jobs wait.
+    pub(super) fn authority_of(&self, route: &Route) -> Result<Authority, NoAuthority> {
+        match (&route.subscription, route.account) {
+            (Some(subscription), _) => self.authority(subscription),
+            (None, Some(account)) => self.account(route.queue.client(), account),
+            (None, None) => Ok(Authority::default()),
+        }
     }
 
     /// Whether nothing has changed since those others.
     pub(super) fn is_as(&self, others: &Self) -> bool {
-        self.webhooks.is_as(&others.webhooks) && self.rules.is_as(&others.rules)
+        self.webhooks.is_as(&others.webhooks)
+            && self.rules.is_as(&others.rules)
+            && self.authorities.is_as(&others.authorities)
     }
 }
 
@@ -131,7 +195,13 @@ impl Route {
         let of_client = || PoolKey::default_of(subscription.client);
         let pool = subscription.body.dispatch_pool.map_or_else(of_client, PoolKey::of);
         let origin = (subscription.client, url.origin().ascii_serialization());
-        Some(Self { subscription: Arc::new(subscription), queue, pool, origin })
+        let lane = subscription.id.to_string();
+        Some(Self { subscription: Some(Arc::new(subscription)), account: None, lane, queue, pool, origin })
+    }
+
+    /// Whether its jobs are delivered at present.
+    pub(super) fn is_active(&self) -> bool {
+        self.subscription.as_ref().is_none_or(|subscription| subscription.status == SubscriptionStatus::Active)
     }
 }
 
@@ -184,33 +254,6 @@ impl Kind for Rules {
     }
 }
 
-impl Kind for SigningSecrets {
-    const NAME: &'static str = SIGNING_SECRET;
-
-    fn apply(&mut self, resource: &Resource) {
-        if let Some(key) = self.codes.remove(&resource.id) {
-            self.by_code.remove(&key);
-        }
-        if resource.deleted {
-            return;
-        }
-        match Secrets::read(resource) {
-            Ok(secrets) => {
-                let key = (resource.client, resource.code.clone());
-                self.codes.insert(resource.id, key.clone());
-                self.by_code.insert(key, secrets.parsed().into());
-            }
-            Err(error) => tracing::error!(%error, code = resource.code, "the secrets of a subscription cannot be read"),
-        }
-    }
-}
-
-impl std::fmt::Debug for SigningSecrets {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SigningSecrets").field("subscriptions", &self.by_code.len()).finish()
-    }
-}
-
 #[cfg(test)]
 impl Routes {
     /// Routes by subscriptions and pools.
@@ -220,7 +263,8 @@ impl Routes {
         Self {
             webhooks: Snapshot::<Webhooks>::default().after(all(subscriptions)),
             rules: Snapshot::<Rules>::default().after(all(pools)),
-            secrets: Snapshot::default(),
+            authorities: Authorities::default(),
+            tasks: TaskLanes::default(),
         }
     }
 }

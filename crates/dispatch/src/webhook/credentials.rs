@@ -61,6 +61,16 @@ impl Credentials {
         (AUTHORIZATION, self.0.clone())
     }
 
+    /// A text that came back, without what was sent: receivers that show what they got exist, and what they answer is kept.
+    #[must_use]
+    pub fn masked(&self, text: String) -> String {
+        let sent = self.0.to_str().ok().and_then(|value| value.split_once(' ')).map(|(_, secret)| secret);
+        match sent {
+            Some(secret) if text.contains(secret) => text.replace(secret, "***"),
+            _ => text,
+        }
+    }
+
     fn secret(value: &str) -> Option<Self> {
         let mut value = HeaderValue::from_str(value).ok()?;
         value.set_sensitive(true);
@@ -106,6 +116,14 @@ mod tests {
         }
         assert_eq!(shown(Credentials::basic("", "a:b")), format!("Basic {}", STANDARD.encode(":a:b")));
         assert!(Credentials::bearer(&long).is_ok() && Credentials::basic(&long, &long).is_ok());
+    }
+
+    #[test]
+    fn what_comes_back_is_masked() {
+        let credentials = Credentials::bearer("s3cret").unwrap();
+        let echoed = "authorization: Bearer s3cret".to_owned();
+        assert_eq!(credentials.masked(echoed), "authorization: Bearer ***");
+        assert_eq!(credentials.masked("fine".to_owned()), "fine");
     }
 
     #[test]

@@ -4,7 +4,13 @@
 #[allow(dead_code)]
 mod receiver;
 
+mod crashes;
 mod limits;
 mod orders;
 mod outcomes;
+mod replays;
 mod scene;
+mod secrets;
+mod task_desk;
+mod tasks;
+mod traces;

@@ -9,10 +9,11 @@ use http_body_util::Full;
 use serde_json::json;
 use tidegate::{EntryId, EventQueue, Family, JobAttempt, Tsid};
 use tidegate_core::cloud_event::Sent;
+use tidegate_dispatch::secrets::SecretOptions;
 use tidegate_dispatch::webhook::address::Allowed;
 use tidegate_dispatch::webhook::client::{Client, ClientOptions};
 use tidegate_dispatch::{
-    EventView, Gateway, GatewayOptions, Match, NewFact, Router, Subscription, SubscriptionBody, TypeBinding,
+    EventView, Gateway, GatewayOptions, Match, NewFact, Router, SecretText, Subscription, SubscriptionBody, TypeBinding,
 };
 
 use crate::receiver::{Names, Receiver, Taken};
@@ -26,8 +27,13 @@ pub(crate) struct Scene {
 }
 
 enum Place {
-    Folder { _dir: tempfile::TempDir },
+    Folder {
+        _dir: tempfile::TempDir,
+    },
     Postgres,
+    /// Left as it is.
+    OthersFolder,
+    OthersPostgres,
 }
 
 impl Drop for Scene {
@@ -51,6 +57,17 @@ pub(crate) struct Node {
 pub(crate) struct Log(Arc<Mutex<Vec<Taken>>>);
 
 impl Log {
+    /// Adds what was taken, and returns how much there was before.
+    pub(crate) fn add(&self, taken: Taken) -> usize {
+        let mut all = self.0.lock().unwrap();
+        all.push(taken);
+        all.len() - 1
+    }
+
+    pub(crate) fn clear(&self) {
+        self.0.lock().unwrap().clear();
+    }
+
     pub(crate) fn taken(&self) -> Vec<Taken> {
         self.0.lock().unwrap().clone()
     }
@@ -90,10 +107,40 @@ impl Scene {
         Self { address: tidegate_testing::fresh_database(), place: Place::Postgres }
     }
 
+    /// What somebody else has made.
+    pub(crate) fn at(address: String) -> Self {
+        let is_postgres = address.starts_with("postgres");
+        let place = if is_postgres { Place::OthersPostgres } else { Place::OthersFolder };
+        Self { address, place }
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     pub(crate) async fn node(&self) -> Node {
+        self.node_with(self.secrets()).await
+    }
+
+    /// On PostgreSQL a key must be configured; with SQLite one is made beside the database.
+    fn secrets(&self) -> SecretOptions {
+        let key = || "tgkey_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=".parse().unwrap();
+        SecretOptions {
+            key: matches!(self.place, Place::Postgres | Place::OthersPostgres).then(key),
+            ..SecretOptions::default()
+        }
+    }
+
+    /// Where a key is made, with SQLite.
+    pub(crate) fn key_file(&self) -> Option<String> {
+        matches!(self.place, Place::Folder { .. }).then(|| format!("{}.key", self.address))
+    }
+
+    /// A node with other keys.
+    pub(crate) async fn node_with(&self, secrets: SecretOptions) -> Node {
         let queue = EventQueue::open(&self.address).await.unwrap();
         let allowed = vec!["127.0.0.1".parse().unwrap()];
-        let options = GatewayOptions { allowed_targets: allowed.clone(), ..GatewayOptions::default() };
+        let options = GatewayOptions { allowed_targets: allowed.clone(), secrets, ..GatewayOptions::default() };
         let gateway = Arc::new(Gateway::new(queue.clone(), options));
         let none = rustls::RootCertStore::empty();
         let client = ClientOptions::new(Allowed::new(&allowed), Arc::new(Names::default()), none);
@@ -108,13 +155,41 @@ pub(crate) struct Maker(EventQueue, Gateway);
 impl Scene {
     pub(crate) async fn gateway_alone(&self) -> Maker {
         let queue = EventQueue::open(&self.address).await.unwrap();
-        Maker(queue.clone(), Gateway::new(queue, GatewayOptions::default()))
+        let allowed_targets = vec!["127.0.0.1".parse().unwrap()];
+        let options = GatewayOptions { allowed_targets, secrets: self.secrets(), ..GatewayOptions::default() };
+        Maker(queue.clone(), Gateway::new(queue, options))
     }
 }
 
 impl Maker {
     pub(crate) async fn publish(&self, number: usize) -> Tsid {
         publish(&self.1, number, None).await.id
+    }
+
+    /// Creates a subscription to events of the type `t`.
+    pub(crate) async fn subscribe(&self, code: &str, to: &Receiver, change: impl FnOnce(&mut SubscriptionBody)) {
+        subscribe(&self.1, code, to, change).await;
+    }
+
+    pub(crate) fn gateway(&self) -> &Gateway {
+        &self.1
+    }
+
+    /// How many lanes of jobs hold something.
+    pub(crate) async fn lanes(&self) -> usize {
+        self.0.store().waiting_lanes(None).await.unwrap().lanes.len()
+    }
+
+    /// Publishes so many events, many at once.
+    pub(crate) async fn publish_many(&self, count: usize) {
+        let event = |number: usize| {
+            let body = json!({ "specVersion": "1.0", "type": "t", "source": "/s", "data": number });
+            NewFact { event: Sent::from_json(&body.to_string().into()).unwrap().event, client: None }
+        };
+        for first in (0..count).step_by(1_000) {
+            let events = (first..count.min(first + 1_000)).map(event).collect();
+            assert!(self.1.ingest_many(events).await.iter().all(Result::is_ok));
+        }
     }
 
     pub(crate) async fn close(self) {
@@ -132,6 +207,18 @@ async fn publish(gateway: &Gateway, number: usize, group: Option<&str>) -> Event
     gateway.ingest(NewFact { event: sent.event, client: None }).await.unwrap().view
 }
 
+async fn subscribe(
+    gateway: &Gateway,
+    code: &str,
+    to: &Receiver,
+    change: impl FnOnce(&mut SubscriptionBody),
+) -> (Subscription, SecretText) {
+    let binding = TypeBinding { event_type: None, code: "t".parse().unwrap(), version: None };
+    let mut body = SubscriptionBody::new("n".into(), vec![binding], to.url().parse().unwrap());
+    change(&mut body);
+    gateway.create_subscription(None, code, &body).await.unwrap()
+}
+
 impl Node {
     /// Creates a subscription to events of the type `t`, and returns it with its secret.
     pub(crate) async fn subscribe(
@@ -139,11 +226,8 @@ impl Node {
         code: &str,
         to: &Receiver,
         change: impl FnOnce(&mut SubscriptionBody),
-    ) -> (Subscription, String) {
-        let binding = TypeBinding { event_type: None, code: "t".parse().unwrap(), version: None };
-        let mut body = SubscriptionBody::new("n".into(), vec![binding], to.url().parse().unwrap());
-        change(&mut body);
-        self.gateway.create_subscription(None, code, &body).await.unwrap()
+    ) -> (Subscription, SecretText) {
+        subscribe(&self.gateway, code, to, change).await
     }
 
     /// Publishes an event with this number as its data.

@@ -97,14 +97,15 @@ pub(crate) async fn change(
     Ok((tag(changed.revision), Json(ClientAnswer::from(&changed))))
 }
 
-/// Deletes a client that has no subscriptions, no dispatch pools and no keys that are not revoked. Its queues and events stay.
+/// Deletes a client that has no subscriptions, no dispatch pools, no service accounts, no keys that are not revoked and no dispatch
+/// jobs of the kind `TASK` that have not ended: cancel those with `POST /api/dispatch-jobs/bulk`. Its queues and events stay.
 #[utoipa::path(
     delete, path = "/api/clients/{id}", operation_id = "delete_client", tag = "clients",
     params(ClientPath, IfMatchHeader),
     responses(
         (status = 204, description = "The client is gone."),
         (status = 404, description = "There is no such client.", body = ErrorBody),
-        (status = 409, description = "It still has subscriptions, dispatch pools or keys, or others keep changing it at the same time.", body = ErrorBody),
+        (status = 409, description = "It still has subscriptions, dispatch pools, service accounts, keys or dispatch jobs, or others keep changing it at the same time.", body = ErrorBody),
         (status = 412, description = "It has changed since it was read.", body = ErrorBody),
     ),
 )]

@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use serde::Serialize;
 use tidegate::ErrorKind;
+use tidegate_dispatch::secrets::KeyId;
 use utoipa::ToSchema;
 
 use crate::callers::Known;
@@ -23,6 +24,15 @@ pub(crate) struct HealthAnswer {
     /// What is wrong, with `failing`.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// What somebody should look at, although requests can be served.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
+
+impl HealthAnswer {
+    fn of(status: &'static str, error: Option<String>) -> Json<Self> {
+        Json(Self { status, error, warnings: Vec::new() })
+    }
 }
 
 /// Tells whether the process is alive.
@@ -31,7 +41,7 @@ pub(crate) struct HealthAnswer {
     responses((status = 200, description = "The process is alive.", body = HealthAnswer)),
 )]
 pub(crate) async fn livez() -> Json<HealthAnswer> {
-    Json(HealthAnswer { status: "ok", error: None })
+    HealthAnswer::of("ok", None)
 }
 
 /// Tells whether requests can be served: a write and a claim, tried about once a second, succeed.
@@ -45,7 +55,7 @@ pub(crate) async fn livez() -> Json<HealthAnswer> {
 )]
 pub(crate) async fn readyz(State(service): State<Arc<Service>>) -> (StatusCode, Json<HealthAnswer>) {
     if service.is_stopping() {
-        return (StatusCode::SERVICE_UNAVAILABLE, Json(HealthAnswer { status: "stopping", error: None }));
+        return (StatusCode::SERVICE_UNAVAILABLE, HealthAnswer::of("stopping", None));
     }
     let health = service.queue.health().await;
     // The path needs no credentials, so details go to the log only.
@@ -55,10 +65,20 @@ pub(crate) async fn readyz(State(service): State<Arc<Service>>) -> (StatusCode, 
         }
         (Err(error), _) => (error, "the database does not answer"),
         (Ok(()), Err(error)) => (error, "nothing can be written or claimed now; the server's log says why"),
-        (Ok(()), Ok(())) => return (StatusCode::OK, Json(HealthAnswer { status: "ok", error: None })),
+        (Ok(()), Ok(())) => {
+            let warnings = service.gateway.missing_keys().iter().map(missing_key).collect();
+            return (StatusCode::OK, Json(HealthAnswer { status: "ok", error: None, warnings }));
+        }
     };
     tracing::warn!(%error, "readiness check failed");
-    (StatusCode::SERVICE_UNAVAILABLE, Json(HealthAnswer { status: "failing", error: Some(text.into()) }))
+    (StatusCode::SERVICE_UNAVAILABLE, HealthAnswer::of("failing", Some(text.into())))
+}
+
+fn missing_key(key: &KeyId) -> String {
+    format!(
+        "secrets are encrypted with the key {key}, which this server does not have: webhooks that need them wait until it is in \
+         secrets.old_keys or secrets.key_file"
+    )
 }
 
 /// Shows metrics for Prometheus.

@@ -47,7 +47,7 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, headers, Json(made.into())))
 }
 
-/// Lists dispatch pools by client and code. One that this server cannot read, because a newer one has written it, is left out.
+/// Lists dispatch pools by client and code, with what each holds and what waits for it. One that this server cannot read, because a newer one has written it, is left out.
 #[utoipa::path(
     get, path = "/api/dispatch-pools", operation_id = "list_dispatch_pools", tag = "dispatch pools",
     params(PoolsParams),
@@ -60,10 +60,12 @@ pub(crate) async fn list(
 ) -> Result<Json<PoolsAnswer>> {
     let visible = caller.visible_as("clientId", params.client_id.as_deref())?;
     let page = service.gateway.list_pools(&params.read(visible)?).await?;
-    Ok(Json(PoolsAnswer::of(page, visible)))
+    let pools: Vec<Option<Tsid>> = page.items.iter().map(|pool| Some(pool.id)).collect();
+    let holds = service.gateway.pools_hold(&pools).await?;
+    Ok(Json(PoolsAnswer::of(page, holds, visible)))
 }
 
-/// Shows a dispatch pool.
+/// Shows a dispatch pool with what it holds and what waits for it.
 #[utoipa::path(
     get, path = "/api/dispatch-pools/{id}", operation_id = "show_dispatch_pool", tag = "dispatch pools",
     params(PoolPath),
@@ -78,7 +80,8 @@ pub(crate) async fn show(
     PathText(id): PathText,
 ) -> Result<Tagged<PoolAnswer>> {
     let found = service.gateway.pool(pool_id(&id)?, caller.visible(None)?.client()).await?;
-    Ok((tag(found.revision), Json(found.into())))
+    let holds = service.gateway.pools_hold(&[Some(found.id)]).await?.pop().unwrap_or_default();
+    Ok((tag(found.revision), Json(PoolAnswer::holding(found, holds))))
 }
 
 /// Changes a dispatch pool: what is absent gets its default.

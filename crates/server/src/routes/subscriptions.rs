@@ -8,16 +8,18 @@ use axum::extract::State;
 use http::header::{ETAG, LOCATION};
 use http::{HeaderName, StatusCode};
 use tidegate::Tsid;
-use tidegate_dispatch::{GatewayError, Match};
+use tidegate_dispatch::{Gateway, GatewayError, Match};
 
 use crate::callers::{Manager, Reader};
 use crate::error::{ErrorBody, Result};
-use crate::extract::{IfMatch, JsonBody, PathText, Query, tsid};
+use crate::extract::{IfMatch, JsonBody, OptionalBody, PathText, Query, tsid};
 use crate::routes::clients::{named, still_there};
 use crate::routes::event_types::{Tagged, tag};
 use crate::service::Service;
 use crate::wire::event_types::IfMatchHeader;
 use crate::wire::facts::{FactsAnswer, PreviewParams};
+use crate::wire::replays::{ReplayAnswer, ResumeAnswer, ResumeText};
+use crate::wire::secrets::{RotateText, RotatedAnswer};
 use crate::wire::subscriptions::{
     SubscriptionAnswer, SubscriptionPath, SubscriptionText, SubscriptionsAnswer, SubscriptionsParams,
 };
@@ -155,15 +157,21 @@ pub(crate) async fn pause(
     Ok((tag(paused.revision), Json(paused.into())))
 }
 
-/// Resumes a paused subscription, from the next event on.
+/// Resumes a paused subscription, from the next event on. With `replay`, what came while it was paused is replayed: events that
+/// it has a job of already are left out, and the others become jobs (of a queue: entries) behind those of newer events. That
+/// does what one call of a replay does; go on with `replay` of the answer while that has a `nextCursor`. Repeating the request
+/// makes what is missing, also once the subscription is ACTIVE.
 #[utoipa::path(
     post, path = "/api/subscriptions/{id}/resume", operation_id = "resume_subscription", tag = "subscriptions",
-    params(SubscriptionPath, IfMatchHeader),
+    params(SubscriptionPath, IfMatchHeader), request_body = ResumeText,
     responses(
-        (status = 200, description = "The subscription, ACTIVE.", body = SubscriptionAnswer),
+        (status = 200, description = "The subscription, ACTIVE, and what was replayed.", body = ResumeAnswer),
         (status = 404, description = "There is no such subscription.", body = ErrorBody),
         (status = 409, description = "Others keep changing it at the same time.", body = ErrorBody),
         (status = 412, description = "It has changed since it was read.", body = ErrorBody),
+        (status = 413, description = "The body is too large.", body = ErrorBody),
+        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+        (status = 429, description = "It is ACTIVE, and the queue that it sends to is full: repeat the request later.", body = ErrorBody),
     ),
 )]
 pub(crate) async fn resume(
@@ -171,10 +179,42 @@ pub(crate) async fn resume(
     Manager(caller): Manager,
     PathText(id): PathText,
     IfMatch(on): IfMatch,
-) -> Result<Tagged<SubscriptionAnswer>> {
+    OptionalBody(body): OptionalBody<ResumeText>,
+) -> Result<Tagged<ResumeAnswer>> {
     let client = caller.visible(None)?.client();
     let (resumed, _) = service.gateway.resume_subscription(subscription_id(&id)?, client, on).await?;
-    Ok((tag(resumed.revision), Json(resumed.into())))
+    let missed = body.replay.unwrap_or_default().then(|| Gateway::missed(&resumed)).flatten();
+    let replayed = match missed {
+        Some(missed) => {
+            let done = service.gateway.replay(resumed.id, client, &missed).await?;
+            Some(ReplayAnswer::of(&missed, done))
+        }
+        None => None,
+    };
+    Ok((tag(resumed.revision), Json(ResumeAnswer::new(resumed, replayed))))
+}
+
+/// Replaces the signing secret of a subscription. The new one is shown this once.
+#[utoipa::path(
+    post, path = "/api/subscriptions/{id}/rotate-secret", operation_id = "rotate_subscription_secret",
+    tag = "subscriptions", params(SubscriptionPath), request_body = RotateText,
+    responses(
+        (status = 200, description = "The new secret. Those before it sign as well until the overlap is over.", body = RotatedAnswer),
+        (status = 404, description = "There is no such subscription.", body = ErrorBody),
+        (status = 409, description = "Too many secrets are valid, or others keep changing them at the same time.", body = ErrorBody),
+        (status = 413, description = "The body is too large.", body = ErrorBody),
+        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn rotate_secret(
+    State(service): State<Arc<Service>>,
+    Manager(caller): Manager,
+    PathText(id): PathText,
+    OptionalBody(body): OptionalBody<RotateText>,
+) -> Result<Json<RotatedAnswer>> {
+    let (id, client) = (subscription_id(&id)?, caller.visible(None)?.client());
+    let rotated = service.gateway.rotate_subscription_secret(id, client, body.scheme()?, body.overlap()).await?;
+    Ok(Json(rotated.into()))
 }
 
 /// Shows which of the last events a subscription would have taken, as it is now, paused or not. Nothing is made.
@@ -197,6 +237,6 @@ pub(crate) async fn preview(
     Ok(Json(FactsAnswer::complete(found)?))
 }
 
-fn subscription_id(text: &str) -> Result<Tsid> {
+pub(crate) fn subscription_id(text: &str) -> Result<Tsid> {
     tsid("subscription", text)
 }

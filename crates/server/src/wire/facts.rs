@@ -383,7 +383,7 @@ impl FactAnswer {
 }
 
 /// A text as JSON.
-fn quoted(text: &str) -> Result<Box<RawValue>> {
+pub(super) fn quoted(text: &str) -> Result<Box<RawValue>> {
     serde_json::value::to_raw_value(text).map_err(|error| ApiError::invalid(format!("data cannot be shown: {error}")))
 }
 

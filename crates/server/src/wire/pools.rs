@@ -1,11 +1,12 @@
 //! Dispatch pools.
 
 use serde::{Deserialize, Serialize};
-use tidegate::{Timestamp, Tsid};
-use tidegate_dispatch::{Listed, Pool, PoolBody, PoolStatus, PoolsQuery};
+use tidegate::{HeldSlots, Timestamp, Tsid};
+use tidegate_dispatch::{Listed, Pool, PoolBody, PoolHolds, PoolStatus, PoolsQuery};
 use utoipa::{IntoParams, ToSchema};
 
 use super::event_types::limit;
+use super::jobs::counted;
 use crate::access::Visible;
 use crate::cursor;
 use crate::error::{ApiError, Result};
@@ -83,12 +84,48 @@ pub(crate) struct PoolAnswer {
     /// `ACTIVE` or `SUSPENDED`.
     #[schema(value_type = String, example = "ACTIVE")]
     status: PoolStatus,
+    /// What it holds and what waits for it. Only where pools are listed or shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holds: Option<PoolHoldsAnswer>,
     /// When it was created.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
     /// When it was last changed.
     #[schema(value_type = String, format = DateTime)]
     updated_at: Timestamp,
+}
+
+/// What a dispatch pool holds and what waits for it. Numbers are counted up to a bound: then a `+` follows.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PoolHoldsAnswer {
+    /// Deliveries under way, as nodes have told last.
+    in_use: u32,
+    /// The slots that nodes hold.
+    slots: Vec<SlotsAnswer>,
+    /// The subscriptions whose jobs wait.
+    waiting_subscriptions: usize,
+    /// The jobs that wait: those that are delayed, wait for a retry or are behind others included, but not tasks that are behind
+    /// others of their group.
+    #[schema(example = "1000+")]
+    waiting: String,
+    /// For how long the oldest has waited that could be delivered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_waiting_seconds: Option<u64>,
+    /// Whether its jobs wait because it is suspended.
+    suspended: bool,
+}
+
+/// The slots of a dispatch pool that a node holds.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct SlotsAnswer {
+    /// The node.
+    node: String,
+    /// How many it holds.
+    slots: u32,
+    /// How many it could use.
+    wanted: u32,
 }
 
 /// A page of dispatch pools.
@@ -140,6 +177,22 @@ impl PoolsParams {
     }
 }
 
+impl PoolAnswer {
+    /// A pool with what it holds.
+    pub(crate) fn holding(pool: Pool, holds: PoolHolds) -> Self {
+        let slots = |held: &HeldSlots| SlotsAnswer { node: shown(&held.node), slots: held.slots, wanted: held.wanted };
+        let holds = PoolHoldsAnswer {
+            in_use: holds.in_use(),
+            slots: holds.slots.iter().map(slots).collect(),
+            waiting_subscriptions: holds.waiting_subscriptions,
+            waiting: counted(holds.waiting, holds.is_capped),
+            oldest_waiting_seconds: holds.oldest.map(|oldest| oldest.as_secs()),
+            suspended: pool.body.status == PoolStatus::Suspended,
+        };
+        Self { holds: Some(holds), ..Self::from(pool) }
+    }
+}
+
 impl From<Pool> for PoolAnswer {
     fn from(pool: Pool) -> Self {
         Self {
@@ -150,6 +203,7 @@ impl From<Pool> for PoolAnswer {
             concurrency: pool.body.concurrency,
             rate_limit_per_minute: pool.body.rate_limit_per_minute,
             status: pool.body.status,
+            holds: None,
             created_at: pool.created_at,
             updated_at: pool.updated_at,
         }
@@ -157,8 +211,26 @@ impl From<Pool> for PoolAnswer {
 }
 
 impl PoolsAnswer {
-    pub(crate) fn of(page: Listed<Pool>, visible: Visible) -> Self {
+    pub(crate) fn of(page: Listed<Pool>, holds: Vec<PoolHolds>, visible: Visible) -> Self {
         let next_cursor = page.next.map(|(of, code)| cursor::of_pool(visible.client(), of, &code));
-        Self { items: page.items.into_iter().map(PoolAnswer::from).collect(), next_cursor }
+        let shown = |(pool, holds)| PoolAnswer::holding(pool, holds);
+        Self { items: page.items.into_iter().zip(holds).map(shown).collect(), next_cursor }
+    }
+}
+
+/// A node's name without what it tells of its machine and process: that is nothing for callers.
+fn shown(node: &str) -> String {
+    node.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_node_is_shown_without_its_process() {
+        assert_eq!(
+            super::shown("749cacf5-bebe/4026531836/4026531834/812/2735152/00000000000000af"),
+            "00000000000000af"
+        );
+        assert_eq!(super::shown("0123456789abcdef"), "0123456789abcdef");
     }
 }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tidegate::{Timestamp, Tsid};
 use tidegate_dispatch::{
-    ConfigEntry, DispatchMode, Filter, Listed, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus,
-    SubscriptionsQuery, Target, TypeBinding, TypePattern, VersionNumber,
+    ConfigEntry, DispatchMode, Filter, Listed, RetryStrategy, SecretText, Subscription, SubscriptionBody,
+    SubscriptionStatus, SubscriptionsQuery, Target, TypeBinding, TypePattern, VersionNumber,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -97,6 +97,9 @@ pub(crate) struct SubscriptionText {
     sequence: Option<i32>,
     /// Whether the data alone is sent (the default), or the whole event.
     data_only: Option<bool>,
+    /// Whether the body of a 2xx may ask for another attempt: `{"ack": false, "delaySeconds": 10}`; `false` by default. A body
+    /// that is not such JSON, or longer than 64 KiB, acknowledges.
+    ack_in_body: Option<bool>,
     /// What it carries for its owner.
     #[schema(value_type = Option<Vec<Object>>, max_items = 64, example = json!([{ "key": "team", "value": "orders" }]))]
     custom_config: Option<Vec<ConfigEntry>>,
@@ -171,6 +174,8 @@ pub(crate) struct SubscriptionAnswer {
     sequence: i32,
     /// Whether the data alone is sent, or the whole event.
     data_only: bool,
+    /// Whether the body of a 2xx may ask for another attempt.
+    ack_in_body: bool,
     /// What it carries for its owner.
     #[schema(value_type = Vec<Object>)]
     custom_config: Vec<ConfigEntry>,
@@ -183,7 +188,8 @@ pub(crate) struct SubscriptionAnswer {
     filter: Option<Filter>,
     /// The secret by which deliveries are signed. Only in the answer to the request that created the subscription.
     #[serde(skip_serializing_if = "Option::is_none")]
-    signing_secret: Option<String>,
+    #[schema(value_type = Option<String>)]
+    signing_secret: Option<SecretText>,
     /// When it was created.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
@@ -242,6 +248,7 @@ impl SubscriptionText {
             delay_seconds: self.delay_seconds.unwrap_or(default.delay_seconds),
             sequence: self.sequence.unwrap_or(default.sequence),
             data_only: self.data_only.unwrap_or(default.data_only),
+            ack_in_body: self.ack_in_body.unwrap_or(default.ack_in_body),
             custom_config: self.custom_config.unwrap_or_default(),
             service_account: id("serviceAccountId", self.service_account_id)?,
             filter: self.filter.map(filter).transpose()?,
@@ -302,7 +309,7 @@ impl SubscriptionsParams {
 
 impl SubscriptionAnswer {
     /// A subscription that was just created, with its secret.
-    pub(crate) fn created(subscription: Subscription, secret: String) -> Self {
+    pub(crate) fn created(subscription: Subscription, secret: SecretText) -> Self {
         Self { signing_secret: Some(secret), ..Self::from(subscription) }
     }
 }
@@ -329,6 +336,7 @@ impl From<Subscription> for SubscriptionAnswer {
             delay_seconds: body.delay_seconds,
             sequence: body.sequence,
             data_only: body.data_only,
+            ack_in_body: body.ack_in_body,
             custom_config: body.custom_config,
             service_account_id: body.service_account,
             filter: body.filter,

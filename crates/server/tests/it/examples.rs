@@ -44,7 +44,7 @@ async fn every_example_of_the_description_can_be_sent_as_it_stands() {
 }
 
 /// What is made for paths that name one of them.
-const MADE: [(&str, &str); 6] = [
+const MADE: [(&str, &str); 8] = [
     ("/api/events", r#"{"type": "a.b", "source": "/s"}"#),
     (
         "/api/subscriptions",
@@ -54,6 +54,8 @@ const MADE: [(&str, &str); 6] = [
     ("/api/applied-sets", r#"{"code": "default", "items": []}"#),
     ("/api/clients", r#"{"code": "c", "name": "n"}"#),
     ("/api/keys", r#"{"name": "k", "scopes": ["read"]}"#),
+    ("/api/service-accounts", r#"{"code": "shop", "name": "n", "authType": "NONE"}"#),
+    ("/api/dispatch-jobs", r#"{"code": "c", "targetUrl": "https://example.com/", "payload": 1}"#),
 ];
 
 /// A path with the id of an event type, a schema and the like that exists, in place of the one of the examples.

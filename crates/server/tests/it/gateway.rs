@@ -328,13 +328,15 @@ async fn subscriptions_have_their_fields_and_defaults(scene: Scene) {
     assert_eq!(shown.expect(200)["signingSecret"], Value::Null, "shown once");
     let pool = json!({ "code": "pool", "name": "A pool" });
     let pool = scene.post("/api/dispatch-pools", pool).await.expect(201)["id"].as_str().unwrap().to_owned();
+    let account = json!({ "code": "account", "name": "An account", "authType": "NONE" });
+    let account = scene.post("/api/service-accounts", account).await.expect(201)["id"].as_str().unwrap().to_owned();
     let all = json!({
         "name": "All", "description": "d", "eventTypes": [{ "eventTypeCode": "a.b", "specVersion": "1.0" }],
         "target": "https://example.com/hook", "queue": "q", "mode": "BLOCK_ON_ERROR",
         "dispatchPoolId": pool, "timeoutSeconds": 5, "maxRetries": 0,
         "retryStrategy": { "type": "list", "delaysSeconds": [1, 2] }, "maxAgeSeconds": 60, "delaySeconds": 9,
         "sequence": -1, "dataOnly": false, "customConfig": [{ "key": "k", "value": "v" }],
-        "serviceAccountId": "0000000000008", "filter": [{ "exact": { "subject": "x" } }],
+        "serviceAccountId": account, "filter": [{ "exact": { "subject": "x" } }],
     });
     let put = send(scene.request(Method::PUT, &path).header("if-match", &tag).json(&all)).await.expect(200);
     for (field, value) in all.as_object().unwrap() {

@@ -123,7 +123,7 @@ async fn a_client_that_is_gone_leaves_nothing_that_works(scene: Scene) {
     for round in 0..10 {
         let new = json!({ "code": format!("client-{round}"), "name": "c" });
         let client = scene.post("/api/clients", new).await.expect(201)["id"].as_str().unwrap().to_owned();
-        let calls = (0..16).map(async |at| match at % 4 {
+        let calls = (0..20).map(async |at| match at % 5 {
             0 => send(scene.request(Method::DELETE, &format!("/api/clients/{client}"))).await,
             1 => {
                 let key = json!({ "name": "k", "scopes": ["read"], "clientId": client });
@@ -132,6 +132,16 @@ async fn a_client_that_is_gone_leaves_nothing_that_works(scene: Scene) {
             2 => {
                 let pool = json!({ "code": format!("p{at}"), "name": "p", "clientId": client });
                 scene.post("/api/dispatch-pools", pool).await
+            }
+            3 => {
+                let job = json!({
+                    "code": "c", "targetUrl": "https://example.com/", "payload": 1, "clientId": client,
+                    "scheduledFor": "2100-01-01T00:00:00Z",
+                });
+                match at {
+                    3 => scene.post("/api/dispatch-jobs/batch", json!({ "jobs": [job] })).await,
+                    _ => scene.post("/api/dispatch-jobs", job).await,
+                }
             }
             _ => {
                 let mut body = subscription(&format!("s{at}"));
@@ -150,6 +160,8 @@ async fn a_client_that_is_gone_leaves_nothing_that_works(scene: Scene) {
         let left = scene.get(&format!("/api/subscriptions?clientId={client}")).await.expect(200);
         assert_eq!(left["items"], json!([]), "{left}");
         let left = scene.get(&format!("/api/dispatch-pools?clientId={client}")).await.expect(200);
+        assert_eq!(left["items"], json!([]), "{left}");
+        let left = scene.get(&format!("/api/dispatch-jobs?clientId={client}&status=QUEUED")).await.expect(200);
         assert_eq!(left["items"], json!([]), "{left}");
     }
     scene.close().await;

@@ -1,5 +1,6 @@
 //! The server over HTTP: real connections on loopback, on both databases where they could differ.
 
+mod accounts;
 mod applied_sets;
 mod auth;
 mod bad_input;
@@ -15,6 +16,7 @@ mod gateway_hostile;
 mod hang_ups;
 mod idempotency;
 mod isolation;
+mod jobs;
 mod lists;
 mod long_poll;
 mod looking_after;
@@ -25,11 +27,13 @@ mod other_nodes;
 mod pools;
 mod projections;
 mod readiness;
+mod replays;
 mod reports;
 mod scene;
 mod schedules;
 mod sdks;
 mod slow;
+mod tasks;
 mod telling;
 mod two_nodes;
 mod unknown_fields;

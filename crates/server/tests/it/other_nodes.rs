@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tidegate::{EventQueue, Timestamp};
 use tidegate_server::{Handle, Keyring, Options, Scope, Server};
 
-use crate::scene::{Answer, Scene, on_both, send};
+use crate::scene::{Answer, Scene, on_both, send, shared_secrets};
 
 /// How often a case is repeated: nothing here may depend on how much time has passed.
 const ROUNDS: u32 = 10;
@@ -25,6 +25,9 @@ impl Node {
         let queue = EventQueue::open(&database).await.unwrap();
         let mut options = Options::default();
         options.auth.required = true;
+        if scene.postgres_address().is_some() {
+            options.gateway.secrets = shared_secrets();
+        }
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = Server::new(queue.clone(), options).unwrap().start(listener).unwrap();
         Self { queue, server }

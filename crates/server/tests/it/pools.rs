@@ -28,6 +28,12 @@ fn subscription(code: &str, pool: &Value) -> Value {
     })
 }
 
+/// A pool as it is shown, without what it holds.
+fn said(mut shown: Value) -> Value {
+    shown.as_object_mut().unwrap().remove("holds").unwrap_or_else(|| panic!("what it holds is missing: {shown}"));
+    shown
+}
+
 fn path(of: &Value) -> String {
     format!("/api/dispatch-pools/{}", of["id"].as_str().unwrap())
 }
@@ -51,7 +57,7 @@ async fn pools_have_their_fields_and_defaults(scene: Scene) {
     for (field, value) in all.as_object().unwrap() {
         assert_eq!(changed[field], *value, "{changed}");
     }
-    assert_eq!(scene.get(&location).await.expect(200), changed);
+    assert_eq!(said(scene.get(&location).await.expect(200)), changed);
     let back = scene.put(&location, json!({ "code": "slow", "name": "n" })).await.expect(200);
     assert_eq!(
         (&back["concurrency"], &back["status"]),
@@ -180,7 +186,8 @@ mod with_keys {
         let key = keys.create("one", &[Scope::Admin], Some(one.parse().unwrap())).await.unwrap().secret;
         scene.with_key(&key);
         let listed = scene.get("/api/dispatch-pools").await.expect(200);
-        assert_eq!(listed["items"], json!([of_one]), "only its own");
+        assert_eq!(listed["items"].as_array().unwrap().len(), 1, "only its own");
+        assert_eq!(said(listed["items"][0].clone()), of_one);
         for other in [&of_two, &of_all] {
             scene.get(&path(other)).await.refused(404, "not_found");
             scene.put(&path(other), json!({ "name": "mine" })).await.refused(404, "not_found");

@@ -5,6 +5,7 @@ use std::time::Duration;
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 use tidegate::EventQueue;
+use tidegate_dispatch::secrets::SecretOptions;
 use tidegate_server::{Handle, Options, Server};
 
 /// How long a test waits for something: nothing takes this long unless it is broken.
@@ -34,9 +35,22 @@ impl Drop for Place {
     }
 }
 
+/// The keys of servers on PostgreSQL, where one must be configured.
+pub(crate) fn shared_secrets() -> SecretOptions {
+    let key = Some("tgkey_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=".parse().unwrap());
+    SecretOptions { key, ..SecretOptions::default() }
+}
+
 fn guarded() -> Options {
     let mut options = Options::default();
     options.auth.required = true;
+    options
+}
+
+fn delivering() -> Options {
+    let mut options = Options::default();
+    options.run_router = true;
+    options.gateway.allowed_targets = vec!["127.0.0.1".parse().unwrap()];
     options
 }
 
@@ -126,9 +140,30 @@ impl Scene {
         Self::start(queue, guarded(), Place::Postgres(url)).await
     }
 
+    /// With a server that delivers webhooks to this machine.
+    pub(crate) async fn delivering_sqlite() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let queue = EventQueue::open(dir.path().join("tidegate.db").to_str().unwrap()).await.unwrap();
+        Self::serve(queue, delivering(), Place::Folder { dir }).await
+    }
+
+    /// With a server that delivers webhooks to this machine.
+    pub(crate) async fn delivering_postgres() -> Self {
+        let url = tidegate_testing::fresh_database();
+        let queue = EventQueue::open(&url).await.unwrap();
+        Self::serve(queue, delivering(), Place::Postgres(url)).await
+    }
+
     /// With a server that delivers nothing: what tests look at stays as it is.
     async fn start(queue: EventQueue, mut options: Options, place: Place) -> Self {
         options.run_router = false;
+        Self::serve(queue, options, place).await
+    }
+
+    async fn serve(queue: EventQueue, mut options: Options, place: Place) -> Self {
+        if !matches!(place, Place::Folder { .. }) {
+            options.gateway.secrets = shared_secrets();
+        }
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = Server::new(queue.clone(), options).unwrap().start(listener).unwrap();
         let base = format!("http://{}", server.address());
@@ -248,6 +283,9 @@ macro_rules! on_both {
                 super::$case(crate::scene::Scene::$postgres().await).await;
             })*
         }
+    };
+    (delivering: $($case:ident),* $(,)?) => {
+        crate::scene::on_both!(delivering_sqlite, delivering_postgres: $($case),*);
     };
     ($($case:ident),* $(,)?) => {
         crate::scene::on_both!(sqlite, postgres: $($case),*);

@@ -23,6 +23,14 @@ pub trait Dispatch: std::fmt::Debug + Send + Sync + 'static {
     /// [`Rate::reserve`](tidegate_core::pool::rate::Rate::reserve). `Invalid` when a pool is named twice.
     async fn limits(&self, node: &str, asks: Vec<LimitAsk>, hold: Duration) -> Result<Vec<LimitGrant>>;
 
+    /// The nodes that slots of pools are stored for, each once and in order, whether or not they still hold them. Few: a
+    /// node is a process.
+    async fn slot_holders(&self) -> Result<Vec<String>>;
+
+    /// Gives back all slots of nodes, each by its exact name. Only for nodes that are known not to deliver any more: what they
+    /// held is granted to others at once. `Invalid` for an empty name.
+    async fn release_slots(&self, nodes: Vec<String>) -> Result<()>;
+
     /// The attempts at a job that were recorded, of all its generations, in order. None for an unknown job.
     async fn job_attempts(&self, id: EntryId) -> Result<Vec<JobAttempt>>;
 

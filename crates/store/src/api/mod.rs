@@ -7,6 +7,7 @@ pub(crate) mod facts;
 pub(crate) mod families;
 pub(crate) mod handlers;
 pub(crate) mod ingest;
+pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod maintenance;
 pub(crate) mod projections;
@@ -22,6 +23,7 @@ pub use facts::Facts;
 pub use families::Families;
 pub use handlers::HandlerStates;
 pub use ingest::Ingestion;
+pub use jobs::JobDesk;
 pub use keys::KeyStore;
 pub use maintenance::Maintenance;
 pub use projections::Projections;
@@ -45,6 +47,7 @@ pub trait Store:
     + Resources
     + KeyStore
     + Dispatch
+    + JobDesk
     + Families
 {
 }
@@ -63,6 +66,7 @@ impl<S> Store for S where
         + Resources
         + KeyStore
         + Dispatch
+        + JobDesk
         + Families
 {
 }

@@ -160,6 +160,25 @@ pub(super) async fn slots_of_a_dead_node_come_back(scene: Scene) {
     assert_eq!(slots(&there, "b", ask(10, 9, 10)).await, (9, 5));
 }
 
+pub(super) async fn slots_of_a_node_are_given_back_by_its_name(scene: Scene) {
+    let (here, there) = (scene.open().await, jobs_of(&scene).await);
+    assert_eq!(here.slot_holders().await.unwrap(), Vec::<String>::new());
+    here.release_slots(vec!["a".to_owned()]).await.unwrap();
+    let of = |number| LimitAsk { pool: pool(number), ..ask(10, 6, 6) };
+    for (node, pools) in [("a", vec![of(1), of(2)]), ("ab", vec![of(2)]), ("A", vec![of(3)])] {
+        here.limits(node, pools, HOLD).await.unwrap();
+    }
+    assert_eq!(there.slot_holders().await.unwrap(), ["A", "a", "ab"], "each once, in order");
+    there.release_slots(Vec::new()).await.unwrap();
+    assert_eq!(kind(there.release_slots(vec![String::new()]).await), ErrorKind::Invalid);
+    assert_eq!(slots(&there, "b", ask(10, 0, 10)).await.0, 4);
+    there.release_slots(vec!["a".to_owned(), "unknown".to_owned()]).await.unwrap();
+    assert_eq!(here.slot_holders().await.unwrap(), ["A", "ab", "b"], "others keep theirs");
+    assert_eq!(slots(&there, "b", ask(10, 4, 10)).await, (10, 10), "at once");
+    scene.advance(6);
+    assert_eq!(here.slot_holders().await.unwrap(), ["A", "ab", "b"], "as long as they are stored");
+}
+
 pub(super) async fn each_node_has_its_turn(scene: Scene) {
     let store = scene.open().await;
     assert_eq!(slots(&store, "a", ask(1, 0, 9)).await, (1, 1));

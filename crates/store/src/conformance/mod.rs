@@ -4,6 +4,7 @@
 //! provides one. New cases are added here, never to one backend's own tests;
 //! [`conformance_cases!`](crate::conformance_cases) lists them, so that a test binary can make a test of each.
 
+mod added_targets;
 mod attempts;
 mod audit;
 mod bad_input;
@@ -30,6 +31,7 @@ mod fencing;
 mod groups;
 mod handlers;
 mod ids;
+mod job_desk;
 mod jobs;
 mod lanes;
 mod lists;
@@ -384,6 +386,15 @@ macro_rules! conformance_cases {
                 a_fact_that_stands_alone_outlives_its_entry,
                 a_fact_that_stands_alone_outlives_a_replacement,
             }
+            added_targets {
+                a_target_is_added_once_under_its_key,
+                entries_that_are_added_are_like_others,
+                a_fact_stays_while_something_that_was_added_refers_to_it,
+                what_cannot_be_added_is_refused,
+                of_many_at_once_each_is_added_once,
+                a_time_range_finds_entries_beside_those_that_were_added,
+                a_walk_comes_by_every_fact_in_order,
+            }
             fact_versions {
                 nothing_is_written_under_another_version,
                 lanes_that_are_missing_do_not_keep_an_ingest_from_ending,
@@ -397,6 +408,7 @@ macro_rules! conformance_cases {
                 slots_are_shared_by_nodes,
                 slots_never_exceed_the_limit,
                 slots_of_a_dead_node_come_back,
+                slots_of_a_node_are_given_back_by_its_name,
                 each_node_has_its_turn,
                 no_slot_expires_during_an_outage,
                 a_rate_holds_across_nodes,
@@ -408,6 +420,19 @@ macro_rules! conformance_cases {
                 each_of_a_run_has_its_own_record,
                 bad_records_are_refused_alone,
                 attempts_go_with_their_job,
+            }
+            job_desk {
+                jobs_are_found_by_their_ids,
+                jobs_are_listed_by_state_and_lane,
+                a_page_looks_at_a_bounded_number,
+                failed_and_cancelled_jobs_are_retried,
+                a_failed_job_is_ignored_once,
+                an_ignored_head_frees_its_group,
+                blocked_groups_are_listed_in_pages,
+                lanes_say_what_waits,
+                jobs_of_a_lane_are_found_wherever_they_wait,
+                a_retry_finds_its_lane_again,
+                jobs_that_were_added_are_found_with_their_event,
             }
             tasks {
                 what_is_said_about_a_task_is_read_with_it,

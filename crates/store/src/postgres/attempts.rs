@@ -14,6 +14,7 @@ use tidegate_core::{Action, AttemptOutcome, EntryId, QueueName, Timestamp};
 use crate::api::Attempts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::postgres::audit::by_entry;
+use crate::postgres::dead_letters::Again;
 use crate::postgres::engine::bisect::in_halves;
 use crate::postgres::engine::connection::Tx;
 use crate::postgres::engine::errors::Fault;
@@ -374,7 +375,7 @@ impl Inner {
         self.follow_tags(&tx, &with_tags).await?;
         let rest: Vec<i64> = ids.iter().copied().filter(|id| !done.contains(id)).collect();
         if !rest.is_empty() {
-            let (made, freed) = self.redrive_rows(&tx, &rest, true).await?;
+            let (made, freed) = self.redrive_rows(&tx, &rest, Again::Reset).await?;
             done.extend(made.keys());
             queues.extend(freed);
         }

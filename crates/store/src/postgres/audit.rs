@@ -112,13 +112,13 @@ impl Inner {
         Ok(rows.into_iter().map(|row| (row.entry_id, row.id)).collect())
     }
 
-    /// Records that an operator cancelled entries.
-    pub(super) async fn audit_cancelled(&self, tx: &Tx, items: &[&ManualAction]) -> Result<(), Fault> {
+    /// Records that an operator cancelled entries, or ignored jobs, which have ended.
+    pub(super) async fn audit_ended(&self, tx: &Tx, items: &[&ManualAction], action: Action) -> Result<(), Fault> {
         if items.is_empty() {
             return Ok(());
         }
         let (ids, actors, reasons) = columns(items);
-        tx.execute(&self.sql.audit.add_cancelled, &[&self.now(), &ids, &actors, &reasons]).await?;
+        tx.execute(&self.sql.audit.add_ended, &[&self.now(), &ids, &actors, &reasons, &action.code()]).await?;
         Ok(())
     }
 

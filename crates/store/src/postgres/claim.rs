@@ -22,7 +22,7 @@ use crate::postgres::engine::row::count;
 use crate::postgres::engine::store::Inner;
 use crate::postgres::engine::store::MAX_CATALOG_READS;
 use crate::postgres::engine::store::accept_catalog;
-use crate::postgres::flags::{is_audited, is_in_envelope, is_kept, is_tagged};
+use crate::postgres::flags::{is_added, is_audited, is_in_envelope, is_kept, is_tagged};
 use crate::postgres::groups::{Groups, borrowed};
 use crate::postgres::items::micros;
 use crate::postgres::statements::claim::{ClaimRow, EventId, LeasedRow};
@@ -238,6 +238,17 @@ impl Inner {
         Ok(found)
     }
 
+    /// When entries were made that were added to their facts.
+    async fn made_at(&self, tx: &Tx, leased: &[LeasedRow]) -> Result<HashMap<i64, Timestamp>, Fault> {
+        let added = leased.iter().filter(|row| is_added(row.flags));
+        let (facts, numbers): (Vec<i64>, Vec<i64>) = added.map(|row| (row.event_id, row.id)).unzip();
+        if numbers.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let rows = tx.rows(&self.sql.added.made_at, &[&facts, &numbers]).await?;
+        Ok(rows.into_iter().map(|row| (row.entry_id, row.made_at.into())).collect())
+    }
+
     fn accept_claim(&self, catalog: &Catalog, prelude: Prelude) -> Result<(), Fault> {
         accept_catalog(catalog, prelude)?;
         self.accept_clock(prelude)
@@ -269,6 +280,7 @@ impl Inner {
         let queue_retry = queue.settings.retry.clone().map(Arc::new);
         // Several entries may have one fact.
         let shared = facts.len() < leased.len();
+        let added = self.made_at(tx, &leased).await?;
         let mut rest = Rest::default();
         for row in leased {
             if is_audited(row.flags) && row.token > 1 {
@@ -290,7 +302,8 @@ impl Inner {
                     rest.told.push(end.end);
                     rest.ends.push(end);
                 }
-                (None, Some(fact)) => {
+                (None, Some(mut fact)) => {
+                    fact.created_at = added.get(&row.id).copied().unwrap_or(fact.created_at);
                     found.places.push((row.lane, row.id));
                     let lane = queue.lane_of(row.lane);
                     let priority = lane.map_or(0, |lane| lane.priority);
@@ -507,7 +520,7 @@ impl Quotas {
         let is_wanted =
             |event_type: &str| claim.types.as_ref().is_none_or(|types| types.iter().any(|t| t == event_type));
         // Types without lanes of their own share one.
-        let of_shared = claim.quotas.iter().filter(|(of, _)| is_wanted(of) && !queue.has_lanes_for(of));
+        let of_shared = claim.quotas.iter().filter(|(of, _)| !queue.has_lanes_for(of) && is_wanted(of));
         let of_shared = of_shared.map(|(_, quota)| *quota).min();
         let left = |lane: &Lane| {
             let quota = match &lane.event_type {

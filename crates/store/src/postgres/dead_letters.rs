@@ -15,11 +15,22 @@ use crate::postgres::statements::entries::RedrivenRow;
 use crate::sql::Only;
 use crate::values::{Batch, DeadLetters, EntryView, ManualAction};
 
+/// Which ended entries are started over, besides kept ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Again {
+    /// Dead letters.
+    Redrive,
+    /// Those that failed; their tokens are raised.
+    Reset,
+    /// Those that failed or were cancelled.
+    Retry,
+}
+
 impl Inner {
-    pub(super) async fn redrive(&self, items: Vec<ManualAction>) -> Result<Batch<Generation>> {
+    pub(super) async fn redrive(&self, items: Vec<ManualAction>, which: Again) -> Result<Batch<Generation>> {
         let items = &items;
         let done = self.write(
-            |tx| async move { self.redrive_items(&tx, items).await },
+            |tx| async move { self.redrive_items(&tx, items, which).await },
             |tx, (made, _)| {
                 let first = made.iter().next().map(|(id, generation)| (*id, *generation as i32));
                 async move {
@@ -40,10 +51,11 @@ impl Inner {
         &self,
         tx: &Tx,
         items: &[ManualAction],
+        which: Again,
     ) -> Result<(HashMap<i64, Generation>, Vec<i32>), Fault> {
         let asked: BTreeMap<i64, &ManualAction> = items.iter().rev().map(|item| (item.id.get(), item)).collect();
         let ids: Vec<i64> = asked.keys().copied().collect();
-        let (made, queues) = self.redrive_rows(tx, &ids, false).await?;
+        let (made, queues) = self.redrive_rows(tx, &ids, which).await?;
         let done: Vec<&ManualAction> = asked.into_values().filter(|item| made.contains_key(&item.id.get())).collect();
         if !done.is_empty() {
             self.audit_started_over(tx, &done, Action::Redriven).await?;
@@ -51,16 +63,17 @@ impl Inner {
         Ok((made, queues))
     }
 
-    /// Starts new generations of dead letters and of kept entries; ids are sorted and distinct. Returns the generations by
-    /// id, and the queues of these entries. A reset takes only dead letters that failed, not those with errors, and raises
-    /// the tokens.
+    /// Starts new generations of ended and of kept entries; ids are sorted and distinct. Returns the generations by id, and
+    /// the queues of these entries.
     pub(super) async fn redrive_rows(
         &self,
         tx: &Tx,
         ids: &[i64],
-        reset: bool,
+        which: Again,
     ) -> Result<(HashMap<i64, Generation>, Vec<i32>), Fault> {
-        let mut rows = tx.rows(&self.sql.entries.redrive, &[&self.now(), &ids, &i64::from(reset)]).await?;
+        let reset = which == Again::Reset;
+        let statement = if which == Again::Retry { &self.sql.jobs.retry } else { &self.sql.entries.redrive };
+        let mut rows = tx.rows(statement, &[&self.now(), &ids, &i64::from(reset)]).await?;
         let tagged: Vec<i64> = rows.iter().filter(|row| is_tagged(row.flags)).map(|row| row.id).collect();
         self.put_tags(tx, &tagged).await?;
         let ended: HashSet<i64> = rows.iter().map(|row| row.id).collect();

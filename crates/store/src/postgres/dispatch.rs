@@ -21,7 +21,10 @@ use crate::postgres::engine::row::{count, queue_name};
 use crate::postgres::engine::store::{Inner, PostgresStore};
 use crate::postgres::items::clean;
 use crate::postgres::statements::dispatch::{AttemptRow, LimitRow, WaitingRow, lock_pools};
-use crate::values::dispatch::{LimitPlan, SlotsRow, StoredLimits, WaitingLane, check_asks, check_tasks, plan_limits};
+use crate::sql::Only;
+use crate::values::dispatch::{
+    LimitPlan, SlotsRow, StoredLimits, WaitingLane, check_asks, check_nodes, check_tasks, plan_limits,
+};
 use crate::values::{Batch, Family, JobAttempt, LimitAsk, LimitGrant, WaitingLanes};
 
 #[async_trait]
@@ -34,6 +37,18 @@ impl Dispatch for PostgresStore {
         check_asks(node, &asks)?;
         let node = node.to_owned();
         self.of(Family::Jobs).detached(|inner| async move { inner.limits(&node, &asks, hold).await }).await
+    }
+
+    async fn slot_holders(&self) -> Result<Vec<String>> {
+        self.of(Family::Jobs).detached(|inner| async move { inner.slot_holders().await }).await
+    }
+
+    async fn release_slots(&self, nodes: Vec<String>) -> Result<()> {
+        check_nodes(&nodes)?;
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        self.of(Family::Jobs).detached(|inner| async move { inner.release_slots(&nodes).await }).await
     }
 
     async fn job_attempts(&self, id: EntryId) -> Result<Vec<JobAttempt>> {
@@ -127,6 +142,16 @@ impl Inner {
         let move_rates =
             async { if moved.is_empty() { Ok(()) } else { tx.execute(&sql.move_rates, &params).await.map(drop) } };
         all(join3(hold, remove, move_rates).await.into())
+    }
+
+    async fn slot_holders(&self) -> Result<Vec<String>> {
+        let nodes = self.read(|tx| async move { tx.rows(&self.sql.dispatch.holders, &[]).await }).await?;
+        Ok(nodes.into_iter().map(|Only(node)| node).collect())
+    }
+
+    async fn release_slots(&self, nodes: &[String]) -> Result<()> {
+        let nodes = &nodes;
+        self.write_again(|tx| async move { tx.execute(&self.sql.dispatch.release, &[nodes]).await.map(drop) }).await
     }
 
     /// Records attempts at live jobs, where there is a record. The caller has the jobs' rows locked; ids are distinct.

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidegate_core::{End, EntryId, LeaseToken, Place, Timestamp};
+use tidegate_core::{Action, End, EntryId, LeaseToken, Place, Timestamp};
 use tokio_postgres::types::ToSql;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -19,6 +19,7 @@ use crate::postgres::flags::{is_audited, is_tagged};
 use crate::postgres::groups::{Groups, borrowed};
 use crate::postgres::items::{clean, micros};
 use crate::postgres::statements::end::{EndedRow, FoundRow, RequeuedRow};
+use crate::values::jobs::cancel_errors;
 use crate::values::{Batch, Extend, Finalize, Finalized, ManualAction, Requeue, RequeueAt};
 
 /// How often the heartbeat is written while it does not fit the clock, before work that needs it gives up.
@@ -59,7 +60,7 @@ impl Inner {
                 id: item.id,
                 token: None,
                 end: End::Cancelled,
-                errors: None,
+                errors: cancel_errors(self.family, item),
                 results: None,
                 attempt: None,
             })
@@ -90,7 +91,7 @@ impl Inner {
         let (answers, queues) = self.finalize_items(Arc::clone(&tx), items).await?;
         let ended = asked.iter().zip(&answers).filter(|(_, answer)| is_first_end(answer));
         let ended: Vec<&ManualAction> = ended.map(|(item, _)| item).collect();
-        self.audit_cancelled(&tx, &ended).await?;
+        self.audit_ended(&tx, &ended, Action::Cancelled).await?;
         Ok((answers, queues))
     }
 

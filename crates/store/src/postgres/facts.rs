@@ -1,6 +1,6 @@
 //! Facts by id with what was made for them, and searches for facts. Reads only.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tidegate_core::event_type::CodePattern;
@@ -14,10 +14,14 @@ use crate::list_gate::Kind;
 use crate::postgres::engine::connection::Tx;
 use crate::postgres::engine::errors::Fault;
 use crate::postgres::engine::store::{Opened, PostgresStore};
+use crate::postgres::statements::facts::FactRow;
 use crate::postgres::statements::finding::{CandidateRow, RangeRow};
 use crate::sql::{Only, Statement};
 use crate::values::facts::{check_facts, numbers_of};
-use crate::values::{Fact, FactTarget, FactTerm, FactsPage, FactsQuery, Family, StoredFact, TypeFilter};
+use crate::values::{
+    Fact, FactTarget, FactTerm, FactsPage, FactsQuery, FactsWalk, Family, MAX_TARGETS, StoredFact, TypeFilter,
+    WalkedFacts,
+};
 
 #[async_trait::async_trait]
 impl api::Facts for PostgresStore {
@@ -40,10 +44,23 @@ impl api::Facts for PostgresStore {
         })
         .await
     }
+
+    async fn walk_facts(&self, walk: FactsWalk) -> Result<WalkedFacts> {
+        walk.check()?;
+        let opened = Arc::clone(&self.opened);
+        self.attended(|inner| async move {
+            let (opened, walk) = (&opened, &walk);
+            inner.read(|tx| async move { opened.walk_facts(&tx, walk).await }).await
+        })
+        .await
+    }
 }
 
 /// A fact whose entries may have numbers in a range: itself, and the first and the last number.
 type Searched = (i64, i64, i64);
+
+/// What was added to facts: the numbers, and when.
+type Added = HashMap<i64, BTreeMap<i64, Timestamp>>;
 
 impl Opened {
     /// Facts by id, each with the first of its targets.
@@ -67,13 +84,37 @@ impl Opened {
                 }
             }
         }
+        let added = self.added(tx, &rows, limit).await?;
+        for (fact, numbers) in &added {
+            searched.extend(numbers.keys().take(limit).map(|number| (*fact, *number, *number)));
+        }
         let mut targets = self.targets(tx, &searched, limit).await?;
         let stored = |(range, fact): (RangeRow, _)| {
             let mut targets = targets.remove(&range.fact_id).unwrap_or_default();
+            let added = added.get(&range.fact_id);
+            for target in &mut targets {
+                target.made_at = added.and_then(|added| added.get(&target.id.get()).copied());
+            }
             targets.truncate(limit);
-            (range.fact_id, stored(&range, Fact::from(fact), targets))
+            let added = added.map_or(0, BTreeMap::len);
+            (range.fact_id, stored(&range, Fact::from(fact), targets, added))
         };
         Ok(rows.into_iter().map(stored).collect())
+    }
+
+    /// The numbers of the targets that were added to facts later, with the moments at which they were made.
+    async fn added(&self, tx: &Tx, rows: &[(RangeRow, FactRow)], limit: usize) -> Result<Added, Fault> {
+        let facts: Vec<i64> = rows.iter().filter_map(|(of, _)| of.first_number.map(|_| of.fact_id)).collect();
+        let mut added = Added::new();
+        if facts.is_empty() || limit == 0 {
+            return Ok(added);
+        }
+        let sql = &self.family(Family::Entries).sql.added;
+        for row in tx.rows(&sql.of_facts, &[&facts, &(MAX_TARGETS as i64)]).await? {
+            let Some(fact) = facts.get((row.item - 1) as usize) else { continue };
+            added.entry(*fact).or_default().insert(row.entry_id, row.made_at.into());
+        }
+        Ok(added)
     }
 
     /// The targets of facts by their numbers, somewhat more than `limit` of each.
@@ -106,6 +147,24 @@ impl Opened {
         }
         targets.values_mut().for_each(|of| of.sort_by_key(|target| target.id));
         Ok(targets)
+    }
+
+    /// The next facts of a walk.
+    async fn walk_facts(&self, tx: &Tx, walk: &FactsWalk) -> Result<WalkedFacts, Fault> {
+        let (after, before, limit) = (walk.after.to_i64(), walk.before.to_i64(), walk.limit as i64);
+        let sql = &self.family(Family::Entries).sql.finding;
+        let rows = match walk.client {
+            Some(client) => {
+                let client = client.map_or(0, Tsid::to_i64);
+                tx.rows(&sql.walk_client, &[&after, &before, &limit, &client]).await?
+            }
+            None => tx.rows(&sql.walk, &[&after, &before, &limit]).await?,
+        };
+        let looked_at: Vec<_> =
+            rows.into_iter().map(|row| (row.id, usize::try_from(row.size).unwrap_or(0), row.is_found)).collect();
+        let (ids, next) = walk.cut(&looked_at);
+        let mut facts = if ids.is_empty() { HashMap::new() } else { self.facts(tx, &ids, 0).await? };
+        Ok(WalkedFacts { facts: ids.iter().filter_map(|id| facts.remove(&id.to_i64())).collect(), next })
     }
 
     /// A page of a search.
@@ -233,9 +292,9 @@ impl Opened {
     }
 }
 
-fn stored(range: &RangeRow, fact: Fact, targets: Vec<FactTarget>) -> StoredFact {
+fn stored(range: &RangeRow, fact: Fact, targets: Vec<FactTarget>, added: usize) -> StoredFact {
     let made = match (range.targets, range.first_number) {
-        (Some(made), _) => usize::try_from(made).unwrap_or(0),
+        (Some(made), _) => usize::try_from(made).unwrap_or(0) + added,
         (None, None) => 1,
         // Stored by an older program.
         (None, Some(_)) => targets.len(),

@@ -15,6 +15,9 @@ const KEPT: i16 = 8;
 /// It carries the whole event instead of its data alone.
 const IN_ENVELOPE: i16 = 16;
 
+/// It was added to a fact that had been stored before: when, is in the table `deduplication`.
+pub(super) const ADDED: i16 = 32;
+
 /// The flags of a new entry.
 pub(super) fn of(event: &NewEvent) -> Option<i16> {
     let tagged = if event.tags.is_empty() { 0 } else { TAGGED };
@@ -28,6 +31,11 @@ pub(super) fn of_target(target: &Target, fact: &NewEvent) -> Option<i16> {
     let keeps_place = if target.keeps_place { KEEPS_PLACE } else { 0 };
     let in_envelope = if target.in_envelope { IN_ENVELOPE } else { 0 };
     Some(tagged | keeps_place | in_envelope).filter(|flags| *flags != 0)
+}
+
+/// Whether the entry was added to its fact.
+pub(super) fn is_added(flags: Option<i16>) -> bool {
+    has(flags, ADDED)
 }
 
 /// Whether the entry carries the whole event.

@@ -182,12 +182,14 @@ impl Inner {
         for arrival in &arrivals {
             let &Arrival { id, queue_id, lane, exhausted_as, event_id, .. } = arrival;
             let Some(queue) = catalog.queue_by_id(queue_id) else { return Err(Fault::StaleCatalog) };
-            // A negative lane encodes a priority: the caller's transaction did not know the lane.
             let limit = self.shared.options.store.lanes_of(self.family);
-            let lane = match (lane < 0, &arrival.event_type) {
-                (false, _) => Ok(lane),
-                (true, Some(event_type)) => queue.lane_of_arrival(event_type, (-lane - 1000) as i16, limit),
-                (true, None) => {
+            // A negative lane encodes a priority: the caller's transaction did not know the lane. One that is gone is
+            // found again by its type.
+            let priority = if lane < 0 { Some((-lane - 1000) as i16) } else { arrival.gone_priority };
+            let lane = match (priority, arrival.gone_type.as_ref().or(arrival.event_type.as_ref())) {
+                (None, _) => Ok(lane),
+                (Some(priority), Some(lane_type)) => queue.lane_of_arrival(self.family, lane_type, priority, limit),
+                (Some(_), None) => {
                     unreadable.push(crate::postgres::undeliverable::end_without_fact(
                         id,
                         exhausted_as,

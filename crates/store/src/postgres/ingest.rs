@@ -20,13 +20,19 @@ use crate::postgres::ingest_plan::{Home, Placed, Planned, Room, homes, no_answer
 use crate::postgres::ingest_rows::{write_facts, write_targets, write_terms};
 use crate::postgres::statements::deduplication::Drawn;
 use crate::values::ingest::{Part, in_parts};
-use crate::values::{Batch, CatalogueVersion, Ingest, IngestAnswer, IngestOutcome, Ingested};
+use crate::values::{AddTarget, AddedTarget, Batch, CatalogueVersion, Ingest, IngestAnswer, IngestOutcome, Ingested};
 
 #[async_trait::async_trait]
 impl api::Ingestion for PostgresStore {
     async fn ingest(&self, items: Vec<Ingest>, under: Option<CatalogueVersion>) -> Result<IngestAnswer> {
         let opened = Arc::clone(&self.opened);
         self.detached(|inner| async move { inner.ingest(&opened, items, under).await }).await
+    }
+
+    async fn add_targets(&self, items: Vec<AddTarget>) -> Result<Batch<AddedTarget>> {
+        AddTarget::check_all(&items)?;
+        let opened = Arc::clone(&self.opened);
+        self.detached(|inner| async move { inner.add_targets(&opened, &items).await }).await
     }
 }
 

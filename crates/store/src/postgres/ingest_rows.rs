@@ -92,26 +92,27 @@ pub(super) async fn write_targets(
     for home in homes {
         let mut columns = Columns::default();
         for one in items {
-            one.of(home).for_each(|(placed, drawn)| columns.add(placed, drawn.id, one));
+            let event_id = one.fact().map(|fact| fact.event_id);
+            let origin = Origin { event_id, fact: &one.item.fact, is_added: false };
+            one.of(home).for_each(|(placed, drawn)| columns.add(placed, drawn.id, &origin));
         }
-        if columns.ids.is_empty() {
-            continue;
-        }
-        let sql = &home.inner.sql;
-        let (jobs, texts): (Vec<i64>, Vec<&str>) = columns.tasks.iter().copied().unzip();
-        let tasks = async {
-            if jobs.is_empty() { Ok(0) } else { tx.execute(&sql.dispatch.write_tasks, &[&jobs, &texts]).await }
-        };
-        let (targets, tasks) = join(tx.execute(&sql.ingest.write_targets, &columns.params(now)), tasks).await;
-        both(targets, tasks)?;
+        columns.write(tx, home, now).await?;
     }
     ingest_failpoint("targets");
     Ok(())
 }
 
+/// The fact that targets are made for.
+pub(super) struct Origin<'a> {
+    pub(super) event_id: Option<i64>,
+    pub(super) fact: &'a NewEvent,
+    /// Whether it had been stored before.
+    pub(super) is_added: bool,
+}
+
 /// The arrays of the statement that writes targets.
 #[derive(Default)]
-struct Columns<'a> {
+pub(super) struct Columns<'a> {
     ids: Vec<i64>,
     events: Vec<Option<i64>>,
     dues: Vec<Option<Timestamp>>,
@@ -134,7 +135,7 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn add(&mut self, placed: &Placed<'a>, id: i64, item: &Numbered<'_>) {
+    pub(super) fn add(&mut self, placed: &Placed<'a>, id: i64, origin: &Origin<'_>) {
         let target = placed.target;
         let (due, delay) = match target.available {
             Availability::Now => (None, None),
@@ -142,7 +143,7 @@ impl<'a> Columns<'a> {
             Availability::After(delay) => (None, Some(micros(delay))),
         };
         self.ids.push(id);
-        self.events.push(item.fact().map(|fact| fact.event_id));
+        self.events.push(origin.event_id);
         self.dues.push(due);
         self.delays.push(delay);
         self.clients.push(target.queue.client().map(Tsid::to_i64));
@@ -154,7 +155,7 @@ impl<'a> Columns<'a> {
         self.groups.push(target.group.as_deref());
         self.priorities.push(target.priority);
         // Jobs have no tags.
-        self.tags.push(tags(&item.item.fact).filter(|_| target.family == Family::Entries));
+        self.tags.push(tags(origin.fact).filter(|_| target.family == Family::Entries));
         let (expiry, age) = match target.expires {
             None => (None, None),
             Some(Expiry::At(at)) => (Some(at), None),
@@ -163,8 +164,25 @@ impl<'a> Columns<'a> {
         self.ranks.push(target.rank);
         self.expiries.push(expiry);
         self.ages.push(age);
-        self.flags.push(flags::of_target(target, &item.item.fact));
+        let added = if origin.is_added { flags::ADDED } else { 0 };
+        let set = flags::of_target(target, origin.fact).unwrap_or(0) | added;
+        self.flags.push(Some(set).filter(|set| *set != 0));
         self.tasks.extend(target.task.as_deref().map(|task| (id, task)));
+    }
+
+    /// Writes the rows, if there are any.
+    pub(super) async fn write(&self, tx: &Tx, home: &Home<'_>, now: &Timestamp) -> Result<(), Fault> {
+        if self.ids.is_empty() {
+            return Ok(());
+        }
+        let sql = &home.inner.sql;
+        let (jobs, texts): (Vec<i64>, Vec<&str>) = self.tasks.iter().copied().unzip();
+        let tasks = async {
+            if jobs.is_empty() { Ok(0) } else { tx.execute(&sql.dispatch.write_tasks, &[&jobs, &texts]).await }
+        };
+        let (targets, tasks) = join(tx.execute(&sql.ingest.write_targets, &self.params(now)), tasks).await;
+        both(targets, tasks)?;
+        Ok(())
     }
 
     fn params<'b>(&'b self, now: &'b Timestamp) -> [&'b (dyn ToSql + Sync); 18] {

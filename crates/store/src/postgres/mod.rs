@@ -4,6 +4,7 @@
 //! statements and what happens when answers are lost; must not know handlers or batchers. See ARCHITECTURE.md for the
 //! rules.
 
+mod added;
 mod attempts;
 mod audit;
 mod caller;
@@ -26,6 +27,7 @@ mod ingest_plan;
 mod ingest_rows;
 mod inspect;
 mod items;
+mod jobs;
 mod keys;
 mod lanes;
 mod listing;
@@ -144,7 +146,7 @@ impl api::Entries for PostgresStore {
     }
 
     async fn redrive_manually(&self, items: Vec<ManualAction>) -> Result<Batch<Generation>> {
-        self.detached(|inner| async move { inner.redrive(items).await }).await
+        self.detached(|inner| async move { inner.redrive(items, dead_letters::Again::Redrive).await }).await
     }
 
     async fn discard(&self, ids: Vec<EntryId>) -> Result<Batch<()>> {

@@ -1,5 +1,6 @@
 //! Retention of facts that were stored with no or several targets: each goes when it is old and nothing refers to it.
-//! Only ingest makes rows that refer to such a fact, in the fact's own transaction, so a fact that is found free stays free.
+//! Rows that refer to such a fact are made in its own transaction, or added under a lock on it; so what is locked here and then
+//! found free stays free.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,7 +37,12 @@ impl Inner {
         if !found.ids.is_empty() {
             let ids = &found.ids;
             // Not repeated if its answer is lost: what is still there is found again.
-            let remove = |tx: Arc<Tx>| async move { tx.row(&self.sql.ingest.remove_free, &[ids]).await };
+            let remove = |tx: Arc<Tx>| async move {
+                let locked = tx.rows(&self.sql.added.lock_free, &[ids]).await?;
+                let locked: Vec<i64> = locked.into_iter().map(|Only(id)| id).collect();
+                // Another statement, so that it sees what was added until then.
+                tx.row(&self.sql.ingest.remove_free, &[&locked]).await
+            };
             let removed = self.write(remove, |_, _| async { Ok(true) }).await?;
             retained.facts = removed.map_or(0, |Only(removed)| removed.unsigned_abs());
         }

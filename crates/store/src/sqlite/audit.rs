@@ -8,7 +8,7 @@ use tidegate_core::{Action, EntryId, LeaseToken, Tsid};
 use crate::error::Result;
 use crate::sql::Only;
 use crate::sqlite::engine::tx::{Tx, micros, moment};
-use crate::sqlite::found::{Live, live};
+use crate::sqlite::found::{LastLog, Live, live};
 use crate::values::{AuditRow, Claimed, Holder, ManualAction};
 
 /// The audit row of an action on a live entry.
@@ -43,6 +43,29 @@ pub(super) fn audit_started_over(tx: &mut Tx<'_>, item: &ManualAction, action: A
 pub(super) fn audit_manual(tx: &mut Tx<'_>, item: &ManualAction, action: Action, live: &Live) -> Result<()> {
     let mut row = row_of(tx, item.id, action, live)?;
     (row.worker, row.actor, row.message) = (None, item.actor.clone(), item.reason.clone());
+    add(tx, &mut row)
+}
+
+/// Records a manual action on an ended entry in the audit.
+pub(super) fn audit_ended(tx: &mut Tx<'_>, item: &ManualAction, action: Action, last: &LastLog) -> Result<()> {
+    let mut row = AuditRow {
+        id: 0,
+        entry: item.id,
+        event_id: Some(Tsid::from_i64(last.event_id)),
+        action,
+        worker: None,
+        actor: item.actor.clone(),
+        generation: last.generation,
+        attempt: last.attempts,
+        token: last.token,
+        status_code: None,
+        execution_time_ms: None,
+        message: item.reason.clone(),
+        next_retry_at: None,
+        retry_count: None,
+        max_retries: None,
+        created_at: moment(tx.now)?,
+    };
     add(tx, &mut row)
 }
 

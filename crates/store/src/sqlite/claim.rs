@@ -10,6 +10,7 @@ use tidegate_core::name::check_text;
 use tidegate_core::{LeaseToken, QueueState, Tsid};
 
 use crate::error::{Error, Result};
+use crate::sql::Only;
 use crate::sqlite::arrivals;
 use crate::sqlite::audit::{audit_picked, audit_takeover};
 use crate::sqlite::end::{Ending, end_live, end_or_keep};
@@ -153,6 +154,12 @@ fn take(tx: &mut Tx<'_>, queue: usize, claim: &Claim, progress: &mut Progress) -
             audit_takeover(tx, id, token)?;
         }
         let event_id = Tsid::from_i64(row.event_id);
+        let mut fact = if flags::is_in_envelope(row.flags) { fact.in_envelope(event_id) } else { fact };
+        if flags::is_added(row.flags)
+            && let Some(Only(made_at)) = tx.row(&tx.sql().added.made_at, (row.event_id, id))?
+        {
+            fact.created_at = moment(made_at)?;
+        }
         let entry = Claimed {
             id: entry_id(id)?,
             event_id,
@@ -167,7 +174,7 @@ fn take(tx: &mut Tx<'_>, queue: usize, claim: &Claim, progress: &mut Progress) -
             group: row.group_key,
             lane_type: lane_type.filter(|_| tx.family == Family::Jobs),
             queue_retry: queue_retry.clone(),
-            fact: if flags::is_in_envelope(row.flags) { fact.in_envelope(event_id) } else { fact },
+            fact,
         };
         claimed.push((priority, entry));
     }

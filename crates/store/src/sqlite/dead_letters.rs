@@ -1,6 +1,6 @@
 //! Dead letters: redriving and discarding them.
 
-use tidegate_core::{Action, EntryId, Generation};
+use tidegate_core::{Action, End, EntryId, Generation};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sql::Only;
@@ -10,6 +10,7 @@ use crate::sqlite::flags;
 use crate::sqlite::found::{LastLog, Live, last_log, live};
 use crate::sqlite::groups::promote_by_rank;
 use crate::sqlite::tags;
+use crate::values::jobs::not_failed;
 use crate::values::{Batch, ManualAction};
 
 /// The values of `superseded` in a log row.
@@ -99,13 +100,49 @@ pub(super) fn dead_letter(tx: &Tx<'_>, id: EntryId) -> Result<Result<LastLog>> {
     })
 }
 
-/// The same for one that is to be started over. If its group cannot be read, it could never be promoted.
+/// The same for one that is to be started over.
 pub(super) fn redrivable(tx: &Tx<'_>, id: EntryId) -> Result<Result<LastLog>> {
-    Ok(dead_letter(tx, id)?.and_then(|last| match last.has_readable_group {
+    Ok(dead_letter(tx, id)?.and_then(|last| startable(id, last)))
+}
+
+/// An entry that can be started over. If its group cannot be read, it could never be promoted.
+fn startable(id: EntryId, last: LastLog) -> Result<LastLog> {
+    match last.has_readable_group {
         true => Ok(last),
         false => Err(Error::new(
             ErrorKind::Conflict,
             format!("entry {id} cannot be redriven or reset: its message group cannot be read; discard it"),
         )),
-    }))
+    }
+}
+
+/// Starts new generations of jobs that failed or were cancelled, and of kept ones.
+pub(super) fn retry(tx: &mut Tx<'_>, items: &[ManualAction]) -> Result<Batch<Generation>> {
+    let mut answers = Vec::with_capacity(items.len());
+    for item in items {
+        let answer = retry_item(tx, item.id)?;
+        if answer.is_ok() {
+            audit_started_over(tx, item, Action::Redriven)?;
+        }
+        answers.push(answer);
+    }
+    Ok(answers)
+}
+
+fn retry_item(tx: &mut Tx<'_>, id: EntryId) -> Result<Result<Generation>> {
+    if let Some(live) = live(tx, id.get())? {
+        return match flags::is_kept(live.flags) {
+            true => redrive_kept(tx, id, &live, false).map(Ok),
+            false => Ok(Err(not_failed(id))),
+        };
+    }
+    let ended = match last_log(tx, id.get())? {
+        None => return Ok(Err(Error::no_entry(id))),
+        Some(last) if last.superseded || last.end == End::Completed => return Ok(Err(not_failed(id))),
+        Some(last) => startable(id, last),
+    };
+    match ended {
+        Ok(ended) => redrive_one(tx, id, &ended, false).map(Ok),
+        Err(error) => Ok(Err(error)),
+    }
 }

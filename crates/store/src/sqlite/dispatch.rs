@@ -16,7 +16,7 @@ use crate::sqlite::engine::tx::{Tx, micros, moment};
 use crate::sqlite::heartbeat::survive_outage;
 use crate::sqlite::queues;
 use crate::sqlite::statements::dispatch::{self as rows, AttemptRow};
-use crate::values::dispatch::{SlotsRow, StoredLimits, WaitingLane, check_asks, check_tasks, plan_limits};
+use crate::values::dispatch::{SlotsRow, StoredLimits, WaitingLane, check_asks, check_nodes, check_tasks, plan_limits};
 use crate::values::{Family, JobAttempt, LimitAsk, LimitGrant, WaitingLanes};
 
 /// For how long slots and moments are kept that nobody asks about, in microseconds.
@@ -32,6 +32,19 @@ impl Dispatch for SqliteStore {
         check_asks(node, &asks)?;
         let node = node.to_owned();
         self.of_family(Family::Jobs).write(Urgency::Claim, move |tx| limits(tx, &node, &asks, hold)).await
+    }
+
+    async fn slot_holders(&self) -> Result<Vec<String>> {
+        let nodes = |tx: &mut Tx<'_>| tx.rows(&tx.sql().dispatch.holders, ());
+        Ok(self.of_family(Family::Jobs).read(nodes).await?.into_iter().map(|Only(node)| node).collect())
+    }
+
+    async fn release_slots(&self, nodes: Vec<String>) -> Result<()> {
+        check_nodes(&nodes)?;
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        self.of_family(Family::Jobs).write(Urgency::Claim, move |tx| release_slots(tx, &nodes)).await
     }
 
     async fn job_attempts(&self, id: EntryId) -> Result<Vec<JobAttempt>> {
@@ -79,6 +92,13 @@ fn limit(tx: &Tx<'_>, node: &str, ask: &LimitAsk, hold: Duration) -> Result<Limi
         tx.execute(&sql.move_rate, (pool, client, micros(moment)))?;
     }
     Ok(plan.grant)
+}
+
+fn release_slots(tx: &Tx<'_>, nodes: &[String]) -> Result<()> {
+    for node in nodes {
+        tx.execute(&tx.sql().dispatch.release, [node])?;
+    }
+    Ok(())
 }
 
 /// Removes slots and moments that nobody has asked about for long.

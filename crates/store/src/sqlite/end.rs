@@ -13,6 +13,7 @@ use crate::sqlite::found::{Live, last_log, live};
 use crate::sqlite::groups::{promote, promote_by_rank};
 use crate::sqlite::statements::end::{AsideRow, RequeuedRow};
 use crate::sqlite::tags;
+use crate::values::jobs::cancel_errors;
 use crate::values::{Batch, Extend, Finalize, Finalized, ManualAction, Requeue, RequeueAt};
 
 /// A run of at least this many neighbours is ended by one statement instead of one each.
@@ -309,7 +310,9 @@ pub(super) fn cancel(tx: &mut Tx<'_>, items: &[ManualAction]) -> Result<Batch<()
         let id = item.id;
         let answer = match live(tx, id.get())? {
             Some(live) => {
-                end_live(tx, id.get(), &live, &Ending::new(End::Cancelled))?;
+                let errors = cancel_errors(tx.family, item);
+                let ending = Ending { errors: errors.as_deref(), ..Ending::new(End::Cancelled) };
+                end_live(tx, id.get(), &live, &ending)?;
                 audit_manual(tx, item, Action::Cancelled, &live)?;
                 Ok(())
             }

@@ -1,5 +1,7 @@
 //! Facts by id with what was made for them, and searches for facts. Reads only.
 
+use std::collections::BTreeMap;
+
 use rusqlite::types::ToSql;
 use tidegate_core::Tsid;
 use tidegate_core::event_type::CodePattern;
@@ -11,10 +13,12 @@ use crate::list_gate::Kind;
 use crate::sql::{Only, Statement};
 use crate::sqlite::engine::row::{Shown, queue_name};
 use crate::sqlite::engine::store::SqliteStore;
-use crate::sqlite::engine::tx::{Tx, entry_id, micros};
+use crate::sqlite::engine::tx::{Tx, entry_id, micros, moment};
 use crate::sqlite::statements::finding::{CandidateRow, RangeRow, TargetRow};
 use crate::values::facts::{check_facts, numbers_of};
-use crate::values::{EntryPhase, FactTarget, FactsPage, FactsQuery, Family, StoredFact, TypeFilter};
+use crate::values::{
+    EntryPhase, FactTarget, FactsPage, FactsQuery, FactsWalk, Family, MAX_TARGETS, StoredFact, TypeFilter, WalkedFacts,
+};
 
 #[async_trait::async_trait]
 impl api::Facts for SqliteStore {
@@ -27,25 +31,41 @@ impl api::Facts for SqliteStore {
         query.check()?;
         self.read_list(Kind::of_facts(&query), move |tx| find(tx, &query)).await
     }
+
+    async fn walk_facts(&self, walk: FactsWalk) -> Result<WalkedFacts> {
+        walk.check()?;
+        self.read(move |tx| walk_facts(tx, &walk)).await
+    }
 }
 
 /// A fact with the first of its targets.
 fn fact(tx: &mut Tx<'_>, id: Tsid, limit: usize) -> Result<Option<StoredFact>> {
     let Some((range, fact)) = tx.row(&tx.sql().finding.fact, [id.to_i64()])? else { return Ok(None) };
     let mut targets = Vec::new();
-    for (first, last) in ranges(tx, id, &range)? {
+    let added = match range.first_number {
+        Some(_) if limit > 0 => tx.rows(&tx.sql().added.of_fact, (id.to_i64(), MAX_TARGETS as i64))?,
+        _ => Vec::new(),
+    };
+    let added: BTreeMap<i64, i64> = added.into_iter().map(|one| (one.entry_id, one.made_at)).collect();
+    let ranges = ranges(tx, id, &range)?.into_iter().map(|range| (range, limit));
+    let of_added = added.keys().take(limit).map(|number| ((*number, *number), 2));
+    for ((first, last), limit) in ranges.chain(of_added) {
         for family in Family::ALL {
             tx.in_family(family, |tx| add_targets(tx, (first, last, id.to_i64(), limit as i64), &mut targets))?;
         }
     }
+    for target in &mut targets {
+        target.made_at = added.get(&target.id.get()).map(|at| moment(*at)).transpose()?;
+    }
     targets.sort_by_key(|target| target.id);
     targets.truncate(limit);
-    let made = match (range.targets, range.first_number) {
-        (Some(made), _) => usize::try_from(made).unwrap_or(0),
-        (None, None) => 1,
-        // Stored by an older program.
-        (None, Some(_)) => targets.len(),
-    };
+    let made = added.len()
+        + match (range.targets, range.first_number) {
+            (Some(made), _) => usize::try_from(made).unwrap_or(0),
+            (None, None) => 1,
+            // Stored by an older program.
+            (None, Some(_)) => targets.len(),
+        };
     Ok(Some(StoredFact { id, fact: fact.into(), targets, made }))
 }
 
@@ -83,7 +103,26 @@ fn target(
 ) -> Result<FactTarget> {
     let phase = phase(row.worker.take())?;
     let lane_type = row.lane_type.map(|shown| shown.0);
-    Ok(FactTarget { family, id: entry_id(row.id)?, queue: queue_name(row.queue, row.queue_client)?, phase, lane_type })
+    let queue = queue_name(row.queue, row.queue_client)?;
+    Ok(FactTarget { family, id: entry_id(row.id)?, queue, phase, made_at: None, lane_type })
+}
+
+/// The next facts of a walk.
+fn walk_facts(tx: &mut Tx<'_>, walk: &FactsWalk) -> Result<WalkedFacts> {
+    let (after, before, limit) = (walk.after.to_i64(), walk.before.to_i64(), walk.limit as i64);
+    let sql = &tx.sql().finding;
+    let rows = match walk.client {
+        Some(client) => tx.rows(&sql.walk_client, (after, before, limit, client.map(Tsid::to_i64)))?,
+        None => tx.rows(&sql.walk, (after, before, limit))?,
+    };
+    let looked_at: Vec<_> =
+        rows.into_iter().map(|row| (row.id, usize::try_from(row.size).unwrap_or(0), row.is_found)).collect();
+    let (ids, next) = walk.cut(&looked_at);
+    let mut facts = Vec::with_capacity(ids.len());
+    for id in ids {
+        facts.extend(fact(tx, id, 0)?);
+    }
+    Ok(WalkedFacts { facts, next })
 }
 
 /// A page of a search.

@@ -12,6 +12,14 @@ pub(super) const KEPT: i64 = 8;
 /// It carries the whole event instead of its data alone.
 pub(super) const IN_ENVELOPE: i64 = 16;
 
+/// It was added to a fact that had been stored before: when, is in the table `deduplication`.
+pub(super) const ADDED: i64 = 32;
+
+/// Whether an entry was added to its fact.
+pub(super) fn is_added(flags: Option<i64>) -> bool {
+    has(flags, ADDED)
+}
+
 /// Whether an entry carries the whole event.
 pub(super) fn is_in_envelope(flags: Option<i64>) -> bool {
     has(flags, IN_ENVELOPE)

@@ -68,6 +68,7 @@ pub(super) struct LastLog {
     pub(super) has_readable_group: bool,
     pub(super) flags: Option<i64>,
     pub(super) event_id: i64,
+    pub(super) attempts: u32,
 }
 
 pub(super) fn last_log(tx: &Tx<'_>, id: i64) -> Result<Option<LastLog>> {
@@ -89,6 +90,7 @@ impl TryFrom<LogRow> for LastLog {
             group: row.group_key.map(|group| group.shown),
             flags: row.flags,
             event_id: row.event_id,
+            attempts: row.attempts,
         })
     }
 }

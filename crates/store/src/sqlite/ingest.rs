@@ -9,25 +9,33 @@ use tidegate_core::{Availability, NewEvent, Place, QueueState, Tsid};
 use crate::api;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::ingest_failpoint;
+use crate::sqlite::added;
 use crate::sqlite::engine::catalogue::{current_version, no_queue};
 use crate::sqlite::engine::jobs::Urgency;
 use crate::sqlite::engine::store::SqliteStore;
 use crate::sqlite::engine::tx::{Tx, entry_id, later, micros, moment};
 use crate::sqlite::fact_keys;
-use crate::sqlite::flags::{IN_ENVELOPE, KEEPS_PLACE, TAGGED};
+use crate::sqlite::flags::{ADDED, IN_ENVELOPE, KEEPS_PLACE, TAGGED};
 use crate::sqlite::groups::promote_by_rank;
 use crate::sqlite::publish::retry_text;
 use crate::sqlite::statements::ingest::TERMS_AT_ONCE;
 use crate::sqlite::tags::{self, State};
 use crate::values::fact_keys::TERM;
 use crate::values::ingest::{Part, in_parts, no_own_lane};
-use crate::values::{Batch, CatalogueVersion, Family, Ingest, IngestAnswer, IngestOutcome, Ingested, Target};
+use crate::values::{
+    AddTarget, AddedTarget, Batch, CatalogueVersion, Family, Ingest, IngestAnswer, IngestOutcome, Ingested, Target,
+};
 
 #[async_trait::async_trait]
 impl api::Ingestion for SqliteStore {
     async fn ingest(&self, items: Vec<Ingest>, under: Option<CatalogueVersion>) -> Result<IngestAnswer> {
         let write = |part: Vec<Ingest>, under| self.write(Urgency::Publish, move |tx| ingest_under(tx, &part, under));
         in_parts(items, under, write).await
+    }
+
+    async fn add_targets(&self, items: Vec<AddTarget>) -> Result<Batch<AddedTarget>> {
+        AddTarget::check_all(&items)?;
+        self.write(Urgency::Publish, move |tx| added::add_targets(tx, &items)).await
     }
 }
 
@@ -45,16 +53,13 @@ fn ingest_under(tx: &mut Tx<'_>, items: &[Ingest], under: Option<CatalogueVersio
 /// Ingests a batch.
 fn ingest(tx: &mut Tx<'_>, items: &[Ingest]) -> Result<Batch<Ingested>> {
     let first = tx.number(&tx.sql().publish.next_entry_id)?;
-    let mut batch = Ingesting { tx, next: first, depths: HashMap::new(), terms: Vec::new() };
+    let mut batch = Ingesting::new(tx, first);
     let mut answers = Vec::with_capacity(items.len());
     for item in items {
         answers.push(batch.ingest(item)?);
     }
     batch.write_terms()?;
-    let next = batch.next;
-    if next != first {
-        tx.execute(&tx.sql().publish.save_entry_id, [next])?;
-    }
+    batch.save_next(first)?;
     Ok(answers)
 }
 
@@ -62,23 +67,45 @@ fn ingest(tx: &mut Tx<'_>, items: &[Ingest]) -> Result<Batch<Ingested>> {
 type QueueOf = (Family, usize);
 
 /// Where a target goes.
-struct Planned {
-    queue: QueueOf,
-    lane: i64,
+pub(super) struct Planned {
+    pub(super) queue: QueueOf,
+    pub(super) lane: i64,
+}
+
+/// The fact that an entry is made for.
+pub(super) struct Origin<'a> {
+    pub(super) event_id: Tsid,
+    /// Those of the entry.
+    pub(super) tags: &'a [String],
+    /// Whether the fact had been stored before.
+    pub(super) is_added: bool,
 }
 
 /// A batch being ingested.
-struct Ingesting<'t, 'c> {
-    tx: &'t mut Tx<'c>,
+pub(super) struct Ingesting<'t, 'c> {
+    pub(super) tx: &'t mut Tx<'c>,
     /// The next entry id.
-    next: i64,
+    pub(super) next: i64,
     /// The number of entries in queues with a limit.
     depths: HashMap<QueueOf, i64>,
     /// What facts are found by: the term, the client and the fact. Written at the end, for all facts together.
     terms: Vec<([u8; TERM], i64, i64)>,
 }
 
-impl Ingesting<'_, '_> {
+impl<'t, 'c> Ingesting<'t, 'c> {
+    /// A batch whose first entry id is this.
+    pub(super) fn new(tx: &'t mut Tx<'c>, next: i64) -> Self {
+        Self { tx, next, depths: HashMap::new(), terms: Vec::new() }
+    }
+
+    /// Keeps the next entry id, if any was used since the first.
+    pub(super) fn save_next(&mut self, first: i64) -> Result<()> {
+        if self.next != first {
+            self.tx.execute(&self.tx.sql().publish.save_entry_id, [self.next])?;
+        }
+        Ok(())
+    }
+
     /// Answers a repeat, or writes the item. The outer error fails the batch.
     fn ingest(&mut self, item: &Ingest) -> Result<Result<Ingested>> {
         if let Err(error) = item.check(self.tx.shared.options.payload_limit) {
@@ -94,7 +121,7 @@ impl Ingesting<'_, '_> {
     }
 
     /// Finds a queue and a lane for every target. Writes nothing but lanes, so that a refused item leaves no row.
-    fn plan(&mut self, item: &Ingest) -> Result<Result<Vec<Planned>>> {
+    pub(super) fn plan(&mut self, item: &Ingest) -> Result<Result<Vec<Planned>>> {
         let mut queues = Vec::with_capacity(item.targets.len());
         for target in &item.targets {
             match self.tx.in_family(target.family, |tx| queue(tx, target))? {
@@ -156,7 +183,8 @@ impl Ingesting<'_, '_> {
         for ((target, planned), number) in item.targets.iter().zip(planned).zip(&numbers) {
             let (family, queue) = planned.queue;
             let tags = if family == Family::Entries { &item.fact.tags[..] } else { &[] };
-            self.tx.in_family(family, |tx| write_entry(tx, *number, event_id, (target, queue, planned.lane), tags))?;
+            let origin = Origin { event_id, tags, is_added: false };
+            self.tx.in_family(family, |tx| write_entry(tx, *number, &origin, (target, queue, planned.lane)))?;
             groups.extend(target.group.as_deref().map(|group| (family as usize, queue, group)));
         }
         ingest_failpoint("targets");
@@ -267,14 +295,13 @@ fn lane(tx: &mut Tx<'_>, queue: usize, target: &Target, fact: &NewEvent) -> Resu
 }
 
 /// Writes an entry or a job of the transaction's family.
-fn write_entry(
+pub(super) fn write_entry(
     tx: &mut Tx<'_>,
     id: i64,
-    event_id: Tsid,
+    origin: &Origin<'_>,
     (target, queue, lane): (&Target, usize, i64),
-    tags: &[String],
 ) -> Result<()> {
-    let now = tx.now;
+    let (now, tags) = (tx.now, origin.tags);
     let due = match target.available {
         Availability::Now => None,
         Availability::At(at) => Some(micros(at).max(now)),
@@ -286,7 +313,12 @@ fn write_entry(
         (None, None) => (Place::Fresh, (State::Ready, id)),
     };
     let expires = target.expires.map(|expiry| Ok::<_, Error>(micros(expiry.moment(moment(now)?)))).transpose()?;
-    let flags = [(!tags.is_empty(), TAGGED), (target.keeps_place, KEEPS_PLACE), (target.in_envelope, IN_ENVELOPE)];
+    let flags = [
+        (!tags.is_empty(), TAGGED),
+        (target.keeps_place, KEEPS_PLACE),
+        (target.in_envelope, IN_ENVELOPE),
+        (origin.is_added, ADDED),
+    ];
     let flags = flags.into_iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, bit)| flags | bit);
     let (queue_id, max_attempts) = {
         let of = &tx.known.queues[queue];
@@ -297,7 +329,7 @@ fn write_entry(
         &tx.sql().publish.put_entry,
         params![
             id,
-            event_id.to_i64(),
+            origin.event_id.to_i64(),
             due,
             client,
             lane,

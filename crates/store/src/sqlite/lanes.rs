@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::error::Result;
 use crate::sql::Only;
+use crate::sqlite::engine::row::Shown;
 use crate::sqlite::engine::tx::Tx;
 
 /// How often the lanes are maintained, in microseconds.
@@ -84,9 +85,12 @@ pub(super) fn find_again(tx: &mut Tx<'_>, id: i64, queue_id: i64, event_id: i64)
     if lane.state == 0 {
         return Ok(());
     }
-    let event_type = tx.row(&sql.lanes.type_of, [event_id])?.map(|Only(event_type)| event_type);
+    let lane_type = match lane.was_type {
+        Some(Shown(lane_type)) => Some(lane_type),
+        None => tx.row(&sql.lanes.type_of, [event_id])?.map(|Only(event_type)| event_type),
+    };
     let queue = tx.queue_by_id(queue_id)?;
-    let lane = tx.lane_of_arrival(queue, event_type.as_deref().unwrap_or_default(), lane.priority)?;
+    let lane = tx.lane_of_arrival(queue, lane_type.as_deref().unwrap_or_default(), lane.priority)?;
     tx.execute(&sql.lanes.set, (id, lane))?;
     Ok(())
 }

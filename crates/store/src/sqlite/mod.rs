@@ -3,6 +3,7 @@
 //! This file is the store's public side: it turns each verb into a job for a thread and waits for the answer. The verbs
 //! themselves are in the modules beside it, as functions of a transaction; none of them knows threads or futures.
 
+mod added;
 mod arrivals;
 mod attempts;
 mod audit;
@@ -24,6 +25,7 @@ mod heartbeat;
 mod holders;
 mod ingest;
 mod inspect;
+mod jobs;
 mod keys;
 mod lanes;
 mod listing;

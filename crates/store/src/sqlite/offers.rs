@@ -143,14 +143,15 @@ pub(super) fn offers(
 ) -> Result<Offers> {
     let sql = tx.sql();
     let held = Held::new(tx, queue, claim)?;
+    let types: Option<HashSet<&str>> = claim.types.as_ref().map(|types| types.iter().map(String::as_str).collect());
     let known = &mut *tx.known;
     for lane in &known.queues[queue].lanes.list {
         // Lanes are sorted by priority: once there are enough entries, later priorities cannot add any.
         if !offers.wants(lane.priority, 0) {
             break;
         }
-        let wanted = match (&claim.types, &lane.event_type) {
-            (Some(types), Some(of)) => types.iter().any(|wanted| **wanted == **of),
+        let wanted = match (&types, &lane.event_type) {
+            (Some(types), Some(of)) => types.contains(&**of),
             _ => true,
         };
         if !wanted {

@@ -56,7 +56,7 @@ fn find(tx: &Tx<'_>, age: Duration, mut from: i64, batch: i64) -> Result<Found> 
     }
 }
 
-/// Removes those of these facts that nothing refers to, with their terms, and returns how many.
+/// Removes those of these facts that nothing refers to, with their terms and the keys of what was added to them, and returns how many.
 fn remove(tx: &Tx<'_>, ids: &[i64]) -> Result<u64> {
     let mut removed = 0;
     for id in ids {
@@ -64,6 +64,7 @@ fn remove(tx: &Tx<'_>, ids: &[i64]) -> Result<u64> {
             for term in gone.terms.unwrap_or_default().chunks_exact(TERM) {
                 tx.execute(&tx.sql().ingest.remove_term, (term, gone.client_id.unwrap_or(0), id))?;
             }
+            tx.execute(&tx.sql().added.forget, [id])?;
             removed += 1;
         }
     }

@@ -14,6 +14,8 @@ use tidegate_core::{Generation, QueueName, Tsid};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use crate::error::{Error, Result};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
+use crate::failpoint::failpoint;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 use crate::values::{Batch, Family, Finalize, Requeue};
 
 /// The most bytes that the record of an attempt may have.
@@ -136,7 +138,11 @@ pub(crate) fn check_attempt(family: Family, record: Option<&str>) -> Result<()> 
         Some(record) if record.len() > MAX_ATTEMPT_BYTES => {
             Err(Error::invalid(format!("the record of an attempt may have {MAX_ATTEMPT_BYTES} bytes at most")))
         }
-        Some(_) => Ok(()),
+        Some(_) => {
+            // It was made, and nothing of it is written.
+            failpoint("attempt.made");
+            Ok(())
+        }
     }
 }
 
@@ -186,6 +192,12 @@ pub(crate) fn check_asks(node: &str, asks: &[LimitAsk]) -> Result<()> {
         return Err(Error::invalid("a pool is named twice"));
     }
     Ok(())
+}
+
+/// Checks the names of nodes.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) fn check_nodes(nodes: &[String]) -> Result<()> {
+    Ok(nodes.iter().try_for_each(|node| check_text("node", node))?)
 }
 
 /// Checks how many tasks are asked for.

@@ -192,7 +192,7 @@ fn short_hash(text: &str) -> [u8; 4] {
 
 /// The SHA-256 of texts with NUL between them: what does not fit an index otherwise.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-fn hash_of(texts: &[&str]) -> [u8; 32] {
+pub(crate) fn hash_of(texts: &[&str]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for (at, text) in texts.iter().enumerate() {
         if at > 0 {

@@ -38,6 +38,8 @@ pub struct FactTarget {
     pub queue: QueueName,
     /// Where it is in its life.
     pub phase: EntryPhase,
+    /// When it was made, if that was after its fact was stored.
+    pub made_at: Option<Timestamp>,
     /// The type by which it was sorted into a lane; `None` where many types share the lane, or while it has none yet.
     pub lane_type: Option<String>,
 }
@@ -81,6 +83,28 @@ pub struct FactsQuery {
     pub targets: usize,
 }
 
+/// Which facts to read in the order in which they were stored: of those that a search finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FactsWalk {
+    /// Of this client (`Some(None)`: of no client); `None` for those of all clients.
+    pub client: Option<Option<Tsid>>,
+    /// Only facts with a greater id (a cursor).
+    pub after: Tsid,
+    /// Only facts with a smaller id.
+    pub before: Tsid,
+    /// The most facts to look at, at most [`MAX_FACTS`].
+    pub limit: usize,
+}
+
+/// A stretch of a walk.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WalkedFacts {
+    /// The facts, oldest first, without their targets; not more bytes of payload than on a page of a search.
+    pub facts: Vec<StoredFact>,
+    /// Where the walk goes on; `None` at its end.
+    pub next: Option<Tsid>,
+}
+
 /// One page of a search.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FactsPage {
@@ -108,6 +132,35 @@ impl FactsQuery {
             return Err(Error::invalid(format!("a search takes at most {MAX_TERMS} terms, not {}", self.terms.len())));
         }
         Ok(())
+    }
+}
+
+impl FactsWalk {
+    /// Checks what can be checked without a database.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.limit {
+            1..=MAX_FACTS => Ok(()),
+            limit => Err(Error::invalid(format!("a walk looks at 1 to {MAX_FACTS} facts at once, not {limit}"))),
+        }
+    }
+
+    /// Of the facts that were looked at (each with its size, and whether a search finds it), those to read, and where the
+    /// walk goes on.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn cut(&self, looked_at: &[(i64, usize, bool)]) -> (Vec<Tsid>, Option<Tsid>) {
+        let (mut ids, mut bytes, mut last) = (Vec::new(), 0, None);
+        for (id, size, is_found) in looked_at {
+            if *is_found {
+                bytes += size;
+                if bytes > MAX_FACTS_BYTES && !ids.is_empty() {
+                    return (ids, last);
+                }
+                ids.push(Tsid::from_i64(*id));
+            }
+            last = Some(Tsid::from_i64(*id));
+        }
+        (ids, last.filter(|_| looked_at.len() == self.limit))
     }
 }
 

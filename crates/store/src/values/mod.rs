@@ -1,5 +1,6 @@
 //! The values that cross the traits of [`api`](crate::api).
 
+pub(crate) mod added;
 pub(crate) mod attempts;
 pub(crate) mod dispatch;
 pub(crate) mod entries;
@@ -8,6 +9,7 @@ pub(crate) mod facts;
 pub(crate) mod family;
 pub(crate) mod handlers;
 pub(crate) mod ingest;
+pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod lists;
 pub(crate) mod options;
@@ -18,6 +20,7 @@ pub(crate) mod schedules;
 pub(crate) mod upkeep;
 pub(crate) mod workers;
 
+pub use added::*;
 pub use attempts::*;
 pub use dispatch::*;
 pub use entries::*;
@@ -26,6 +29,7 @@ pub use facts::*;
 pub use family::*;
 pub use handlers::*;
 pub use ingest::*;
+pub use jobs::*;
 pub use keys::*;
 pub use lists::*;
 pub use options::*;

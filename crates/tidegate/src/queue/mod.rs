@@ -41,7 +41,7 @@ use tidegate_core::{EntryId, QueueName};
 use tidegate_store::{Backend, ManualAction, QueueChange, Store};
 
 use self::consumer::Consumer;
-use self::native::Native;
+use self::native::{DatabasePlace, Native};
 use self::shared::{Closes, Shared};
 use crate::background;
 use crate::batch::claim_key::ClaimKey;
@@ -126,6 +126,12 @@ impl EventQueue {
     #[must_use]
     pub fn backend(&self) -> Backend {
         self.shared().store.backend()
+    }
+
+    /// Where that database is.
+    #[must_use]
+    pub fn database_place(&self) -> DatabasePlace {
+        self.shared().native.0.place()
     }
 
     /// The store that holds the queue.

@@ -12,16 +12,31 @@ macro_rules! other_subjects {
         }
         $how! { $type, tidegate_store::Ingestion, { }
             ingest(items: Vec<Ingest>, under: Option<CatalogueVersion>) -> IngestAnswer;
+            add_targets(items: Vec<tidegate::AddTarget>) -> Batch<tidegate::AddedTarget>;
         }
         $how! { $type, tidegate_store::Dispatch, { }
             waiting_lanes(queue: Option<QueueName>) -> WaitingLanes;
             limits(node: &str, asks: Vec<LimitAsk>, hold: std::time::Duration) -> Vec<LimitGrant>;
+            slot_holders() -> Vec<String>;
+            release_slots(nodes: Vec<String>) -> ();
             job_attempts(id: EntryId) -> Vec<JobAttempt>;
             tasks(ids: Vec<EntryId>) -> Vec<Option<String>>;
         }
         $how! { $type, tidegate_store::Facts, { }
             facts(ids: Vec<tidegate_core::Tsid>, targets: usize) -> Vec<Option<StoredFact>>;
             find_facts(query: FactsQuery) -> FactsPage;
+            walk_facts(walk: tidegate::FactsWalk) -> tidegate::WalkedFacts;
+        }
+        $how! { $type, tidegate_store::JobDesk, { }
+            job(id: tidegate_core::Tsid) -> Option<tidegate::JobView>;
+            list_jobs(query: tidegate::JobsQuery) -> tidegate::JobsPage;
+            retry_jobs(items: Vec<ManualAction>) -> Batch<tidegate_core::Generation>;
+            ignore_jobs(items: Vec<ManualAction>) -> Batch<()>;
+            blocked_groups(query: tidegate::BlockedQuery) -> tidegate::BlockedPage;
+            lanes_hold(lanes: Vec<tidegate::LaneAsk>) -> Vec<tidegate::LaneHolds>;
+            slots_held(pools: Vec<tidegate::PoolKey>) -> Vec<Vec<tidegate::HeldSlots>>;
+            job_lanes(after: i64, limit: usize) -> Vec<tidegate::JobLane>;
+            jobs_of_lane(queue: QueueName, lane: i64, limit: usize) -> Vec<EntryId>;
         }
         $how! { $type, tidegate_store::Projections, { }
             register(id: &ProjectionId) -> ProjectionView;

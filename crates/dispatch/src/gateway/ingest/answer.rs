@@ -1,14 +1,12 @@
 //! Events as they are shown, each with what was made for it.
 
-use tidegate::{End, EntryId, EntryPhase, FactTarget, Family, QueueName, Status, StoredFact, Timestamp, Tsid};
+use tidegate::{EntryId, Fact, FactTarget, Family, QueueName, Status, StoredFact, Timestamp, Tsid};
 use tidegate_core::cloud_event::{CloudEvent, StoredEvent};
 
 use super::flush::{Call, Stored};
 use super::plan::job_id;
+use crate::gateway::jobs::JobStatus;
 use crate::gateway::subscriptions::Target;
-
-/// The status of a job that nothing was done about yet.
-const QUEUED: &str = "QUEUED";
 
 /// A stored event.
 #[derive(Debug, Clone)]
@@ -65,7 +63,7 @@ impl EventView {
                     id: job_id(stored.created_at, number.get()),
                     subscription: Some(subscription.id),
                     client: subscription.client,
-                    status: QUEUED,
+                    status: JobStatus::Queued.as_str(),
                 }),
                 Target::Queue(name) => {
                     // The queue took the entry, so its name is valid.
@@ -83,18 +81,7 @@ impl EventView {
     /// An event as the store has it, with so many of its targets as were asked for.
     pub(in crate::gateway) fn of_stored(stored: StoredFact, asked: usize) -> Self {
         let fact = &stored.fact;
-        let event = CloudEvent::from_stored(&StoredEvent {
-            event_type: &fact.event_type,
-            payload: &fact.payload,
-            content_type: fact.content_type.as_deref(),
-            source: fact.source.as_deref(),
-            subject: fact.subject.as_deref(),
-            time: fact.time,
-            external_id: fact.external_id.as_deref(),
-            correlation_id: fact.correlation_id.as_deref(),
-            causation_id: fact.causation_id.as_deref(),
-            attributes: fact.attributes.as_deref(),
-        });
+        let event = event_of(fact);
         let (created_at, client) = (fact.created_at, fact.client);
         // Where there are fewer than were asked for, the others are gone.
         let (is_cut, left_out) = cut(if stored.targets.len() < asked { 0 } else { stored.made.saturating_sub(asked) });
@@ -126,24 +113,35 @@ impl EventView {
     }
 }
 
+/// The event that a fact keeps.
+pub(crate) fn event_of(fact: &Fact) -> CloudEvent {
+    CloudEvent::from_stored(&StoredEvent {
+        event_type: &fact.event_type,
+        payload: &fact.payload,
+        content_type: fact.content_type.as_deref(),
+        source: fact.source.as_deref(),
+        subject: fact.subject.as_deref(),
+        time: fact.time,
+        external_id: fact.external_id.as_deref(),
+        correlation_id: fact.correlation_id.as_deref(),
+        causation_id: fact.causation_id.as_deref(),
+        attributes: fact.attributes.as_deref(),
+    })
+}
+
 /// Whether anything is left out, and how much.
 fn cut(left_out: usize) -> (bool, Option<usize>) {
     (left_out > 0, Some(left_out).filter(|left_out| *left_out > 0))
 }
 
 impl EventJob {
-    fn of(target: FactTarget, created_at: Timestamp) -> Self {
-        let status = match target.phase {
-            EntryPhase::Waiting { .. } | EntryPhase::Parked | EntryPhase::Aside { .. } => QUEUED,
-            EntryPhase::Leased { .. } => "IN_PROGRESS",
-            EntryPhase::Kept { .. } => "ERROR",
-            EntryPhase::Ended { end: End::Completed, .. } => "COMPLETED",
-            EntryPhase::Ended { end: End::Cancelled, .. } => "CANCELLED",
-            EntryPhase::Ended { .. } => "ERROR",
-        };
+    pub(in crate::gateway) fn of(target: FactTarget, created_at: Timestamp) -> Self {
+        let status = JobStatus::from(&target.phase).as_str();
         let subscription = target.lane_type.as_deref().and_then(|lane| lane.parse().ok());
         let client = target.queue.client();
-        Self { id: job_id(created_at, target.id.get()), subscription, client, status }
+        // Of a job that was made later, its own moment counts.
+        let made_at = target.made_at.unwrap_or(created_at);
+        Self { id: job_id(made_at, target.id.get()), subscription, client, status }
     }
 }
 

@@ -24,10 +24,11 @@ use super::error::{GatewayError, Result};
 
 pub use answer::{EventEntry, EventJob, EventView};
 
+pub(crate) use answer::event_of;
 pub(super) use flush::Flusher;
 pub(super) use meters::Meters;
 pub(crate) use plan::{JOBS, job_id};
-pub(super) use plan::{context_term, group_term};
+pub(super) use plan::{context_term, group_of, group_term, target_of};
 
 use flush::{Call, Flushed, Stored};
 use judge::Judgement;

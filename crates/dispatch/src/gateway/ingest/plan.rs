@@ -35,7 +35,7 @@ pub(super) fn plan(call: &Call, subscriptions: &Subscriptions) -> Result<Planned
     let asking = subscriptions.asking(call.client(), &event.event_type, call.version());
     let candidate = Candidate::new(event);
     let wanting: Vec<Arc<Subscription>> = asking.into_iter().filter(|one| one.accepts(&candidate)).cloned().collect();
-    let targets = wanting.iter().map(|one| target(one, event)).collect::<Result<Vec<_>, _>>()?;
+    let targets = wanting.iter().map(|one| target_of(one, event)).collect::<Result<Vec<_>, _>>()?;
     let mut fact = call.fact();
     if targets.iter().any(|target| target.family == Family::Entries) {
         label(&mut fact, event);
@@ -46,7 +46,7 @@ pub(super) fn plan(call: &Call, subscriptions: &Subscriptions) -> Result<Planned
 }
 
 /// What is made for one subscription.
-fn target(subscription: &Subscription, event: &CloudEvent) -> Result<Made, Error> {
+pub(in crate::gateway) fn target_of(subscription: &Subscription, event: &CloudEvent) -> Result<Made, Error> {
     let body = &subscription.body;
     let mut target = match &body.target {
         Target::Queue(name) => {
@@ -82,7 +82,7 @@ fn seconds(count: u32) -> Duration {
 }
 
 /// The group of what is made for a subscription.
-pub(super) fn group_of(subscription: &Subscription, group: Option<&str>) -> String {
+pub(in crate::gateway) fn group_of(subscription: &Subscription, group: Option<&str>) -> String {
     match group {
         Some(group) => format!("{}:{group}", subscription.code),
         None => subscription.code.clone(),

@@ -1,20 +1,23 @@
 //! Subscriptions: create, list, show, change, pause, resume, delete.
 
 mod matched;
-pub(crate) mod secret;
 mod target;
 mod values;
+
+use std::time::Duration;
 
 use tidegate::{
     ChangeResource, DeleteResource, Error, ErrorKind, MAX_RESOURCES, PutResource, QueueName, Resource, ResourcesQuery,
     Tsid,
 };
 
-use super::error::{GatewayError, Result};
+use super::error::{GatewayError, Result, gone};
 use super::event_types::only;
 use super::ingest::JOBS;
+use super::secrets::{Contents, Rotated, SecretText, SigningScheme};
 use super::values::check_code;
-use super::{Changed, Gateway, Listed, Match};
+use super::{Changed, Gateway, Listed, Match, Replay};
+use crate::secrets::Place;
 
 pub(super) use matched::Subscriptions;
 pub use target::{AllowedTarget, Target};
@@ -22,8 +25,12 @@ pub use values::{
     ConfigEntry, DispatchMode, RetryStrategy, Subscription, SubscriptionBody, SubscriptionStatus, TypeBinding,
 };
 
-use values::stored;
+pub(super) use values::{MAX_RETRIES, MAX_TIMEOUT, within};
 pub(crate) use values::{SIGNING_SECRET, SUBSCRIPTION};
+use values::{stored, stored_new};
+
+/// Events that were accepted this long before a pause, or after its end, may have been matched within it.
+const AROUND_PAUSE: Duration = Duration::from_secs(5);
 
 /// Which subscriptions to list, by client and code.
 #[derive(Debug, Clone, Default)]
@@ -52,24 +59,22 @@ impl Gateway {
         client: Option<Tsid>,
         code: &str,
         body: &SubscriptionBody,
-    ) -> Result<(Subscription, String)> {
+    ) -> Result<(Subscription, SecretText)> {
         check_code(code)?;
-        let secret = secret::new_secret();
+        let (contents, secret) = Contents::new(None);
+        let sealed = contents.seal(Place { kind: SIGNING_SECRET, client, code }, &self.secret_keys)?;
         let create = |kind: &str, body| {
             let (id, kind, code) = (None, kind.to_owned(), code.to_owned());
             ChangeResource::Put(PutResource::Create { id, kind, client, code, body })
         };
-        let (create, secret_body) = (&create, &secret::stored(&secret)?);
+        let (create, sealed) = (&create, &sealed);
         let made = self.until_written(|| async move {
             let body = self.checked(body, client).await?;
-            let mut items = vec![
-                create(SUBSCRIPTION, stored(SubscriptionStatus::Active, &body)?),
-                create(SIGNING_SECRET, secret_body.clone()),
-            ];
-            items.extend(self.named_pool(client, body.dispatch_pool).await?);
+            let mut items = vec![create(SUBSCRIPTION, stored_new(&body)?), create(SIGNING_SECRET, sealed.clone())];
+            items.extend(self.named(client, &body).await?);
             match self.queue.resources().change(items).await {
                 Err(error) if error.kind() == ErrorKind::Conflict => {
-                    // Either the code is taken, or the pool has changed and this is tried again.
+                    // Either the code is taken, or the pool or the account has changed and this is tried again.
                     if self.queue.resources().by_code(SUBSCRIPTION, client, code).await?.is_none() {
                         return Err(error.into());
                     }
@@ -117,8 +122,8 @@ impl Gateway {
         self.until_written(|| async move {
             let mut found = self.stored_subscription(id, client, on).await?;
             found.body = self.checked(body, found.client).await?;
-            let pool = self.named_pool(found.client, found.body.dispatch_pool).await?;
-            self.write_subscription(&found, pool).await
+            let named = self.named(found.client, &found.body).await?;
+            self.write_subscription(&found, named, false).await
         })
         .await
     }
@@ -162,9 +167,19 @@ impl Gateway {
                 return Ok((found, Changed::No));
             }
             found.status = status;
-            Ok((self.write_subscription(&found, None).await?, Changed::Yes))
+            Ok((self.write_subscription(&found, Vec::new(), true).await?, Changed::Yes))
         })
         .await
+    }
+
+    /// What to replay so that a subscription gets what came during its last pause: the moments before it was paused and after
+    /// it was resumed are included, and what it has a job of already is left out. `None` if it was never paused.
+    #[must_use]
+    pub fn missed(subscription: &Subscription) -> Option<Replay> {
+        let (from, to) = (subscription.paused_from?, subscription.paused_to?);
+        let from = from.saturating_sub(AROUND_PAUSE).unwrap_or(from);
+        let to = to.saturating_add(AROUND_PAUSE).unwrap_or(to);
+        Some(Replay { name: "resume".into(), missing_only: true, ..Replay::new(from, to) })
     }
 
     /// Deletes a subscription and its secret, even one that this program cannot read. Entries that were made for it stay.
@@ -184,6 +199,55 @@ impl Gateway {
             Ok(())
         })
         .await
+    }
+
+    /// Gives a subscription a new signing secret. Those before it sign for `overlap` longer, a day if that is not said.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid`, `Conflict` when too many are valid, or `Unavailable` when they cannot be read or encrypted.
+    pub async fn rotate_subscription_secret(
+        &self,
+        id: Tsid,
+        client: Option<Tsid>,
+        scheme: Option<SigningScheme>,
+        overlap: Option<Duration>,
+    ) -> Result<Rotated> {
+        self.until_written(|| async move {
+            let found = self.subscription_row(id, client).await?;
+            self.rotate_secret_of(&found, SIGNING_SECRET, scheme, overlap).await
+        })
+        .await
+    }
+
+    /// What is to be written with a subscription of this client so that what it names is there.
+    async fn named(&self, client: Option<Tsid>, body: &SubscriptionBody) -> Result<Vec<ChangeResource>> {
+        let pool = self.named_pool(client, body.dispatch_pool).await?;
+        let account = self.named_account(client, body.service_account).await?;
+        Ok(pool.into_iter().chain(account).collect())
+    }
+
+    /// A subscription of this client (`None`: of any) that names something by its id. One that this program cannot read does
+    /// if it has that id anywhere.
+    pub(super) async fn naming(
+        &self,
+        client: Option<Tsid>,
+        id: Tsid,
+        named: impl Fn(&Subscription) -> Option<Tsid>,
+    ) -> Result<Option<Resource>> {
+        let names = |row: &Resource| match Subscription::read(row) {
+            Ok(read) => named(&read) == Some(id),
+            Err(_) => row.body.contains(&id.to_string()),
+        };
+        let mut query = SubscriptionsQuery { client: client.map(Some), after: None, limit: MAX_RESOURCES };
+        loop {
+            let rows = self.subscription_rows(&query, query.limit).await?;
+            let next = rows.last().filter(|_| rows.len() == query.limit);
+            query.after = next.map(|last| (last.client, last.code.clone()));
+            let found = rows.into_iter().find(names);
+            if found.is_some() || query.after.is_none() {
+                return Ok(found);
+            }
+        }
     }
 
     /// A body whose fields are checked, and whose types that were named by an id exist.
@@ -240,23 +304,20 @@ impl Gateway {
         Ok(found)
     }
 
-    /// Writes a subscription over the revision that was read, together with what its pool needs.
-    async fn write_subscription(&self, changed: &Subscription, pool: Option<ChangeResource>) -> Result<Subscription> {
+    /// Writes a subscription over the revision that was read, together with what it names. `moves` if its status changes.
+    async fn write_subscription(
+        &self,
+        changed: &Subscription,
+        named: Vec<ChangeResource>,
+        moves: bool,
+    ) -> Result<Subscription> {
         let put = PutResource::Change {
             id: changed.id,
             kind: SUBSCRIPTION.into(),
             expected: Some(changed.revision),
-            body: stored(changed.status, &changed.body)?,
+            body: stored(changed, moves)?,
         };
-        let items = [ChangeResource::Put(put)].into_iter().chain(pool).collect();
+        let items = [ChangeResource::Put(put)].into_iter().chain(named).collect();
         Subscription::read(only(&self.queue.resources().change(items).await.map_err(gone)?)?)
-    }
-}
-
-/// What was read is gone: the change is tried again, and says what is missing.
-fn gone(error: Error) -> Error {
-    match error.kind() {
-        ErrorKind::NotFound => Error::new(ErrorKind::Conflict, error.to_string()),
-        _ => error,
     }
 }

@@ -106,7 +106,7 @@ impl fmt::Display for Target {
 
 impl Target {
     /// Refuses an unencrypted webhook to a place that is not allowed.
-    pub(super) fn check(&self, allowed: &[AllowedTarget]) -> Result<()> {
+    pub(in crate::gateway) fn check(&self, allowed: &[AllowedTarget]) -> Result<()> {
         let Self::Webhook(url) = self else { return Ok(()) };
         if url.scheme() == "https" || url.host().is_some_and(|host| allowed.iter().any(|one| one.has(&host))) {
             return Ok(());

@@ -21,9 +21,9 @@ const MAX_CONFIG: (usize, usize, usize) = (64, 255, 4_096);
 /// The longest name of a transport's queue, in bytes.
 const MAX_QUEUE: usize = 255;
 /// The longest time-out of a delivery, in seconds.
-const MAX_TIMEOUT: u32 = 3_600;
+pub(in crate::gateway) const MAX_TIMEOUT: u32 = 3_600;
 /// The most retries.
-const MAX_RETRIES: u32 = 1_000;
+pub(in crate::gateway) const MAX_RETRIES: u32 = 1_000;
 /// The longest delay and age, in seconds: a year.
 const MAX_SECONDS: u32 = 31_536_000;
 /// The most delays of a list.
@@ -132,6 +132,9 @@ pub struct SubscriptionBody {
     pub sequence: i32,
     /// Whether the data alone is sent, or the whole event.
     pub data_only: bool,
+    /// Whether the body of a 2xx may ask for another attempt: `{"ack": false, "delaySeconds": 10}`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ack_in_body: bool,
     /// What it carries for its owner.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub custom_config: Vec<ConfigEntry>,
@@ -154,6 +157,10 @@ pub struct Subscription {
     pub client: Option<Tsid>,
     /// Whether anything is made for it.
     pub status: SubscriptionStatus,
+    /// Since when it is paused; of an ACTIVE one, since when it was the last time.
+    pub paused_from: Option<Timestamp>,
+    /// Until when an ACTIVE one was paused.
+    pub paused_to: Option<Timestamp>,
     /// What is said about it.
     pub body: SubscriptionBody,
     /// When it was created.
@@ -168,6 +175,12 @@ pub struct Subscription {
 #[derive(Debug, Serialize, Deserialize)]
 struct Stored {
     status: SubscriptionStatus,
+    /// Absent in the version that pauses it: then its own moment counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    paused_from: Option<Timestamp>,
+    /// Absent in the version that resumes it: then its own moment counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    paused_to: Option<Timestamp>,
     said: SubscriptionBody,
 }
 
@@ -197,6 +210,7 @@ impl SubscriptionBody {
             delay_seconds: 0,
             sequence: 99,
             data_only: true,
+            ack_in_body: false,
             custom_config: Vec::new(),
             service_account: None,
             filter: None,
@@ -238,7 +252,7 @@ impl SubscriptionBody {
 }
 
 impl RetryStrategy {
-    fn check(&self) -> Result<()> {
+    pub(in crate::gateway) fn check(&self) -> Result<()> {
         match self {
             Self::Fixed { delay_seconds } => within("retryStrategy.delaySeconds", *delay_seconds, 0, MAX_SECONDS),
             Self::Exponential { base_seconds, max_seconds } => {
@@ -262,11 +276,16 @@ impl Subscription {
     pub(crate) fn read(resource: &Resource) -> Result<Self> {
         let damaged = damaged(resource);
         let Ok(stored) = serde_json::from_str::<Stored>(&resource.body) else { return Err(damaged("its body")) };
+        let is_paused = stored.status == SubscriptionStatus::Paused;
+        let paused_from = stored.paused_from.or(is_paused.then_some(resource.updated_at));
+        let resumed_at = paused_from.filter(|_| !is_paused).map(|_| resource.updated_at);
         Ok(Self {
             id: resource.id,
             code: resource.code.clone(),
             client: resource.client,
             status: stored.status,
+            paused_from,
+            paused_to: stored.paused_to.or(resumed_at),
             body: stored.said,
             created_at: resource.created_at,
             updated_at: resource.updated_at,
@@ -275,16 +294,27 @@ impl Subscription {
     }
 }
 
-/// The body of a subscription's resource.
-pub(super) fn stored(status: SubscriptionStatus, body: &SubscriptionBody) -> Result<String> {
-    write(&Stored { status, said: body.clone() })
+/// The body of a new subscription's resource.
+pub(super) fn stored_new(body: &SubscriptionBody) -> Result<String> {
+    write(&Stored { status: SubscriptionStatus::Active, paused_from: None, paused_to: None, said: body.clone() })
+}
+
+/// The body of the resource of a subscription that is changed; `moves` if its status changes.
+pub(super) fn stored(changed: &Subscription, moves: bool) -> Result<String> {
+    let (status, said) = (changed.status, changed.body.clone());
+    let (paused_from, paused_to) = match (moves, status) {
+        (false, _) => (changed.paused_from, changed.paused_to),
+        (true, SubscriptionStatus::Paused) => (None, None),
+        (true, SubscriptionStatus::Active) => (changed.paused_from, None),
+    };
+    write(&Stored { status, paused_from, paused_to, said })
 }
 
 fn invalid(text: &str) -> GatewayError {
     GatewayError::Invalid(text.to_owned())
 }
 
-fn within(field: &str, value: u32, least: u32, most: u32) -> Result<()> {
+pub(in crate::gateway) fn within(field: &str, value: u32, least: u32, most: u32) -> Result<()> {
     if (least..=most).contains(&value) {
         return Ok(());
     }

@@ -5,6 +5,8 @@ use tidegate_core::pool::breaker::{CLOSING_SUCCESSES, MIN_CALLS, OPEN_FOR};
 use super::*;
 
 const POOL: i64 = 900;
+/// For how long slots are granted here.
+const GRANT: Duration = Duration::from_secs(60);
 
 fn resource(id: i64, kind: &str, body: serde_json::Value) -> Resource {
     Resource {
@@ -49,7 +51,7 @@ struct Scene {
 
 impl Scene {
     fn new(routes: &Routes) -> Self {
-        let (mut board, now) = (Board::default(), Instant::now());
+        let (mut board, now) = (Board::new(GRANT), Instant::now());
         board.go_by(routes, now);
         Self { board, now, jobs: HashMap::new() }
     }
@@ -321,6 +323,20 @@ fn while_the_database_is_asked_no_more_is_used_than_it_was_told() {
     scene.pass(GRANT);
     assert_eq!(scene.board.plan(scene.now).0, []);
     assert_eq!(scene.claim().len(), 4, "the database was asked again");
+}
+
+#[test]
+fn what_may_be_granted_while_the_router_stops_is_waited_for_and_given_back() {
+    let routes = Routes::of(vec![subscription(1, "ACTIVE", Some(POOL))], vec![pool(4, None, "ACTIVE")]);
+    let mut scene = Scene::new(&routes);
+    scene.make(1, 1);
+    assert!(!scene.board.is_asking());
+    let (needs, _) = scene.board.needs(scene.now);
+    assert!(scene.board.is_idle() && scene.board.is_asking());
+    let given = scene.board.gives_back();
+    assert_eq!((given.len(), given[0].pool, given[0].in_use, given[0].wanted), (1, needs[0].pool, 0, 0));
+    scene.board.not_granted(needs[0].pool, scene.now);
+    assert!(!scene.board.is_asking() && scene.board.gives_back().is_empty());
 }
 
 #[test]

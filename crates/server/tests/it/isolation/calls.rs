@@ -15,7 +15,7 @@ enum Place {
     Query,
     Header,
     Body,
-    /// In each item of the body's `events`.
+    /// In each item of the body's `events` or `jobs`.
     Item,
 }
 
@@ -29,17 +29,20 @@ pub(super) struct Operation {
     path: String,
     /// Whether a call needs the parameter, by name.
     parameters: BTreeMap<Name, bool>,
-    has_items: bool,
+    /// The field of the body that has items, if one does.
+    items: Option<String>,
 }
 
 /// Parameters that a call needs although the document has them as optional, since any one of several is enough.
-const NEEDED: [(&str, &str); 6] = [
+const NEEDED: [(&str, &str); 8] = [
     ("subscribe", "queue"),
     ("claim_events", "queue"),
     ("complete_events", "worker_id"),
     ("fail_events", "worker_id"),
     ("create_subscription", "code"),
     ("create_dispatch_pool", "code"),
+    ("create_service_account", "code"),
+    ("change_dispatch_jobs", "action"),
 ];
 
 impl Operation {
@@ -51,7 +54,7 @@ impl Operation {
             for (method, operation) in item.as_object().unwrap() {
                 let id = operation["operationId"].as_str().unwrap().to_owned();
                 let method = method.to_uppercase().parse().unwrap();
-                let mut new = Self { id, method, path: path.clone(), parameters: BTreeMap::new(), has_items: false };
+                let mut new = Self { id, method, path: path.clone(), parameters: BTreeMap::new(), items: None };
                 new.read(operation, &document);
                 all.push(new);
             }
@@ -80,8 +83,8 @@ impl Operation {
         let required: Vec<&str> =
             schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         for (name, property) in schema["properties"].as_object().unwrap_or_else(|| panic!("no fields: {schema}")) {
-            if name == "events" && place == Place::Body {
-                self.has_items = true;
+            if matches!(name.as_str(), "events" | "jobs") && place == Place::Body {
+                self.items = Some(name.clone());
                 self.read_body(Place::Item, resolved(&property["items"], document), document);
             } else {
                 self.add(place, name, required.contains(&name.as_str()));
@@ -206,8 +209,8 @@ impl Call<'_> {
             self.of(place).map(|(name, value)| (name.to_owned(), value.clone())).collect()
         };
         let mut body = fields(Place::Body);
-        if operation.has_items {
-            body.insert("events".into(), Value::Array(vec![fields(Place::Item).into()]));
+        if let Some(items) = &operation.items {
+            body.insert(items.clone(), Value::Array(vec![fields(Place::Item).into()]));
         }
         let takes_body = operation.parameters.keys().any(|(place, _)| matches!(place, Place::Body | Place::Item));
         if takes_body { request.json(&body) } else { request }

@@ -122,6 +122,40 @@ struct Ids {
     lanes: BTreeSet<i64>,
     entries: BTreeSet<i64>,
     events: BTreeSet<i64>,
+    facts: BTreeSet<i64>,
+    jobs: Jobs,
+}
+
+/// The numbers of jobs' own tables, which count for themselves.
+struct Jobs {
+    queues: BTreeSet<i64>,
+    lanes: BTreeSet<i64>,
+    jobs: BTreeSet<i64>,
+}
+
+impl Jobs {
+    fn of(dump: &Dump, clients: &BTreeSet<Option<i64>>) -> Self {
+        let of_clients = |table| -> BTreeSet<i64> {
+            let rows = dump.column(table, "id");
+            rows.filter(|(row, _)| clients.contains(&row["client_id"].as_i64())).map(|(_, id)| id).collect()
+        };
+        let queues = of_clients("dispatch_queues");
+        let lanes = dump.column("dispatch_lanes", "id");
+        let lanes = lanes.filter(|(row, _)| row["queue_id"].as_i64().is_some_and(|id| queues.contains(&id)));
+        let lanes = lanes.map(|(_, id)| id).collect();
+        let jobs = of_clients("dispatch_queue").union(&of_clients("dispatch_log")).copied().collect();
+        Self { queues, lanes, jobs }
+    }
+
+    /// The numbers that a column of one of these tables has.
+    fn of_column(&self, table: &str, column: &str) -> Option<&BTreeSet<i64>> {
+        match (table, column) {
+            (_, "queue_id") | ("dispatch_queues", "id") => Some(&self.queues),
+            (_, "lane" | "lane_id") | ("dispatch_lanes", "id") => Some(&self.lanes),
+            (_, "job" | "entry_id") | ("dispatch_queue" | "dispatch_log", "id") => Some(&self.jobs),
+            _ => None,
+        }
+    }
 }
 
 impl Ids {
@@ -138,19 +172,27 @@ impl Ids {
             let (live, ended) = (of_queues("event_queue", column), of_queues("event_log", column));
             live.union(&ended).copied().collect()
         };
+        let facts = dump.column("events", "id").filter(|(row, _)| clients.contains(&row["client_id"].as_i64()));
         Self {
+            facts: facts.map(|(_, id)| id).collect(),
             markers: parties.iter().map(|party| party.marker.clone()).collect(),
-            clients: clients.into_iter().flatten().collect(),
+            clients: clients.iter().flatten().copied().collect(),
             lanes: of_queues("lanes", "id"),
             entries: both("id"),
             events: both("event_id"),
             queues,
+            jobs: Jobs::of(dump, &clients),
         }
     }
 
     fn are_in(&self, table: &str, row: &Row) -> bool {
         let kind = |column: &str| match (table, column) {
             (_, "client_id") => Some(&self.clients),
+            // What was made later for a fact is noted under no client, but under the fact.
+            ("deduplication", "scope") => Some(&self.facts),
+            (table, column) if table.starts_with("dispatch_") && column != "event_id" => {
+                self.jobs.of_column(table, column)
+            }
             (_, "queue_id") | ("queues", "id") => Some(&self.queues),
             (_, "lane" | "lane_id") | ("lanes", "id") => Some(&self.lanes),
             (_, "entry_id") | ("event_queue" | "event_log", "id") => Some(&self.entries),

@@ -28,6 +28,8 @@ pub(super) struct Party {
     pub(super) fact: String,
     pub(super) subscription: String,
     pub(super) pool: String,
+    pub(super) account: String,
+    pub(super) job: String,
     pub(super) applied_set: String,
     pub(super) key: i64,
 }
@@ -48,7 +50,17 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
         "id" if path.starts_with("/api/schemas") => Some(Filler::Of(|party| vec![json!(party.schema)])),
         "id" if path.starts_with("/api/events") => Some(Filler::Of(|party| vec![json!(party.fact)])),
         "id" if path.starts_with("/api/subscriptions") => Some(Filler::Of(|party| vec![json!(party.subscription)])),
+        "id" if path.starts_with("/api/dispatch-jobs") => Some(Filler::Of(|party| vec![json!(party.job)])),
+        "subscriptionId" => Some(Filler::Of(|party| vec![json!(party.subscription)])),
+        "eventId" => Some(Filler::Of(|party| vec![json!(party.fact)])),
+        "poolId" => Some(Filler::Of(|party| vec![json!(party.pool)])),
+        "kind" => neutral(json!(["EVENT", "TASK"])),
+        "action" => neutral(json!(["cancel"])),
+        "blocked" => neutral(json!([true])),
+        "perSecond" => neutral(json!([1000])),
+        "status" if path.starts_with("/api/dispatch-jobs") => neutral(json!(["QUEUED", "CANCELLED"])),
         "id" if path.starts_with("/api/dispatch-pools") => Some(Filler::Of(|party| vec![json!(party.pool)])),
+        "id" if path.starts_with("/api/service-accounts") => Some(Filler::Of(|party| vec![json!(party.account)])),
         "id" if path.starts_with("/api/applied-sets") => Some(Filler::Of(|party| vec![json!(party.applied_set)])),
         "id" if path.starts_with("/api/keys") => Some(Filler::Of(|party| vec![json!(party.key)])),
         "id" if path.starts_with("/api/clients") => Some(Filler::Of(Party::clients)),
@@ -61,7 +73,15 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
         "concurrency" | "rateLimitPerMinute" => neutral(json!([7])),
         "status" if path.starts_with("/api/dispatch-pools") => neutral(json!(["SUSPENDED"])),
         "items" => neutral(json!([[{ "kind": "Queue", "code": "a-queue" }]])),
-        "code" if path.starts_with("/api/dispatch-pools") || path.starts_with("/api/applied-sets") => {
+        "authType" => neutral(json!(["NONE"])),
+        "token" | "username" | "password" => neutral(json!(["a-secret"])),
+        "overlapSeconds" => neutral(json!([0])),
+        "scheme" => neutral(json!(["v1"])),
+        "code"
+            if ["/api/dispatch-pools", "/api/service-accounts", "/api/applied-sets"]
+                .iter()
+                .any(|of| path.starts_with(of)) =>
+        {
             Some(Filler::Of(|party| vec![json!(party.word("code"))]))
         }
         "code" if path.starts_with("/api/subscriptions") => Some(Filler::Of(|party| vec![json!(party.word("code"))])),
@@ -78,17 +98,28 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
         "target" => Some(Filler::Of(|party| {
             vec![json!(format!("queue:{SHARED}")), json!(format!("queue:{}", party.word("queue")))]
         })),
+        // Nothing is delivered: the servers of these tests have no router.
+        "targetUrl" => neutral(json!(["https://hooks.example/"])),
+        "headers" | "metadata" => neutral(json!([{ "x-a": "b" }])),
+        "payloadContentType" => neutral(json!(["application/json"])),
+        "scheduledFor" => neutral(json!(["2100-01-01T00:00:00Z"])),
+        "idempotencyKey" => Some(Filler::Of(|party| vec![json!(party.word("idempotency"))])),
         "data" => neutral(json!([{ "a": 1 }])),
         "time" => neutral(json!(["2020-01-01T00:00:00Z"])),
         "expiresAt" => neutral(json!(["2100-01-01T00:00:00Z"])),
         "specVersion" | "schemaVersion" => neutral(json!(["1.0"])),
         "mode" => neutral(json!(["NEXT_ON_ERROR"])),
-        // Subscriptions of any client may name a pool of the anchor level.
+        // Subscriptions of any client may name a pool or an account of the anchor level.
         "dispatchPoolId" => Some(Filler::Of(|party| party.client.iter().map(|_| json!(party.pool)).collect())),
-        "serviceAccountId" => neutral(json!(["0000000000007"])),
+        "serviceAccountId" => Some(Filler::Of(|party| party.client.iter().map(|_| json!(party.account)).collect())),
         "timeoutSeconds" | "maxRetries" | "maxAgeSeconds" | "delaySeconds" | "sequence" => neutral(json!([7])),
         "retryStrategy" => neutral(json!([{ "type": "fixed", "delaySeconds": 7 }])),
         "dataOnly" => neutral(json!([true])),
+        "ackInBody" | "missingOnly" => neutral(json!([false])),
+        // How much came during a pause depends on the time that passes; a replay of a range is walked as well.
+        "replay" => neutral(json!([false])),
+        "replayId" => neutral(json!(["a replay"])),
+        "cursor" if path.ends_with("/replay") => neutral(json!(["0000000000007"])),
         "customConfig" => neutral(json!([[{ "key": "k", "value": "v" }]])),
         "filter" => neutral(json!([[{ "exists": "subject" }]])),
         "scopes" => neutral(json!([["read"]])),
@@ -145,9 +176,23 @@ impl Party {
         let nothing = Tsid::from_i64(1).to_string();
         let (event_type, schema, fact, subscription) =
             (nothing.clone(), nothing.clone(), nothing.clone(), nothing.clone());
-        let (pool, applied_set) = (nothing.clone(), nothing);
+        let (pool, account, job, applied_set) = (nothing.clone(), nothing.clone(), nothing.clone(), nothing);
         let (client, ids, leases, key) = (client.map(Tsid::from_i64), Vec::new(), Vec::new(), NOWHERE);
-        Self { client, marker, ids, leases, event_type, schema, fact, subscription, pool, applied_set, key }
+        Self {
+            client,
+            marker,
+            ids,
+            leases,
+            event_type,
+            schema,
+            fact,
+            subscription,
+            pool,
+            account,
+            job,
+            applied_set,
+            key,
+        }
     }
 
     /// Its client, if it has one, as requests name it.
@@ -164,8 +209,8 @@ impl Party {
     pub(super) fn absent(&self) -> Self {
         let nothing = || Tsid::from_i64(1).to_string();
         let ids = (NOWHERE..).take(self.ids.len()).collect();
-        let (fact, subscription, pool, applied_set) = (nothing(), nothing(), nothing(), nothing());
-        Self { ids, fact, subscription, pool, applied_set, key: NOWHERE, ..self.clone() }
+        let (fact, subscription, pool, account, applied_set) = (nothing(), nothing(), nothing(), nothing(), nothing());
+        Self { ids, fact, subscription, pool, account, job: nothing(), applied_set, key: NOWHERE, ..self.clone() }
     }
 
     /// Publishes, claims and reports, so that there is an entry of every kind. `round` makes its names new.
@@ -211,8 +256,13 @@ impl Party {
             self.ids.push(id);
         }
         self.subscription = filling.subscription().await;
+        self.job = filling.job().await;
+        filling.task().await;
         let pool = json!({ "code": format!("{}-pool", self.marker), "name": self.word("pool") });
         self.pool = filling.made("/api/dispatch-pools", pool).await;
+        let account =
+            json!({ "code": format!("{}-account", self.marker), "name": self.word("account"), "authType": "NONE" });
+        self.account = filling.made("/api/service-accounts", account).await;
         let item = json!({ "kind": "Queue", "code": self.word("item") });
         let set = json!({ "code": format!("{}-set", self.marker), "items": [item] });
         self.applied_set = filling.made("/api/applied-sets", set).await;
@@ -274,6 +324,36 @@ impl Filling<'_> {
         let id = own.first().unwrap_or_else(|| panic!("{}", made.text))["id"].as_str().unwrap().to_owned();
         self.call(Method::PUT, &format!("/api/subscriptions/{id}"), body, 200).await;
         self.call(Method::POST, &format!("/api/subscriptions/{id}/resume"), Value::Null, 200).await;
+        id
+    }
+
+    /// A task that waits.
+    async fn task(&self) {
+        let marker = self.marker;
+        let task = json!({
+            "code": format!("{marker}-task"), "targetUrl": format!("https://hooks.example/{marker}"),
+            "payload": { "secret": format!("{marker}-payload") }, "headers": { "x-a": format!("{marker}-header") },
+            "metadata": { "a": format!("{marker}-metadata") }, "messageGroup": format!("{marker}-group"),
+            "scheduledFor": "2100-01-01T00:00:00Z",
+        });
+        self.call(Method::POST, "/api/dispatch-jobs", task, 201).await;
+    }
+
+    /// A job that was cancelled, so that it can be retried. Nothing is delivered: the servers of these tests have no router.
+    async fn job(&self) -> String {
+        let (marker, round) = (self.marker, self.round);
+        let hook = json!({
+            "code": format!("{marker}-hook"), "name": "a hook", "target": format!("https://hooks.example/{marker}"),
+            "eventTypes": [{ "eventTypeCode": format!("{marker}-hooked") }], "delaySeconds": 3600,
+        });
+        self.call(Method::POST, "/api/subscriptions", hook, 201).await;
+        let event = json!({
+            "type": format!("{marker}-hooked"), "source": format!("{marker}-source"), "subject": format!("{marker}-subject"),
+            "deduplicationId": format!("{marker}-hook-{round}"), "data": { "secret": format!("{marker}-payload") },
+        });
+        let stored = self.call(Method::POST, "/api/events", event, 201).await;
+        let id = stored["dispatchJobs"][0]["id"].as_str().unwrap().to_owned();
+        self.call(Method::POST, &format!("/api/dispatch-jobs/{id}/cancel"), json!({}), 200).await;
         id
     }
 

@@ -245,9 +245,11 @@ impl Queue {
         self.types.iter().map(String::as_str)
     }
 
-    /// The lane of an arrival. One that has no lane yet goes to a shared lane where the queue has `limit` lanes.
+    /// The lane of an arrival. One that has no lane yet goes to a shared lane where the queue has `limit` lanes; but a job
+    /// is found by the type of its lane, and always has one of its own.
     pub(in crate::postgres) fn lane_of_arrival(
         &self,
+        family: Family,
         event_type: &str,
         priority: i16,
         limit: usize,
@@ -255,6 +257,9 @@ impl Queue {
         self.lane(event_type, priority).or_else(|missing| {
             if self.lanes.len() < limit {
                 return Err(missing);
+            }
+            if family == Family::Jobs {
+                return Err(MissingLane { forced: true, ..missing });
             }
             let shared = self.by_type.get(&(priority, None)).copied();
             shared.ok_or(MissingLane { event_type: None, forced: true, ..missing })
@@ -276,8 +281,9 @@ impl Queue {
         &'a self,
         types: Option<&'a [String]>,
     ) -> impl Iterator<Item = &'a Lane> + 'a {
-        self.lanes.iter().filter(move |lane| match (types, &lane.event_type) {
-            (Some(types), Some(event_type)) => types.contains(event_type),
+        let types: Option<HashSet<&str>> = types.map(|types| types.iter().map(String::as_str).collect());
+        self.lanes.iter().filter(move |lane| match (&types, &lane.event_type) {
+            (Some(types), Some(event_type)) => types.contains(event_type.as_str()),
             _ => true,
         })
     }

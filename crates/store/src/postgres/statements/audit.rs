@@ -150,10 +150,10 @@ statements! {
             FROM unnest($2::bigint[], $3::text[], $4::text[]) AS i(id, actor, message)
             CROSS JOIN LATERAL (SELECT * FROM {live} q WHERE q.id = i.id OFFSET 0) AS q
             RETURNING {columns}";
-        /// Appends that an operator cancelled an entry, with the values of its last log row (event_log's primary key).
-        add_cancelled = "
+        /// Appends what an operator did to an entry that has ended since, or had, with the values of its last log row (event_log's primary key).
+        add_ended = "
             INSERT INTO {ns}.event_audit (entry_id, action, worker, generation, attempt, token, message, created_at)
-            SELECT g.id, 7, i.actor, g.generation, g.attempts, g.token, i.message, {now}
+            SELECT g.id, $5::smallint, i.actor, g.generation, g.attempts, g.token, i.message, {now}
             FROM unnest($2::bigint[], $3::text[], $4::text[]) AS i(id, actor, message)
             CROSS JOIN LATERAL (
                 SELECT * FROM {log} g WHERE g.id = i.id ORDER BY g.generation DESC LIMIT 1

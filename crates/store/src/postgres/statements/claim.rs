@@ -148,7 +148,7 @@ const TAKE_WITHIN_QUOTAS: &str = "
                    AND (q.lease_until IS NULL OR q.lease_until <= {now})
                    AND (NOT l.shared
                         OR (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_id) = ANY ($10::text[]))
-                 ORDER BY q.lane, q.id LIMIT $11)
+                 ORDER BY q.lane, q.id LIMIT least(l.quota, $7) * ($11 / $7))
                 UNION ALL
                 (SELECT q.id, q.ctid AS at FROM {live} q
                  WHERE q.lane = l.lane AND q.place = 1 AND q.due_at >= l.due_mark AND q.due_at <= {now}

@@ -27,7 +27,7 @@ row! {
     #[derive(Clone, Copy)]
     pub(in crate::postgres) struct Drawn {
         id: i64 = "d.id",
-        event_id: i64 = "((extract(epoch FROM m.now) * 1000)::bigint - 1577836800000) << 22 | (d.id & 4194303)",
+        event_id: i64 = "(floor(extract(epoch FROM m.now) * 1000)::bigint - 1577836800000) << 22 | (d.id & 4194303)",
         now: Timestamp = "m.now",
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::postgres::engine::row::{Moment, row};
 use crate::postgres::statements::end::{EndedRow, FINALIZE, FINALIZE_RUN, with_attempts};
-use crate::sql::statements;
+use crate::sql::{Only, statements};
 
 row! {
     /// A lane that holds something, by one place.
@@ -143,6 +143,14 @@ statements! {
                     SELECT s.ctid AS place FROM {ns}.dispatch_slots s
                     WHERE s.pool = i.pool AND s.client_id = i.client_id AND s.node = i.node OFFSET 0
                 ) AS f
+            ))";
+        /// Who slots are stored for (the table, whole).
+        holders: Only<String> = "SELECT DISTINCT s.node FROM {ns}.dispatch_slots s ORDER BY s.node";
+        /// Removes all slots of nodes (the table, whole). Waits for nobody, so it needs no locks of pools: whoever has read
+        /// such slots meanwhile grants less than there is.
+        release = "
+            DELETE FROM {ns}.dispatch_slots s WHERE s.ctid = ANY (ARRAY(
+                SELECT s.ctid FROM {ns}.dispatch_slots s WHERE s.node = ANY ($1::text[]) FOR UPDATE SKIP LOCKED
             ))";
         /// Writes the moments of pools (primary key).
         move_rates = "

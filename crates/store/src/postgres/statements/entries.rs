@@ -5,6 +5,7 @@ use tidegate_core::{End, EntryId, LeaseToken, Place, Tsid};
 use crate::error::{Error, ErrorKind, Result};
 use crate::postgres::engine::row::{Moment, count, queue_name, row};
 use crate::postgres::flags::is_in_envelope;
+use crate::postgres::statements::added::made_at;
 use crate::postgres::statements::facts::FactRow;
 use crate::sql::{Columns as _, Only, statements};
 use crate::values::{Census, EntryPhase, EntryView, Fact};
@@ -178,7 +179,7 @@ impl From<CensusRow> for Census {
 }
 
 /// Entries with their facts, live (`q`) and ended (`g`).
-const BY_NUMBER: &str = "
+pub(in crate::postgres) const BY_NUMBER: &str = "
     SELECT {entry}, {q_fact}
     FROM unnest($1::bigint[]) AS i(id)
     CROSS JOIN LATERAL (SELECT * FROM {live} q WHERE q.id = i.id OFFSET 0) AS q
@@ -199,19 +200,43 @@ const BY_NUMBER: &str = "
     LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = g.event_id OFFSET 0) AS e ON true";
 
 /// Fills in the columns of entries and their facts. If a fact is missing, its type is that of the entry's lane and its
-/// moment the one that the event's id contains.
-fn with_facts(sql: &str) -> String {
+/// moment the one that the event's id contains. The moment of an entry that was added to its fact is its own.
+pub(in crate::postgres) fn with_facts(sql: &str) -> String {
     let mut text = sql.replace("{entry}", &EntryRow::list());
     for entry in ["q", "g"] {
         let made = format!("to_timestamp((({entry}.event_id >> 22) + 1577836800000) / 1000.0)");
         let fact = FactRow::list()
             .replace("e.event_type AS", "coalesce(e.event_type, l.event_type, '') AS")
             .replace("e.payload AS", "coalesce(e.payload, ''::bytea) AS")
-            .replace("e.created_at AS", &format!("coalesce(e.created_at, {made}) AS"));
+            .replace("e.created_at AS", &format!("coalesce({}, e.created_at, {made}) AS", made_at(entry)));
         text = text.replace(&format!("{{{entry}_fact}}"), &fact).replace(&format!("{{{entry}_made}}"), &made);
     }
     text
 }
+
+/// Starts new generations of ended entries; see [`Entries::redrive`]. One whose lane is gone arrives anew, and finds a lane by
+/// the type of the one that it had.
+pub(in crate::postgres) const REDRIVE: &str = "
+    WITH dead AS MATERIALIZED (
+        SELECT g.* FROM unnest($2::bigint[]) AS i(id) CROSS JOIN LATERAL (
+            SELECT g.*, g.tableoid AS part, g.ctid AS at FROM {log} g
+            WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0)
+              AND g.superseded + 0 = 0 AND {which}
+            FOR UPDATE
+        ) AS g
+    ), marked AS (
+        UPDATE {log} g SET superseded = 1 FROM dead d WHERE g.ctid = d.at AND g.tableoid = d.part
+    )
+    INSERT INTO {live} (id, event_id, due_at, token, client_id, lane, queue_id, attempts, max_attempts,
+                        generation, place, exhausted_as, group_key, flags, rank, expires_at)
+    SELECT d.id, d.event_id, {now}, d.token + $3::bigint, d.client_id,
+           CASE WHEN l.state > 0 AND l.was_type IS NULL THEN -l.priority - 1000 ELSE d.lane END, d.queue_id, 0, d.max_attempts,
+           d.generation + 1, CASE WHEN l.state > 0 THEN 3 WHEN d.group_key IS NULL THEN 1 ELSE 2 END,
+           d.exhausted_as, d.group_key, d.flags, d.rank,
+           CASE WHEN d.expires_at > {now} THEN d.expires_at END
+    FROM dead d
+    LEFT JOIN LATERAL (SELECT l.state, l.priority, l.was_type FROM {lanes} l WHERE l.id = d.lane OFFSET 0) AS l ON true
+    RETURNING {columns}";
 
 statements! {
     /// Statements about entries.
@@ -272,27 +297,7 @@ statements! {
         /// event_log_dead_letters). Only `superseded` ever changes in a log row, so a row that still qualifies once it
         /// is locked is where it was found. An entry whose lane takes no more entries becomes an arrival, to be sorted
         /// in.
-        redrive: RedrivenRow = "
-            WITH dead AS MATERIALIZED (
-                SELECT g.* FROM unnest($2::bigint[]) AS i(id) CROSS JOIN LATERAL (
-                    SELECT g.*, g.tableoid AS part, g.ctid AS at FROM {log} g
-                    WHERE g.id = i.id AND (g.id, g.generation) > (i.id, 0)
-                      AND g.status IN (1, 2) AND g.superseded + 0 = 0 AND ($3::bigint = 0 OR g.status = 2)
-                    FOR UPDATE
-                ) AS g
-            ), marked AS (
-                UPDATE {log} g SET superseded = 1 FROM dead d WHERE g.ctid = d.at AND g.tableoid = d.part
-            )
-            INSERT INTO {live} (id, event_id, due_at, token, client_id, lane, queue_id, attempts, max_attempts,
-                                generation, place, exhausted_as, group_key, flags, rank, expires_at)
-            SELECT d.id, d.event_id, {now}, d.token + $3::bigint, d.client_id,
-                   CASE WHEN l.state > 0 THEN -l.priority - 1000 ELSE d.lane END, d.queue_id, 0, d.max_attempts,
-                   d.generation + 1, CASE WHEN l.state > 0 THEN 3 WHEN d.group_key IS NULL THEN 1 ELSE 2 END,
-                   d.exhausted_as, d.group_key, d.flags, d.rank,
-                   CASE WHEN d.expires_at > {now} THEN d.expires_at END
-            FROM dead d
-            LEFT JOIN LATERAL (SELECT l.state, l.priority FROM {lanes} l WHERE l.id = d.lane OFFSET 0) AS l ON true
-            RETURNING {columns}";
+        redrive: RedrivenRow = &REDRIVE.replace("{which}", "g.status IN (1, 2) AND ($3::bigint = 0 OR g.status = 2)");
         /// Starts new generations of entries that are kept, in their place (event_queue's primary key).
         redrive_kept: RedrivenRow = "
             UPDATE {live} q

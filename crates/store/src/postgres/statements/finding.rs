@@ -60,7 +60,7 @@ impl TargetRow {
             worker: self.worker,
         };
         let queue = queue_name(self.queue, self.queue_client)?;
-        Ok(FactTarget { family, id, queue, phase: stage.phase(id)?, lane_type: self.lane_type })
+        Ok(FactTarget { family, id, queue, phase: stage.phase(id)?, made_at: None, lane_type: self.lane_type })
     }
 }
 
@@ -72,6 +72,15 @@ row! {
         event_type: String = "c.event_type",
         size: i32 = "c.size",
         fits: bool = "c.fits",
+    }
+}
+
+row! {
+    /// A fact that a walk comes by.
+    pub(in crate::postgres) struct WalkedRow {
+        id: i64 = "e.id",
+        size: i32 = "length(e.payload)",
+        is_found: bool = "e.first_number + 0 IS NOT NULL",
     }
 }
 
@@ -231,6 +240,16 @@ statements! {
         everything: CandidateRow = &candidates("
             SELECT {columns} FROM {ns}.events e WHERE e.id < s.before AND e.id >= $4::bigint
             ORDER BY e.id DESC LIMIT $3::bigint");
+        /// The next facts of a client (events_client).
+        walk_client: WalkedRow = &format!("
+            SELECT {{columns}} FROM {{ns}}.events e
+            WHERE {CLIENT} = ANY (ARRAY[$4::bigint]) AND e.id > $1::bigint AND e.id < $2::bigint
+              AND e.first_number IS NOT NULL
+            ORDER BY {CLIENT}, e.id LIMIT $3::bigint");
+        /// The next facts, published ones too (events' primary key).
+        walk: WalkedRow = "
+            SELECT {columns} FROM {ns}.events e WHERE e.id > $1::bigint AND e.id < $2::bigint
+            ORDER BY e.id LIMIT $3::bigint";
         /// The clients of facts with the publisher's id (events_external).
         clients_of_external: ClientRow = &clients_of("external_id");
         /// The clients of facts with a correlation id (events_correlation).

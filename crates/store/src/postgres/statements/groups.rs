@@ -30,6 +30,9 @@ row! {
         queue_id: i32 = "q.queue_id",
         /// A negative one encodes a priority: the caller's transaction did not know the lane.
         lane: i32 = "q.lane",
+        /// The type and priority of a lane that is gone. No type where it was a shared one.
+        gone_type: Option<String> = "l.was_type",
+        gone_priority: Option<i16> = "l.priority",
         /// `None` where its fact is missing.
         event_type: Option<String> = "e.event_type",
         group_key: Option<String> = "q.group_key",
@@ -60,9 +63,10 @@ statements! {
         /// Takes stripes, in the given order.
         lock_stripes = "SELECT count(pg_advisory_xact_lock(k)) FROM unnest($1::bigint[]) AS k";
         /// Gives each group without a head one: the first entry that is aside and due, else the first parked or arrived
-        /// one by rank and number (event_queue_group_head, event_queue_aside, event_queue_parked). A head that was never
+        /// one by rank and number (event_queue_group_head, event_queue_aside, event_queue_parked; for arrivals the lanes'
+        /// primary key). A head that was never
         /// claimed gives way to a parked entry of a smaller rank, unless one is aside and due. An arrival keeps its turn: if its lane is not known
-        /// yet, the group waits until it is sorted in. The caller holds the groups' locks and waits for no row here: if
+        /// yet or gone, the group waits until it is sorted in. The caller holds the groups' locks and waits for no row here: if
         /// another transaction has locked one of the entries, a note says that the group has to be looked at again. (A
         /// group is given as a range in the order of its index, which only that index serves: an equality could be
         /// planned along the primary key. `place + 0` leaves the primary key as the only index that finds the entry by
@@ -85,12 +89,15 @@ statements! {
                     ORDER BY q.group_key, q.due_at, q.id LIMIT 1
                 ) AS a ON true
                 LEFT JOIN LATERAL (
-                    SELECT q.id, q.lane, q.rank FROM {live} q
+                    SELECT q.id, q.lane, q.rank, q.place FROM {live} q
                     WHERE a.id IS NULL AND (h.id IS NULL OR h.gives_way) AND q.queue_id = g.queue_id
                       AND q.group_key >= g.group_key AND q.group_key <= g.group_key AND q.place IN (2, 3)
                     ORDER BY q.group_key, q.rank, q.id LIMIT 1
                 ) AS p ON true
-                WHERE a.id IS NOT NULL AND h.id IS NULL OR p.lane > 0 AND (h.id IS NULL OR p.rank < h.rank)
+                WHERE a.id IS NOT NULL AND h.id IS NULL
+                   OR p.lane > 0 AND (h.id IS NULL OR p.rank < h.rank)
+                      AND (p.place = 2
+                           OR EXISTS (SELECT FROM {lanes} l WHERE l.id = p.lane AND l.state + 0 < 2 OFFSET 0))
             ), locked AS MATERIALIZED (
                 SELECT t.head, t.next FROM turns t
                 CROSS JOIN LATERAL (
@@ -171,13 +178,16 @@ statements! {
                                 WHERE n.queue_id = g.queue_id AND n.group_key = g.group_key OFFSET 0) AS headless
             FROM groups g LIMIT $3";
         /// Arrivals: entries of callers' own transactions that are still to be sorted in (event_queue_arrived; events'
-        /// primary key). Locks nothing yet: the locks of their groups come first.
+        /// and lanes' primary keys). Locks nothing yet: the locks of their groups come first.
         arrivals: Arrival = "
             SELECT {columns}
             FROM (
                 SELECT * FROM {live} q WHERE q.place = 3 ORDER BY q.id LIMIT 1000
             ) AS q
-            LEFT JOIN LATERAL (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_id OFFSET 0) AS e ON true";
+            LEFT JOIN LATERAL (SELECT e.event_type FROM {ns}.events e WHERE e.id = q.event_id OFFSET 0) AS e ON true
+            LEFT JOIN LATERAL (
+                SELECT l.was_type, l.priority FROM {lanes} l WHERE l.id = q.lane AND l.state + 0 > 0 OFFSET 0
+            ) AS l ON true";
         /// Sorts arrivals in: grouped ones are parked, others become timed, due now or at their own moment
         /// (event_queue's primary key). Skips those that another transaction has locked or sorted in.
         sort_in: SortedIn = "

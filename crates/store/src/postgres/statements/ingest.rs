@@ -7,7 +7,7 @@ use crate::values::fact_keys::TERM;
 
 /// The tables whose rows refer to facts by a number within the fact's range; for a log also its whole key, so that no other
 /// index is used (see the module of all statements).
-const REFERRING: [(&str, &str); 4] = [
+pub(super) const REFERRING: [(&str, &str); 4] = [
     ("{ns}.event_queue", ""),
     ("{ns}.event_log", " AND (r.id, r.generation) > (e.first_number, 0)"),
     ("{ns}.dispatch_queue", ""),
@@ -25,7 +25,8 @@ row! {
     }
 }
 
-/// Whether no row refers to the fact `e` (primary keys: few rows, since the numbers of a range were drawn together).
+/// Whether no row refers to the fact `e` (primary keys: few rows, since the numbers of a
+/// range were drawn together, and one for each target that was added).
 fn is_free() -> String {
     let free = REFERRING.map(|(table, key)| {
         format!(
@@ -33,7 +34,7 @@ fn is_free() -> String {
                          WHERE r.id >= e.first_number AND r.id <= e.last_number{key} AND e.id = r.event_id OFFSET 0)"
         )
     });
-    free.join(" AND ")
+    format!("{} AND {}", free.join(" AND "), super::added::none_is_left())
 }
 
 /// The columns of [`RangedFact`].
@@ -55,6 +56,13 @@ const REMOVE_FREE: &str = "
             WHERE t.term = substring(g.terms FROM n.first FOR {term}) AND t.client_id = g.client_id AND g.id = t.event_id
             OFFSET 0
         ) AS t
+    ), keys AS MATERIALIZED (
+        SELECT k.place FROM gone g CROSS JOIN LATERAL (
+            SELECT d.ctid AS place FROM {ns}.deduplication d WHERE d.client_id = 0 AND d.kind = 7 AND d.scope = g.id
+            OFFSET 0
+        ) AS k
+    ), added AS (
+        DELETE FROM {ns}.deduplication d USING keys k WHERE d.ctid = k.place
     ), terms AS (
         DELETE FROM {ns}.fact_terms t USING found f WHERE t.ctid = f.place
     )
@@ -107,7 +115,8 @@ statements! {
         ranged_facts: RangedFact = &format!("
             SELECT {} FROM {{ns}}.events e
             WHERE e.first_number > $3::bigint ORDER BY e.first_number LIMIT $4::bigint", ranged_columns());
-        /// Removes facts that nothing refers to, with their terms (events' primary key, fact_terms' primary key). Returns how
+        /// Removes facts that nothing refers to, with their terms and the keys of what was added to
+        /// them (events', fact_terms' and deduplication's primary keys). Returns how
         /// many facts.
         remove_free: Only<i64> = &REMOVE_FREE.replace("{is_free}", &is_free()).replace("{term}", &TERM.to_string());
     }

@@ -6,6 +6,7 @@
 
 use crate::listing::STRETCH;
 use crate::postgres::engine::row::{Moment, row};
+use crate::postgres::statements::added::made_at;
 use crate::sql::{Only, statements};
 
 row! {
@@ -127,6 +128,31 @@ fn by_stretches(text: &str, fits: &str) -> String {
 /// The moment of publication, which the event's id of `row` contains.
 fn made(row: &str) -> String {
     format!("to_timestamp((({row}.event_id >> 22) + 1577836800000) / 1000.0)")
+}
+
+/// The highest number of an entry.
+pub(in crate::postgres) const LAST_NUMBER: &str = "
+    SELECT greatest((SELECT q.id FROM {live} q WHERE q.id > 0 ORDER BY q.id DESC LIMIT 1),
+                    (SELECT g.id FROM {log} g WHERE g.id > 0 ORDER BY g.id DESC LIMIT 1), 0)";
+
+/// When the first entry at or above each number was published.
+const PUBLISHED_FROM: &str = "
+    SELECT i.pivot,
+           coalesce({x_added}, (SELECT e.created_at FROM {ns}.events e WHERE e.id = x.event_id), {made})
+               AS published_at
+    FROM unnest($1::bigint[]) AS i(pivot)
+    LEFT JOIN LATERAL (
+        SELECT c.id, c.event_id, c.flags FROM (
+            (SELECT q.id, q.event_id, q.flags FROM {live} q WHERE q.id >= i.pivot ORDER BY q.id LIMIT 1)
+            UNION ALL
+            (SELECT g.id, g.event_id, g.flags FROM {log} g WHERE g.id >= i.pivot ORDER BY g.id LIMIT 1)
+        ) AS c ORDER BY c.id LIMIT 1
+    ) AS x ON true
+    ORDER BY i.pivot";
+
+/// As [`PUBLISHED_FROM`], filled in.
+pub(in crate::postgres) fn published_from() -> String {
+    PUBLISHED_FROM.replace("{made}", &made("x")).replace("{x_added}", &made_at("x"))
 }
 
 statements! {
@@ -292,23 +318,10 @@ statements! {
             UNION ALL
             SELECT b.lane, true FROM below b WHERE b.lane IS NOT NULL";
         /// The highest number of an entry (event_queue's and event_log's primary keys, from the end).
-        last_number: Only<i64> = "
-            SELECT greatest((SELECT q.id FROM {live} q WHERE q.id > 0 ORDER BY q.id DESC LIMIT 1),
-                            (SELECT g.id FROM {log} g WHERE g.id > 0 ORDER BY g.id DESC LIMIT 1), 0)";
+        last_number: Only<i64> = LAST_NUMBER;
         /// When the first entry at or above each number was published (event_queue's, event_log's and events' primary
         /// keys).
-        published_from: PublishedRow = &"
-            SELECT i.pivot,
-                   coalesce((SELECT e.created_at FROM {ns}.events e WHERE e.id = x.event_id), {made}) AS published_at
-            FROM unnest($1::bigint[]) AS i(pivot)
-            LEFT JOIN LATERAL (
-                SELECT c.event_id FROM (
-                    (SELECT q.id, q.event_id FROM {live} q WHERE q.id >= i.pivot ORDER BY q.id LIMIT 1)
-                    UNION ALL
-                    (SELECT g.id, g.event_id FROM {log} g WHERE g.id >= i.pivot ORDER BY g.id LIMIT 1)
-                ) AS c ORDER BY c.id LIMIT 1
-            ) AS x ON true
-            ORDER BY i.pivot".replace("{made}", &made("x"));
+        published_from: PublishedRow = &published_from();
         /// Entries as lists show them (primary keys). An entry that ended as a dead letter may have no fact.
         summaries: SummaryRow = &"
             SELECT q.id, q.event_id, n.name, q.attempts, q.max_attempts,
@@ -317,7 +330,7 @@ statements! {
                    CASE WHEN q.lease_until IS NULL THEN -2 ELSE -1 END::smallint AS status,
                    CASE WHEN coalesce(q.flags, 0) & 8 = 0 THEN q.due_at END AS due_at,
                    coalesce(e.event_type, l.event_type, '') AS event_type, e.title, e.tags, n.client_id,
-                   coalesce(e.created_at, {q_made}) AS created_at
+                   coalesce({q_added}, e.created_at, {q_made}) AS created_at
             FROM unnest($1::bigint[]) AS i(id)
             CROSS JOIN LATERAL (SELECT * FROM {live} q WHERE q.id = i.id OFFSET 0) AS q
             CROSS JOIN LATERAL (SELECT * FROM {queues} n WHERE n.id = q.queue_id OFFSET 0) AS n
@@ -327,7 +340,7 @@ statements! {
             SELECT g.id, g.event_id, n.name, g.attempts, g.max_attempts,
                    coalesce(l.priority, -g.lane - 1000)::smallint, g.group_key, g.worker, g.finished_at, g.status, NULL,
                    coalesce(e.event_type, l.event_type, ''), e.title, e.tags, n.client_id,
-                   coalesce(e.created_at, {g_made})
+                   coalesce({g_added}, e.created_at, {g_made})
             FROM unnest($1::bigint[]) AS i(id)
             CROSS JOIN LATERAL (
                 SELECT * FROM {log} g
@@ -336,7 +349,8 @@ statements! {
             CROSS JOIN LATERAL (SELECT * FROM {queues} n WHERE n.id = g.queue_id OFFSET 0) AS n
             LEFT JOIN LATERAL (SELECT * FROM {lanes} l WHERE l.id = g.lane OFFSET 0) AS l ON true
             LEFT JOIN LATERAL (SELECT * FROM {ns}.events e WHERE e.id = g.event_id OFFSET 0) AS e ON true"
-            .replace("{q_made}", &made("q")).replace("{g_made}", &made("g"));
+            .replace("{q_made}", &made("q")).replace("{g_made}", &made("g"))
+            .replace("{q_added}", &made_at("q")).replace("{g_added}", &made_at("g"));
         /// How many entries there are, in parts: ended ones counted so far; ended since (event_log_commits), read and
         /// fitting; redriven ones (event_log_superseded); live ones, read and fitting. Reads at most `$3` rows for each
         /// part. One statement, so that all parts come from one snapshot.

@@ -11,6 +11,7 @@
 //! true, but it makes the primary key the cheapest. And the first rows of a lane are ordered by (lane, id) from a pair
 //! on: by id alone the planner could walk along the primary key and search a lane with few entries among all of them.
 
+pub(in crate::postgres) mod added;
 pub(in crate::postgres) mod attempts;
 pub(in crate::postgres) mod audit;
 pub(in crate::postgres) mod catalogue;
@@ -25,6 +26,7 @@ pub(in crate::postgres) mod groups;
 pub(in crate::postgres) mod handlers;
 pub(in crate::postgres) mod heartbeat;
 pub(in crate::postgres) mod ingest;
+pub(in crate::postgres) mod jobs;
 pub(in crate::postgres) mod keys;
 pub(in crate::postgres) mod lanes;
 pub(in crate::postgres) mod lists;
@@ -50,6 +52,7 @@ const NOW: &str = "coalesce($1::timestamptz, statement_timestamp())";
 crate::sql::subjects! {
     /// The statements of each subject.
     pub(in crate::postgres) struct Sql {
+        added: added::Added,
         attempts: attempts::Attempts,
         audit: audit::Audit,
         catalogue: catalogue::Catalogue,
@@ -63,6 +66,7 @@ crate::sql::subjects! {
         handlers: handlers::Handlers,
         heartbeat: heartbeat::Heartbeat,
         ingest: ingest::Ingest,
+        jobs: jobs::Jobs,
         keys: keys::Keys,
         lanes: lanes::Lanes,
         lists: lists::Lists,
@@ -91,6 +95,7 @@ impl Sql {
         let of_entries = |text: &str| fill(Family::Entries, text);
         Self {
             dispatch: dispatch::Dispatch::new(|text| fill(Family::Jobs, text)),
+            jobs: jobs::Jobs::new(|text| fill(Family::Jobs, text)),
             lists: lists::Lists::new(of_entries),
             log_counts: log_counts::LogCounts::new(of_entries),
             projections: projections::Projections::new(of_entries),

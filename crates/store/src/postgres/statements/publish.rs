@@ -42,7 +42,7 @@ statements! {
         /// order, unless the caller drew them. Also returns the transaction's id and the catalogue's stamp.
         write: (PublishedRow, CarriedRow) = &"
             WITH moment AS MATERIALIZED (
-                SELECT m.now, ((extract(epoch FROM m.now) * 1000)::bigint - 1577836800000) << 22 AS tsid
+                SELECT m.now, (floor(extract(epoch FROM m.now) * 1000)::bigint - 1577836800000) << 22 AS tsid
                 FROM (SELECT coalesce($1::timestamptz, clock_timestamp()) AS now) AS m
             ), input AS MATERIALIZED (
                 SELECT coalesce(i.given_id, nextval('{ns}.entry_id')) AS id, m.now, m.tsid, i.*
@@ -81,7 +81,7 @@ statements! {
         /// Publishes events without any option, which is the usual case: fewer arrays to unnest.
         write_plain: (PublishedRow, CarriedRow) = "
             WITH moment AS MATERIALIZED (
-                SELECT m.now, ((extract(epoch FROM m.now) * 1000)::bigint - 1577836800000) << 22 AS tsid
+                SELECT m.now, (floor(extract(epoch FROM m.now) * 1000)::bigint - 1577836800000) << 22 AS tsid
                 FROM (SELECT coalesce($1::timestamptz, clock_timestamp()) AS now) AS m
             ), input AS MATERIALIZED (
                 SELECT nextval('{ns}.entry_id') AS id, m.now, m.tsid, i.*

@@ -3,6 +3,7 @@
 use tidegate_core::Depth;
 
 use crate::postgres::engine::row::row;
+use crate::postgres::statements::added::made_at;
 use crate::sql::{Only, statements};
 
 row! {
@@ -93,7 +94,7 @@ statements! {
             SELECT {counts}, queue_id FROM {live} GROUP BY queue_id".replace("{counts}", COUNTS);
         /// For how long the first entry of each lane could have been claimed, in seconds. Lanes that hold something are
         /// found by stepping from one to the next (event_queue_fresh, event_queue_timed), so empty lanes cost nothing.
-        oldest: AgeRow = "
+        oldest: AgeRow = &"
             WITH RECURSIVE fresh AS (
                 (SELECT q.lane FROM {live} q WHERE q.place = 0 AND q.lane > 0 ORDER BY q.lane LIMIT 1)
                 UNION ALL
@@ -110,7 +111,8 @@ statements! {
             SELECT l.queue_id, extract(epoch FROM {now} - o.since)::float8 AS seconds
             FROM (
                 SELECT f.lane, h.since FROM fresh f CROSS JOIN LATERAL (
-                    SELECT to_timestamp(((q.event_id >> 22) + 1577836800000) / 1000.0) AS since FROM {live} q
+                    SELECT coalesce({added}, to_timestamp(((q.event_id >> 22) + 1577836800000) / 1000.0)) AS since
+                    FROM {live} q
                     WHERE q.lane >= f.lane AND q.lane <= f.lane AND q.place = 0
                       AND (q.lease_until IS NULL OR q.lease_until <= {now})
                     ORDER BY q.lane, q.id LIMIT 1
@@ -122,7 +124,7 @@ statements! {
                       AND (q.lease_until IS NULL OR q.lease_until <= {now})
                     ORDER BY q.due_at, q.id LIMIT 1
                 ) AS h
-            ) AS o CROSS JOIN LATERAL (SELECT l.queue_id FROM {lanes} l WHERE l.id = o.lane OFFSET 0) AS l";
+            ) AS o CROSS JOIN LATERAL (SELECT l.queue_id FROM {lanes} l WHERE l.id = o.lane OFFSET 0) AS l".replace("{added}", &made_at("q"));
         /// Records live consumers (consumers' primary key). Always in the same order, so that processes that record the
         /// same ones do not deadlock.
         consumers_seen = "

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::sqlite::engine::catalogue::{Lanes, Queue, current_version, no_queue, queue_state, read_settings};
 use crate::sqlite::engine::tx::Tx;
 use crate::sqlite::statements::catalogue::{QueueRow, Version};
+use crate::values::Family;
 
 impl Tx<'_> {
     /// The queue's index in [`Known`]; `None` when there is no such queue.
@@ -63,6 +64,10 @@ impl Tx<'_> {
     pub(in crate::sqlite) fn lane_of_arrival(&mut self, queue: usize, event_type: &str, priority: i16) -> Result<i64> {
         if let Ok(lane) = self.lane(queue, event_type, priority)? {
             return Ok(lane);
+        }
+        // Jobs are found by the types of their lanes: they have no shared ones.
+        if self.family == Family::Jobs {
+            return self.add_lane(queue, Some(event_type), priority);
         }
         match self.known.queues[queue].lanes.shared(priority) {
             Some(lane) => Ok(lane),

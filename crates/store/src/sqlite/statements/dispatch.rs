@@ -78,6 +78,10 @@ statements! {
             SET slots = excluded.slots, wanted = excluded.wanted, since = excluded.since, until = excluded.until";
         /// Removes the slots of a node. Primary key.
         remove = "DELETE FROM {ns}_dispatch_slots WHERE pool = ?1 AND client_id = ?2 AND node = ?3";
+        /// Who slots are stored for. The table, whole: a row per pool and process that uses it.
+        holders: Only<String> = "SELECT DISTINCT node FROM {ns}_dispatch_slots ORDER BY node";
+        /// Removes all slots of a node. The table, whole.
+        release = "DELETE FROM {ns}_dispatch_slots WHERE node = ?1";
         /// The moment of a pool. Primary key.
         moment: Only<Moment> = "SELECT moment FROM {ns}_dispatch_rates WHERE pool = ?1 AND client_id = ?2";
         /// Writes the moment of a pool. Primary key.

@@ -36,6 +36,7 @@ row! {
         group_key: Option<GroupKey>,
         flags: Option<i64>,
         event_id: i64,
+        attempts: u32,
     }
 }
 

@@ -175,13 +175,23 @@ const ENDED: &str = "
     LEFT JOIN {lanes} l ON l.id = q.lane LEFT JOIN {ns}_events e ON e.id = q.event_id
     WHERE q.id = ?1 ORDER BY q.generation DESC LIMIT 1";
 
+/// Reads a live entry as it is shown.
+pub(in crate::sqlite) fn shown_live() -> String {
+    shown(&<(EntryRow, (LivePhaseRow, LiveRow))>::list(), LIVE)
+}
+
+/// Reads an ended entry as it is shown.
+pub(in crate::sqlite) fn shown_ended() -> String {
+    shown(&<(EntryRow, (EndedPhaseRow, EndedRow))>::list(), ENDED)
+}
+
 statements! {
     /// Statements about entries.
     pub(in crate::sqlite) struct Entries {
         /// A live entry as it is shown. Primary keys.
-        live: ShownLive = &shown(&<(EntryRow, (LivePhaseRow, LiveRow))>::list(), LIVE);
+        live: ShownLive = &shown_live();
         /// An ended entry as it is shown. Index event_log_key, from its end, then primary keys.
-        ended: ShownEnded = &shown(&<(EntryRow, (EndedPhaseRow, EndedRow))>::list(), ENDED);
+        ended: ShownEnded = &shown_ended();
         /// The event of an entry, live or ended. Primary key; index event_log_key.
         event_of: Only<Option<i64>> = "
             SELECT coalesce((SELECT event_id FROM {live} WHERE id = ?1),

@@ -4,6 +4,7 @@ use tidegate_core::Tsid;
 
 use crate::sql::Columns as _;
 use crate::sqlite::engine::row::{Moment, Payload, Prose, Shown, ShownPayload, retry, row, tags};
+use crate::sqlite::statements::added::made_at;
 use crate::values::Fact;
 
 row! {
@@ -51,13 +52,13 @@ row! {
 }
 
 /// The columns of a [`ShownFactRow`] of an entry, given its table's alias. If the fact is missing, its type is that of
-/// the entry's lane `l`, and its moment the one in the event's id.
+/// the entry's lane `l`, and its moment the one in the event's id. The moment of an entry that was added to its fact is its own.
 pub(in crate::sqlite) fn shown_fact(entry: &str) -> String {
     let made = format!("(({entry}.event_id >> 22) + 1577836800000) * 1000");
     ShownFactRow::list()
         .replace("e.event_type AS", "coalesce(e.event_type, l.event_type, '') AS")
         .replace("e.payload AS", "coalesce(e.payload, x'') AS")
-        .replace("e.created_at AS", &format!("coalesce(e.created_at, {made}) AS"))
+        .replace("e.created_at AS", &format!("coalesce({}, e.created_at, {made}) AS", made_at(entry)))
 }
 
 impl From<FactRow> for Fact {

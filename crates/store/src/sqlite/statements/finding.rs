@@ -37,6 +37,15 @@ row! {
     }
 }
 
+row! {
+    /// A fact that a walk comes by.
+    pub(in crate::sqlite) struct WalkedRow {
+        id: i64 = "e.id",
+        size: i64 = "length(e.payload)",
+        is_found: bool = "e.first_number IS NOT NULL",
+    }
+}
+
 /// Whether fact `e` was stored from `?6` on and before `?7`, and has the source `?8`, the subject `?9`, the publisher's id
 /// `?10`, the correlation id `?11`, the type `?12` and all of the terms `?13` (hexadecimal digits, as JSON), as far as each
 /// is given. (fact_terms' primary key)
@@ -129,6 +138,13 @@ statements! {
         everything: CandidateRow = &format!("
             SELECT {} FROM {{ns}}_events e WHERE e.id < ?1 AND e.id >= ?3 ORDER BY e.id DESC LIMIT ?2",
             candidate().replace(" AS fits", " AND e.first_number IS NOT NULL AS fits"));
+        /// The next facts of a client. Index events_client.
+        walk_client: WalkedRow = "
+            SELECT {columns} FROM {ns}_events e INDEXED BY {ns}_events_client
+            WHERE e.client_id IS ?4 AND e.first_number IS NOT NULL AND e.id > ?1 AND e.id < ?2 ORDER BY e.id LIMIT ?3";
+        /// The next facts, published ones too. Primary key.
+        walk: WalkedRow = "
+            SELECT {columns} FROM {ns}_events e WHERE e.id > ?1 AND e.id < ?2 ORDER BY e.id LIMIT ?3";
         /// The next client with the publisher's id. Index events_external.
         client_of_external: Only<i64> = &next_client("external", "external_id");
         /// Whether no client has it. Index events_external.

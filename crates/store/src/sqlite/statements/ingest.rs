@@ -13,7 +13,8 @@ fn term_rows() -> String {
 }
 
 /// The tables whose rows refer to facts by a number within the fact's range.
-const REFERRING: [&str; 4] = ["{ns}_event_queue", "{ns}_event_log", "{ns}_dispatch_queue", "{ns}_dispatch_log"];
+pub(super) const REFERRING: [&str; 4] =
+    ["{ns}_event_queue", "{ns}_event_log", "{ns}_dispatch_queue", "{ns}_dispatch_log"];
 
 row! {
     /// A fact with a range of numbers.
@@ -35,8 +36,8 @@ row! {
     }
 }
 
-/// Whether no row refers to the fact `e`. Primary keys of the live tables, indexes event_log_key and dispatch_log_key: few rows, since the numbers of a
-/// range were drawn together.
+/// Whether no row refers to the fact `e`. Primary keys of the live tables, indexes event_log_key and dispatch_log_key: few
+/// rows, since the numbers of a range were drawn together, and one for each target that was added.
 fn is_free() -> String {
     let free = REFERRING.map(|table| {
         format!(
@@ -44,7 +45,7 @@ fn is_free() -> String {
                          WHERE r.id BETWEEN e.first_number AND e.last_number AND r.event_id = e.id)"
         )
     });
-    format!("({})", free.join(" AND "))
+    format!("({} AND {})", free.join(" AND "), super::added::none_is_left())
 }
 
 /// The columns of [`RangedFact`].

@@ -1,7 +1,7 @@
 //! Lanes: the table `lanes`, and which lanes hold entries.
 
 use crate::sql::{Only, statements};
-use crate::sqlite::engine::row::row;
+use crate::sqlite::engine::row::{Shown, row};
 
 row! {
     /// A lane and its queue.
@@ -24,6 +24,8 @@ row! {
     pub(in crate::sqlite) struct StateRow {
         state: i64 = "l.state",
         priority: i16 = "l.priority",
+        /// Its type if it is gone, unless it was a shared one.
+        was_type: Option<Shown> = "l.was_type",
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::sql::{Only, statements};
 use crate::sqlite::engine::row::{Moment, Shown, row};
+use crate::sqlite::statements::added::made_at;
 
 row! {
     /// An ended entry, as far as lists by stretches need it.
@@ -53,12 +54,21 @@ row! {
     }
 }
 
-/// What a list shows of a fact, which may be missing.
+/// What a list shows of a fact, which may be missing. The moment of an entry that was added to its fact is its own (see
+/// `added.rs`).
 macro_rules! fact {
     ($entry:literal) => {
         concat!(
             "coalesce(e.event_type, l.event_type, '') AS event_type, e.title, e.tags, n.client_id,
-             coalesce(e.created_at, ((",
+             coalesce(CASE WHEN ",
+            $entry,
+            ".flags & 32 THEN
+                 (SELECT d.fingerprint FROM {ns}_deduplication d
+                  WHERE d.client_id = 0 AND d.kind = 7 AND d.scope = ",
+            $entry,
+            ".event_id AND d.entry_id = ",
+            $entry,
+            ".id LIMIT 1) END, e.created_at, ((",
             $entry,
             ".event_id >> 22) + 1577836800000) * 1000) AS created_at"
         )
@@ -171,15 +181,15 @@ statements! {
         last_number: Only<i64> = "
             SELECT max(coalesce((SELECT max(id) FROM {live}), 0), coalesce((SELECT max(id) FROM {log}), 0))";
         /// When the first entry at or above a number was published. Primary keys and event_log_key.
-        published_from: Only<Moment> = "
-            SELECT coalesce((SELECT e.created_at FROM {ns}_events e WHERE e.id = c.event_id),
+        published_from: Only<Moment> = &format!("
+            SELECT coalesce({}, (SELECT e.created_at FROM {{ns}}_events e WHERE e.id = c.event_id),
                             ((c.event_id >> 22) + 1577836800000) * 1000)
             FROM (
-                SELECT * FROM (SELECT id, event_id FROM {live} WHERE id >= ?1 ORDER BY id LIMIT 1)
+                SELECT * FROM (SELECT id, event_id, flags FROM {{live}} WHERE id >= ?1 ORDER BY id LIMIT 1)
                 UNION ALL
                 SELECT * FROM (
-                    SELECT id, event_id FROM {log} INDEXED BY {log}_key WHERE id >= ?1 ORDER BY id LIMIT 1)
-            ) AS c ORDER BY c.id LIMIT 1";
+                    SELECT id, event_id, flags FROM {{log}} INDEXED BY {{log}}_key WHERE id >= ?1 ORDER BY id LIMIT 1)
+            ) AS c ORDER BY c.id LIMIT 1", made_at("c"));
         /// A live entry in a list. Primary keys.
         summary_live: SummaryRow = concat!("
             SELECT q.event_id, n.name, q.attempts, q.max_attempts, coalesce(l.priority, -1000 - q.lane) AS priority,

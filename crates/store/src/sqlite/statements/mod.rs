@@ -2,6 +2,7 @@
 //! `{log}`, `{queues}`, `{lanes}`, `{consumers}`, `{key_kind}` and `{request_kind}` are the family's own (see
 //! [`Family::fill`]); `{room}` is the length of what a claim fills in.
 
+pub(in crate::sqlite) mod added;
 pub(in crate::sqlite) mod attempts;
 pub(in crate::sqlite) mod audit;
 pub(in crate::sqlite) mod catalogue;
@@ -16,6 +17,7 @@ pub(in crate::sqlite) mod groups;
 pub(in crate::sqlite) mod handlers;
 pub(in crate::sqlite) mod heartbeat;
 pub(in crate::sqlite) mod ingest;
+pub(in crate::sqlite) mod jobs;
 pub(in crate::sqlite) mod keys;
 pub(in crate::sqlite) mod lanes;
 pub(in crate::sqlite) mod lists;
@@ -35,6 +37,7 @@ use crate::values::Family;
 crate::sql::subjects! {
     /// The statements of each subject.
     pub(in crate::sqlite) struct Sql {
+        added: added::Added,
         attempts: attempts::Attempts,
         audit: audit::Audit,
         catalogue: catalogue::Catalogue,
@@ -48,6 +51,7 @@ crate::sql::subjects! {
         handlers: handlers::Handlers,
         heartbeat: heartbeat::Heartbeat,
         ingest: ingest::Ingest,
+        jobs: jobs::Jobs,
         keys: keys::Keys,
         lanes: lanes::Lanes,
         lists: lists::Lists,
@@ -72,6 +76,7 @@ impl Sql {
             |family: Family, text: &str| family.fill(text, "_").replace("{ns}", namespace).replace("{room}", &room);
         Self {
             dispatch: dispatch::Dispatch::new(|text| fill(Family::Jobs, text)),
+            jobs: jobs::Jobs::new(|text| fill(Family::Jobs, text)),
             ..Self::filled(|text| fill(family, text))
         }
     }
@@ -124,6 +129,8 @@ mod tests {
             "retain.projections_at",
             "retain.forget_audit",
             "keys.all_keys",
+            "dispatch.holders",
+            "dispatch.release",
         ];
         for family in Family::ALL {
             check_statements(&conn, &Sql::new("tidegate", family), &scans);

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::sql::{Only, statements};
 use crate::sqlite::engine::catalogue::{queue_state, read_settings};
 use crate::sqlite::engine::row::{queue_name, row};
+use crate::sqlite::statements::added::made_at;
 
 row! {
     /// The name of a queue (`n`).
@@ -123,15 +124,15 @@ statements! {
                 FROM {live} GROUP BY queue_id) d ON d.queue_id = n.id");
         /// Since when the first claimable fresh entry of each lane has been claimable. Index event_queue_fresh, from
         /// one lane that holds something to the next.
-        oldest_fresh: SinceRow = "
+        oldest_fresh: SinceRow = &"
             WITH RECURSIVE step(lane) AS (
                 SELECT min(lane) FROM {live} INDEXED BY {live}_fresh WHERE place = 0
                 UNION ALL SELECT (SELECT min(q.lane) FROM {live} q INDEXED BY {live}_fresh
                                   WHERE q.place = 0 AND q.lane > step.lane) FROM step WHERE step.lane IS NOT NULL)
-            SELECT l.queue_id, (SELECT ((q.event_id >> 22) + 1577836800000) * 1000
+            SELECT l.queue_id, (SELECT coalesce({added}, ((q.event_id >> 22) + 1577836800000) * 1000)
                                 FROM {live} q INDEXED BY {live}_fresh WHERE q.lane = step.lane AND q.place = 0
                                 AND (q.lease_until IS NULL OR q.lease_until <= ?1) ORDER BY q.id LIMIT 1) AS since
-            FROM step CROSS JOIN {lanes} l ON l.id = step.lane";
+            FROM step CROSS JOIN {lanes} l ON l.id = step.lane".replace("{added}", &made_at("q"));
         /// Since when the first claimable timed entry of each lane has been claimable. Index event_queue_timed, from
         /// one lane that holds something to the next.
         oldest_timed: SinceRow = "

@@ -1,7 +1,10 @@
 //! Facts: stored with any number of entries and jobs, read by id, and found by what they have.
 
 use tidegate_core::{EntryId, Tsid};
-use tidegate_store::{CatalogueVersion, FactsPage, FactsQuery, Ingest, IngestAnswer, Store, StoredFact};
+use tidegate_store::{
+    AddTarget, AddedTarget, Batch, CatalogueVersion, FactsPage, FactsQuery, FactsWalk, Ingest, IngestAnswer, Store,
+    StoredFact, WalkedFacts,
+};
 
 use crate::error::Result;
 use crate::queue::EventQueue;
@@ -35,6 +38,15 @@ impl Facts<'_> {
         self.0.ingest(items, under).await
     }
 
+    /// Makes an entry or a job for facts that are stored, each under a key: what was made under a key before is not made again.
+    ///
+    /// # Errors
+    /// `Invalid` for more than 1,000 items, or any error of the store. Items that are refused have errors of their own in
+    /// the answer.
+    pub async fn add_targets(&self, items: Vec<AddTarget>) -> Result<Batch<AddedTarget>> {
+        self.0.add_targets(items).await
+    }
+
     /// Facts by id, published ones too, each with its first `targets` entries and jobs; `None` where there is none.
     ///
     /// # Errors
@@ -58,5 +70,13 @@ impl Facts<'_> {
     /// store.
     pub async fn find(&self, query: FactsQuery) -> Result<FactsPage> {
         self.0.find_facts(query).await
+    }
+
+    /// The next facts of a walk, oldest first, without their entries and jobs. Published ones are left out.
+    ///
+    /// # Errors
+    /// `Invalid` when its limit is out of range, or any error of the store.
+    pub async fn walk(&self, walk: FactsWalk) -> Result<WalkedFacts> {
+        self.0.walk_facts(walk).await
     }
 }

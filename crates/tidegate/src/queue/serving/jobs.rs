@@ -56,6 +56,12 @@ impl EventQueue {
 }
 
 impl Jobs {
+    /// How long the lease of a job lasts that nobody keeps, such as that of a process that died.
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        self.shared.options.lease
+    }
+
     /// Claims jobs, and keeps their leases until each of them is ended, retried or dropped.
     ///
     /// # Errors
@@ -110,6 +116,22 @@ impl Jobs {
             return Ok(Vec::new());
         }
         self.shared.store.limits(node, asks, hold).await
+    }
+
+    /// The nodes that slots of pools are stored for.
+    ///
+    /// # Errors
+    /// Any error of the store.
+    pub async fn slot_holders(&self) -> Result<Vec<String>> {
+        self.shared.store.slot_holders().await
+    }
+
+    /// Gives back all slots of nodes that are known not to deliver any more.
+    ///
+    /// # Errors
+    /// Any error of the store.
+    pub async fn release_slots(&self, nodes: Vec<String>) -> Result<()> {
+        self.shared.store.release_slots(nodes).await
     }
 
     /// What is said about jobs that are tasks, in the order of their numbers; `None` for others.

@@ -1,0 +1,103 @@
+//! Replays, resumes with replay and test events over HTTP.
+
+use serde_json::{Value, json};
+
+use crate::scene::{Scene, on_both};
+
+on_both!(stored_events_are_replayed_to_a_queue, what_cannot_be_replayed_is_named, a_resume_replays_what_a_pause_missed);
+
+async fn store(scene: &Scene, number: u32) -> Value {
+    let event = json!({ "specVersion": "1.0", "type": "shop:orders:order:created", "source": "/s", "data": number });
+    scene.post("/api/events", event).await.expect(201)
+}
+
+/// A subscription to a queue, and its path.
+async fn subscribe(scene: &Scene, code: &str, queue: &str) -> String {
+    scene.put(&format!("/queues/{queue}"), json!({})).await;
+    let body = json!({
+        "code": code, "name": "n", "eventTypes": [{ "eventTypeCode": "shop:*:order:*" }],
+        "target": format!("queue:{queue}"),
+    });
+    let made = scene.post("/api/subscriptions", body).await.expect(201);
+    format!("/api/subscriptions/{}", made["id"].as_str().unwrap())
+}
+
+fn range() -> Value {
+    json!({ "from": "2020-01-01T00:00:00Z", "to": "2100-01-01T00:00:00Z" })
+}
+
+/// The payloads that wait in a queue, in order.
+async fn waiting(scene: &Scene, queue: &str) -> Vec<Value> {
+    let body = json!({ "queue": queue, "worker_id": "w", "max": 50 });
+    let answer = scene.post("/events/claim", body).await;
+    if answer.status.as_u16() == 204 {
+        return Vec::new();
+    }
+    let claimed = answer.expect(200);
+    claimed["events"].as_array().unwrap().iter().map(|event| event["payload"].clone()).collect()
+}
+
+async fn stored_events_are_replayed_to_a_queue(scene: Scene) {
+    let mut events = Vec::new();
+    for number in 1..=3 {
+        events.push(store(&scene, number).await);
+    }
+    let path = subscribe(&scene, "late", "mail").await;
+    let done = scene.post(&format!("{path}/replay"), range()).await.expect(200);
+    assert_eq!(
+        done,
+        json!({
+            "from": "2020-01-01T00:00:00Z", "to": "2100-01-01T00:00:00Z", "missingOnly": false,
+            "replayed": 3, "repeated": 0, "examined": 3,
+        })
+    );
+    assert_eq!(waiting(&scene, "mail").await, [json!(1), json!(2), json!(3)]);
+    let shown = scene.get(&format!("/api/events/{}", events[0]["id"].as_str().unwrap())).await.expect(200);
+    assert_eq!(shown["entries"][0]["queue"], "mail", "{shown}");
+    let again = scene.post(&format!("{path}/replay"), range()).await.expect(200);
+    assert_eq!((&again["replayed"], &again["repeated"]), (&0.into(), &3.into()));
+    let mut named = range();
+    named["replayId"] = "again".into();
+    let other = scene.post(&format!("{path}/replay"), named).await.expect(200);
+    assert_eq!((&other["replayed"], &other["replayId"]), (&3.into(), &"again".into()));
+    let test = scene.post(&format!("{path}/test"), json!({})).await.expect(201);
+    assert!(test["entryId"].is_i64() && test["id"].is_null(), "{test}");
+    let event = scene.get(&format!("/api/events/{}", test["eventId"].as_str().unwrap())).await.expect(200);
+    assert_eq!(event["type"], test["type"]);
+    scene.close().await;
+}
+
+async fn what_cannot_be_replayed_is_named(scene: Scene) {
+    let path = subscribe(&scene, "s", "mail").await;
+    let refused = async |field: &str, value: Value| {
+        let mut body = range();
+        body[field] = value;
+        scene.post(&format!("{path}/replay"), body).await.refused(400, "invalid_request")
+    };
+    assert!(refused("from", json!("yesterday")).await.contains("from"));
+    assert!(refused("to", json!("2019-01-01T00:00:00Z")).await.contains("before to"));
+    assert!(refused("cursor", json!("nonsense")).await.contains("cursor"));
+    assert!(refused("replayId", json!("x".repeat(256))).await.contains("replayId"));
+    assert!(refused("since", json!("x")).await.contains("since"));
+    let nobody = scene.post("/api/subscriptions/0000000000007/replay", range()).await;
+    nobody.refused(404, "not_found");
+    scene.post(&format!("{path}/pause"), json!({})).await.expect(200);
+    let held = scene.post(&format!("{path}/test"), json!({})).await.refused(409, "conflict");
+    assert!(held.contains("paused"), "{held}");
+    scene.close().await;
+}
+
+async fn a_resume_replays_what_a_pause_missed(scene: Scene) {
+    let path = subscribe(&scene, "s", "mail").await;
+    scene.post(&format!("{path}/pause"), json!({})).await.expect(200);
+    store(&scene, 7).await;
+    let resumed = scene.post(&format!("{path}/resume"), json!({ "replay": true })).await.expect(200);
+    assert_eq!((&resumed["status"], &resumed["replay"]["replayed"]), (&"ACTIVE".into(), &1.into()));
+    assert_eq!(waiting(&scene, "mail").await, [json!(7)]);
+    let again = scene.post(&format!("{path}/resume"), json!({ "replay": true })).await.expect(200);
+    assert_eq!((&again["replay"]["replayed"], &again["replay"]["repeated"]), (&0.into(), &1.into()));
+    let never = subscribe(&scene, "never", "other").await;
+    let resumed = scene.post(&format!("{never}/resume"), json!({ "replay": true })).await.expect(200);
+    assert!(resumed["replay"].is_null(), "it was never paused");
+    scene.close().await;
+}
