@@ -13,7 +13,7 @@ const LIVE: &str = "SELECT q.id, us(e.created_at), q.group_key, CASE WHEN q.leas
     FROM {p}dispatch_queue q JOIN {p}events e ON e.id = q.event_id";
 const ENDED: &str =
     "SELECT g.id, us(e.created_at), g.status, g.attempts, g.max_attempts, us(g.finished_at), us(g.expires_at),
-        g.attempt
+        g.attempt, g.token
     FROM {p}dispatch_log g JOIN {p}events e ON e.id = g.event_id";
 const ATTEMPTS: &str = "SELECT job, attempt, record FROM {p}dispatch_attempts";
 const SLOTS: &str = "SELECT pool, CAST(sum(slots) AS bigint) FROM {p}dispatch_slots WHERE until > {now} GROUP BY pool";
@@ -45,6 +45,8 @@ pub(crate) struct EndedJob {
     pub(crate) max_attempts: i64,
     pub(crate) finished_at: i64,
     pub(crate) expires_at: Option<i64>,
+    /// The token of its last claim, which rises with each: those that were given back and those of dead nodes count too.
+    pub(crate) token: i64,
     /// Numbers and records.
     pub(crate) records: Vec<(i64, String)>,
 }
@@ -114,6 +116,7 @@ pub(crate) async fn read_postgres(url: &str) -> Result<Jobs, Failure> {
             max_attempts: row.try_get::<_, i32>(4)?.into(),
             finished_at: row.try_get(5)?,
             expires_at: row.try_get(6)?,
+            token: row.try_get(8)?,
             records: row.try_get::<_, Option<String>>(7)?.map(|record| (attempts.into(), record)).into_iter().collect(),
         };
         ended.push((row.try_get(0)?, job));
@@ -153,6 +156,7 @@ pub(crate) fn read_sqlite(path: &Path) -> Result<Jobs, Failure> {
                 max_attempts: row.get(4)?,
                 finished_at: row.get(5)?,
                 expires_at: row.get(6)?,
+                token: row.get(8)?,
                 records: row.get::<_, Option<String>>(7)?.map(|record| (attempts, record)).into_iter().collect(),
             };
             Ok((row.get(0)?, job))

@@ -30,6 +30,13 @@ impl Job<'_> {
         self.ended.map_or(i64::MAX, |ended| ended.finished_at)
     }
 
+    /// Whether some claim of it came to no request: its node was killed in between, or gave it back. Whoever was claimed once
+    /// is not overtaken any more, so nothing tells who had to come first when that was.
+    fn was_claimed_in_vain(&self) -> bool {
+        let requests = i64::try_from(self.requests.len()).unwrap_or(i64::MAX);
+        self.ended.is_some_and(|ended| ended.token > requests)
+    }
+
     fn told(&self) -> String {
         format!("event {} ({}, sequence {})", self.event.number, self.id, self.order().0)
     }
@@ -88,8 +95,9 @@ impl Group<'_> {
                 let is_first = other.order() < job.order();
                 tally.overtakes += usize::from(!is_first && overtaken(job, other));
                 // It was there when the job was claimed.
-                let was_there =
-                    other.event.accepted_at <= job.event.sent_at || other.event.accepted_at < began - CLAIMED_BEFORE;
+                let accepted_at = other.event.accepted_at;
+                let was_there = accepted_at <= job.event.sent_at
+                    || (accepted_at < began - CLAIMED_BEFORE && !job.was_claimed_in_vain());
                 if !is_first || !was_there {
                     continue;
                 }

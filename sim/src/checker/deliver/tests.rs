@@ -41,6 +41,7 @@ fn ended(event: u64, of: usize, status: i64, finished_at: i64, records: Vec<(i64
         max_attempts: i64::from(SUBSCRIPTIONS[of].max_retries) + 1,
         finished_at,
         expires_at: Some(1_000 * S),
+        token: records.len() as i64,
         records,
     }
 }
@@ -136,6 +137,16 @@ fn inversions_are_found() {
     });
     // It is sent so shortly before that the first may have been claimed.
     passes(|run, _| late(run, S + 990 * MS));
+    // The first was claimed before by a node that was killed, and is not overtaken any more; but only what came late had to
+    // wait for it.
+    let claimed_in_vain = |run: &mut Run, stored: &mut Jobs, sent_at| {
+        run.published[0].sent_at = -3 * S;
+        late(run, sent_at);
+        stored.ended[0].token += 1;
+        stored.ended[2].token += 1;
+    };
+    passes(|run, stored| claimed_in_vain(run, stored, -S));
+    finds(Invariant::GroupOrder, |run, stored| claimed_in_vain(run, stored, -4 * S));
     // Nothing passes a failed head.
     finds(Invariant::GroupOrder, |run, stored| {
         run.taken[5].read_at = 2 * S + 500 * MS;
