@@ -1,5 +1,6 @@
 //! The binary mode: attributes in headers, the data as the body.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use crate::id::Tsid;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     /// `content-type`, if there is one, and the attributes.
-    pub headers: Vec<(String, String)>,
+    pub headers: Vec<(Cow<'static, str>, String)>,
     /// The data as it was sent.
     pub body: Bytes,
 }
@@ -61,16 +62,71 @@ impl CloudEvent {
     /// The event in binary mode. `own` is its id if its producer gave it none. JSON without a media type gets its own.
     #[must_use]
     pub fn to_binary(&self, own: Tsid) -> Message {
-        let mut headers = Vec::new();
+        let attributes = self.attributes(own);
+        let mut headers = Vec::with_capacity(attributes.len() + 1);
         let is_printable = |text: &&str| text.bytes().all(|byte| (0x20..=0x7e).contains(&byte));
         let implied = self.data.as_ref().filter(|data| data.kind == DataKind::Typed).map(|_| "application/json");
         if let Some(media_type) = self.datacontenttype.as_deref().or(implied).filter(is_printable) {
-            headers.push(("content-type".to_owned(), media_type.to_owned()));
+            headers.push(("content-type".into(), media_type.to_owned()));
         }
-        for (name, value) in self.attributes(own) {
-            headers.push((format!("ce-{name}"), header::encode(&value.canonical())));
+        for (name, value) in attributes {
+            headers.push((header_of(name), header::encode(&value.canonical())));
         }
         let body = self.data.as_ref().map_or_else(Bytes::new, |data| data.bytes.clone());
         Message { headers, body }
+    }
+}
+
+/// The header of an attribute.
+fn header_of(name: &str) -> Cow<'static, str> {
+    let known = match name {
+        "specversion" => "ce-specversion",
+        "id" => "ce-id",
+        "source" => "ce-source",
+        "type" => "ce-type",
+        "subject" => "ce-subject",
+        "time" => "ce-time",
+        "dataschema" => "ce-dataschema",
+        "deduplicationid" => "ce-deduplicationid",
+        "correlationid" => "ce-correlationid",
+        "causationid" => "ce-causationid",
+        "messagegroup" => "ce-messagegroup",
+        "traceparent" => "ce-traceparent",
+        "tracestate" => "ce-tracestate",
+        "contextdata" => "ce-contextdata",
+        "schemaversion" => "ce-schemaversion",
+        "sequence" => "ce-sequence",
+        other => return Cow::Owned(format!("ce-{other}")),
+    };
+    Cow::Borrowed(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_attribute_has_its_own_header() {
+        for name in [
+            "specversion",
+            "id",
+            "source",
+            "type",
+            "subject",
+            "time",
+            "dataschema",
+            "deduplicationid",
+            "correlationid",
+            "causationid",
+            "messagegroup",
+            "traceparent",
+            "tracestate",
+            "contextdata",
+            "schemaversion",
+            "sequence",
+            "other",
+        ] {
+            assert_eq!(header_of(name), format!("ce-{name}"));
+        }
     }
 }

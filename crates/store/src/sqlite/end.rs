@@ -76,19 +76,20 @@ fn finalize_run(tx: &mut Tx<'_>, run: &[Finalize]) -> Result<bool> {
 
 fn finalize_each(tx: &mut Tx<'_>, items: &[Finalize], answers: &mut Batch<Finalized>) -> Result<()> {
     let sql = tx.sql();
-    let mut log = tx.prepare(&sql.end.log_held)?;
+    let is_recorded = items.iter().any(|item| item.attempt.is_some());
+    let mut log = tx.prepare(if is_recorded { &sql.dispatch.log_held } else { &sql.end.log_held })?;
     let mut delete = tx.prepare(&sql.end.delete_held)?;
     for item in items {
         // The usual case in two statements: held under this token, without group and flags.
         let seq = tx.log_seq()?;
         let Finalize { token, errors, results, attempt, .. } = item;
         let (id, end) = (item.id.get(), item.end.code());
-        let logged = match (token, attempt) {
-            (None, _) => 0,
-            (Some(token), None) => log.execute(params![seq, id, token.0, tx.now, end, errors, results])?,
-            (Some(token), Some(attempt)) => {
-                tx.execute(&sql.dispatch.log_held, params![seq, id, token.0, tx.now, end, errors, results, attempt])?
+        let logged = match token {
+            None => 0,
+            Some(token) if is_recorded => {
+                log.execute(params![seq, id, token.0, tx.now, end, errors, results, attempt])?
             }
+            Some(token) => log.execute(params![seq, id, token.0, tx.now, end, errors, results])?,
         };
         if logged == 1 {
             tx.log_seq_used(1);

@@ -120,7 +120,7 @@ prop_compose! {
 }
 
 fn read(message: &Message) -> Result<CloudEvent, InvalidCloudEvent> {
-    let headers = message.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let headers = message.headers.iter().map(|(name, value)| (&**name, value.as_bytes()));
     assert_eq!(Form::of(headers.clone()), Ok(Form::Binary));
     CloudEvent::from_binary(headers, message.body.clone())
 }

@@ -79,9 +79,10 @@ impl FromSql for GroupKey {
     }
 }
 
-/// Logs an entry; see [`End::log_held`].
+/// Logs an entry; see [`End::log_held`]. Where it fails, FAIL undoes nothing by itself, as ABORT would: a single row leaves
+/// nothing behind, the verb's savepoint is undone anyway, and SQLite need not copy the pages that it changes.
 pub(in crate::sqlite) const LOG_HELD: &str = "
-    INSERT INTO {log} (seq, id, generation, event_id, finished_at, processing_started_at, token, client_id,
+    INSERT OR FAIL INTO {log} (seq, id, generation, event_id, finished_at, processing_started_at, token, client_id,
                        lane, queue_id, attempts, max_attempts, status, exhausted_as, superseded, worker,
                        errors, results, expires_at, rank{column})
     SELECT ?1, id, generation, event_id, ?4, processing_started_at, token, client_id, lane, queue_id, attempts,
