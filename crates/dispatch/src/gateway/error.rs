@@ -80,3 +80,8 @@ pub(super) fn gone(error: Error) -> Error {
         _ => error,
     }
 }
+
+/// The error of work in which this program failed.
+pub(crate) fn failed_within() -> GatewayError {
+    Error::new(ErrorKind::Indeterminate, "it failed within Tidegate: its log has the reason").into()
+}

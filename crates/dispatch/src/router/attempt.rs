@@ -1,5 +1,6 @@
 //! One attempt: what is sent of a job, and what its outcome changes.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,6 @@ use tracing::Instrument as _;
 
 use super::authority::{Authority, NoAuthority};
 use super::message::message;
-use super::routes::Route;
 use super::span;
 use super::terms::Terms;
 use crate::gateway::ingest::job_id;
@@ -31,7 +31,6 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// What one attempt needs.
 pub(super) struct Delivery {
     pub(super) client: Arc<Client>,
-    pub(super) route: Arc<Route>,
     pub(super) terms: Terms,
     /// Or why its webhook cannot be sent in somebody's name.
     pub(super) authority: std::result::Result<Authority, NoAuthority>,
@@ -95,7 +94,7 @@ fn id_of(job: &QueuedEvent) -> Tsid {
 impl Delivery {
     /// Makes the attempt. It ends early when the lease is lost.
     pub(super) async fn run(self, job: QueuedEvent) -> Tried {
-        let Self { client, route: _, terms, authority, starts } = self;
+        let Self { client, terms, authority, starts } = self;
         let (span, trace) = span::of_attempt(&job, id_of(&job), terms.subscription());
         let work = async {
             if let Some(starts) = starts {
@@ -147,14 +146,21 @@ fn request(
     let unnamed = |why: &NoAuthority| Failure { class: FailureClass::InvalidAnswer, message: why.to_string() };
     let authority = authority.map_err(unnamed)?;
     let message = message(&job.fact, job.event_id, terms.data_only());
-    let mut headers = HeaderMap::with_capacity(message.headers.len() + 4);
-    let own = terms.headers().into_iter().flatten();
+    // With room for those that the client adds.
+    let mut headers = HeaderMap::with_capacity(message.headers.len() + 8);
+    let unwritten = |name: &str| refused(format!("the event's attribute {name} cannot be written as a header"));
+    for (name, value) in terms.headers().into_iter().flatten() {
+        let header = HeaderName::try_from(name).map_err(|_| unwritten(name))?;
+        headers.insert(header, HeaderValue::try_from(value).map_err(|_| unwritten(name))?);
+    }
     // What is sent of the event comes after what its sender has added, and counts.
-    for (name, value) in own.chain(message.headers.iter().map(|(name, value)| (name, value))) {
-        let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) else {
-            return Err(refused(format!("the event's attribute {name} cannot be written as a header")));
+    for (name, value) in message.headers {
+        let value = HeaderValue::try_from(value).map_err(|_| unwritten(&name))?;
+        let header = match name {
+            Cow::Borrowed(name) => HeaderName::from_static(name),
+            Cow::Owned(name) => HeaderName::try_from(&name).map_err(|_| unwritten(&name))?,
         };
-        headers.insert(name, value);
+        headers.insert(header, value);
     }
     if let Some(trace) = trace.and_then(|trace| HeaderValue::try_from(trace.traceparent()).ok()) {
         headers.insert(HeaderName::from_static("traceparent"), trace);

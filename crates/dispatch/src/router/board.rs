@@ -6,6 +6,7 @@
 //! looks at the database find what they missed.
 
 use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,6 +34,11 @@ const MAX_DUE: usize = 65_536;
 const CLAIM_PAUSE: Duration = Duration::from_millis(200);
 /// The most attempts that are over and not recorded. With more, nothing is claimed.
 const MAX_UNRECORDED: u32 = 2_048;
+/// With so many bytes of payload under way nothing more is claimed: they are in memory until their receivers have answered.
+const MAX_BYTES: u64 = 256 << 20;
+/// One client may have one part in so many of the attempts and bytes under way, so that its hanging targets leave the rest to
+/// others.
+const CLIENT_PART: u32 = 2;
 
 /// The board.
 #[derive(Debug)]
@@ -51,6 +57,19 @@ pub(super) struct Board {
     /// Rises with every hint and claim: tells which came first.
     clock: u64,
     unrecorded: u32,
+    /// The most attempts under way at once.
+    most: u32,
+    all: Load,
+    of_clients: HashMap<Option<Tsid>, Load>,
+}
+
+/// What is under way.
+#[derive(Debug, Default, Clone, Copy)]
+struct Load {
+    /// Attempts, and those that a claim under way may bring.
+    attempts: u32,
+    /// Of payloads.
+    bytes: u64,
 }
 
 #[derive(Debug)]
@@ -100,10 +119,13 @@ pub(super) struct Ask {
 }
 
 impl Board {
-    /// An empty board, whose slots are granted for so long.
-    pub(super) fn new(hold: Duration) -> Self {
+    /// An empty board, whose slots are granted for so long, and which has at most so many attempts under way.
+    pub(super) fn new(hold: Duration, most: u32) -> Self {
         Self {
             hold,
+            most,
+            all: Load::default(),
+            of_clients: HashMap::new(),
             lanes: HashMap::new(),
             pools: HashMap::new(),
             breakers: HashMap::new(),
@@ -154,7 +176,7 @@ impl Board {
             }
             self.settle(id, now);
         }
-        self.breakers.retain(|_, breaker| !breaker.is_idle(now));
+        self.forget_breakers(now);
         // A pool stays as long as a lane names it: what is hinted at is put into it.
         let named: HashSet<PoolKey> = self.lanes.values().map(|lane| lane.route.pool).collect();
         self.pools.retain(|key, pool| {
@@ -264,6 +286,15 @@ impl Board {
         lanes.map_or(Some(Vec::new()), |lanes| (lanes.len() <= most).then(|| lanes.clone()))
     }
 
+    /// Forgets the breakers that remember nothing, and those of targets that no lane goes to any more.
+    pub(super) fn forget_breakers(&mut self, now: Instant) {
+        if self.breakers.is_empty() {
+            return;
+        }
+        let named: HashSet<&Origin> = self.lanes.values().map(|lane| &lane.route.origin).collect();
+        self.breakers.retain(|origin, breaker| !breaker.is_idle(now) && named.contains(origin));
+    }
+
     /// How the breaker of a target stands.
     pub(super) fn breaker(&self, origin: &Origin, now: Instant) -> State {
         self.breakers.get(origin).map_or(State::Closed, |breaker| breaker.state(now))
@@ -283,12 +314,15 @@ impl Board {
             self.hint(id);
         }
         let mut wake_at = self.due.peek().map(|Reverse((at, _))| *at);
-        if self.unrecorded >= MAX_UNRECORDED {
+        let mut room = self.all.room(self.most, 1);
+        if self.unrecorded >= MAX_UNRECORDED || room == 0 {
+            // What ends is news, after which it is planned again.
             return (Vec::new(), wake_at);
         }
         let mut asks: BTreeMap<QueueName, BTreeMap<Tsid, u32>> = BTreeMap::new();
         for pool in self.pools.values_mut() {
-            let Some(capacity) = pool.capacity(now) else { continue };
+            let Some(mut capacity) = pool.capacity(now) else { continue };
+            capacity.free = capacity.free.min(room);
             let is_free = |id: &Tsid| self.lanes.get(id).is_some_and(|lane| !self.claiming.contains(&lane.route.queue));
             if !pool.active.iter().any(is_free) {
                 // Claims are under way for all that it has: what ends meanwhile is planned for when they are back.
@@ -318,8 +352,16 @@ impl Board {
             let quotas = pool.planner.plan(capacity, &lanes);
             for (planned, quota) in lanes.iter().zip(quotas).filter(|(_, quota)| *quota > 0) {
                 let Some(lane) = self.lanes.get_mut(&planned.id) else { continue };
+                let of_client = self.of_clients.entry(planned.client).or_default();
+                let quota = quota.min(of_client.room(self.most, CLIENT_PART));
+                if quota == 0 {
+                    continue;
+                }
                 lane.in_flight += quota;
                 pool.in_flight += quota;
+                room -= quota;
+                self.all.attempts += quota;
+                of_client.attempts += quota;
                 asks.entry(lane.route.queue.clone()).or_default().insert(planned.id, quota);
             }
         }
@@ -354,14 +396,27 @@ impl Board {
         }
     }
 
-    /// Whether a job of a lane may be attempted: the permit of its target's breaker, and when it may start. Otherwise its
-    /// slot is free again.
-    pub(super) fn admit(&mut self, id: Tsid, now: Instant) -> Option<(Permit, Option<Instant>)> {
+    /// Whether a job of a lane, with so many bytes, may be attempted: the permit of its target's breaker, and when it may
+    /// start. Otherwise its slot is free again.
+    pub(super) fn admit(&mut self, id: Tsid, bytes: u64, now: Instant) -> Option<(Permit, Option<Instant>)> {
         let admitted = self.try_admit(id, now);
-        if admitted.is_none() {
-            self.give_back(id, 1, now);
+        match admitted {
+            Some(_) => self.carry(id, |load| load.bytes += bytes),
+            None => self.give_back(id, 1, now),
         }
         admitted
+    }
+
+    /// Changes what is under way in all and for a lane's client.
+    fn carry(&mut self, id: Tsid, change: impl Fn(&mut Load)) {
+        change(&mut self.all);
+        let Some(client) = self.lanes.get(&id).map(|lane| lane.route.origin.0) else { return };
+        if let Entry::Occupied(mut load) = self.of_clients.entry(client) {
+            change(load.get_mut());
+            if load.get().is_nothing() {
+                load.remove();
+            }
+        }
     }
 
     fn try_admit(&mut self, id: Tsid, now: Instant) -> Option<(Permit, Option<Instant>)> {
@@ -380,18 +435,27 @@ impl Board {
         Some((permit, Some(moment)))
     }
 
-    /// An attempt is over and its slot free. It is to be recorded. Returns whether the breaker of its target opened or closed.
-    pub(super) fn ended(&mut self, id: Tsid, permit: Permit, result: CallResult, now: Instant) -> bool {
+    /// An attempt at a target is over and its slot free. It is to be recorded. Returns whether the target's breaker opened or
+    /// closed; the lane may go to another one by now.
+    pub(super) fn ended(
+        &mut self,
+        id: Tsid,
+        origin: &Origin,
+        permit: Permit,
+        result: CallResult,
+        bytes: u64,
+        now: Instant,
+    ) -> bool {
         self.unrecorded += 1;
-        let Some(lane) = self.lanes.get(&id) else { return false };
-        let turned = self.breakers.get_mut(&lane.route.origin).is_some_and(|breaker| breaker.on(permit, result, now));
+        self.carry(id, |load| load.bytes = load.bytes.saturating_sub(bytes));
+        let turned = self.breakers.get_mut(origin).is_some_and(|breaker| breaker.on(permit, result, now));
         self.give_back(id, 1, now);
         turned
     }
 
     /// An attempt was recorded. Its job is due again at a moment, and another one of its group may be claimable now.
     pub(super) fn recorded(&mut self, id: Tsid, due: Option<Instant>, frees_group: bool) {
-        self.unrecorded -= 1;
+        self.unrecorded = self.unrecorded.saturating_sub(1);
         if let Some(at) = due {
             self.hint_at(id, at);
         }
@@ -407,6 +471,7 @@ impl Board {
 
     /// Slots of a lane are free again.
     fn give_back(&mut self, id: Tsid, slots: u32, now: Instant) {
+        self.carry(id, |load| load.attempts = load.attempts.saturating_sub(slots));
         if let Some(lane) = self.lanes.get_mut(&id) {
             lane.in_flight -= slots;
             if let Some(pool) = self.pools.get_mut(&lane.route.pool) {
@@ -444,7 +509,7 @@ impl Board {
                 wake_at = Some(wake_at.map_or(at, |other| other.min(at)));
                 continue;
             }
-            let need = pool.need(*key);
+            let need = pool.need(*key, now);
             (pool.asks_with, pool.asked) = (Some(need.in_use), Some(now));
             needs.push(need);
         }
@@ -477,9 +542,9 @@ impl Board {
     }
 
     /// What gives back all slots.
-    pub(super) fn gives_back(&self) -> Vec<LimitAsk> {
+    pub(super) fn gives_back(&self, now: Instant) -> Vec<LimitAsk> {
         let held = self.pools.iter().filter(|(_, pool)| pool.slots > 0 || pool.asks_with.is_some());
-        held.map(|(key, pool)| LimitAsk { in_use: 0, wanted: 0, rate: None, ..pool.need(*key) }).collect()
+        held.map(|(key, pool)| LimitAsk { in_use: 0, wanted: 0, rate: None, ..pool.need(*key, now) }).collect()
     }
 
     /// Whether the database is being asked for slots, which it may grant any moment.
@@ -490,6 +555,20 @@ impl Board {
     /// Whether nothing is in flight and nothing is unrecorded.
     pub(super) fn is_idle(&self) -> bool {
         self.unrecorded == 0 && self.claiming.is_empty() && self.pools.values().all(|pool| pool.in_flight == 0)
+    }
+}
+
+impl Load {
+    /// How many more attempts may begin for whoever may have one part in so many of everything.
+    fn room(&self, most: u32, part: u32) -> u32 {
+        if self.bytes >= MAX_BYTES / u64::from(part) {
+            return 0;
+        }
+        (most / part).max(1).saturating_sub(self.attempts)
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.attempts == 0 && self.bytes == 0
     }
 }
 
@@ -529,8 +608,7 @@ impl Pool {
 
     /// What it has to give on this node; `None` if that is nothing.
     fn capacity(&mut self, now: Instant) -> Option<Capacity> {
-        let slots = self.slots_at(now);
-        let free = slots.saturating_sub(self.in_flight);
+        let (slots, free) = (self.slots_at(now), self.free_at(now));
         while self.moments.front().is_some_and(|moment| *moment + LATEST <= now) {
             self.moments.pop_front();
         }
@@ -545,6 +623,11 @@ impl Pool {
             return 0;
         }
         self.usable.min(self.rule.concurrency).min(self.asks_with.unwrap_or(u32::MAX))
+    }
+
+    /// Those of them that are not in use.
+    fn free_at(&self, now: Instant) -> u32 {
+        self.slots_at(now).saturating_sub(self.in_flight)
     }
 
     fn next_moment(&mut self, now: Instant) -> Option<Instant> {
@@ -567,7 +650,8 @@ impl Pool {
         }
         let wants_slots = self.slots_at(now) < self.rule.concurrency;
         let slots = asked + if wants_slots { ASK_AGAIN } else { ASK_EVERY };
-        let moments = (self.rule.rate.is_some() && self.moments.is_empty()).then(|| self.moments_after.unwrap_or(now));
+        let wants_moments = self.rule.rate.is_some() && self.moments.is_empty() && self.free_at(now) > 0;
+        let moments = wants_moments.then(|| self.moments_after.unwrap_or(now));
         [Some(slots), moments].into_iter().flatten().min()
     }
 
@@ -575,10 +659,12 @@ impl Pool {
         !self.active.is_empty() && (!self.rule.is_suspended || self.in_flight > 0)
     }
 
-    fn need(&self, key: PoolKey) -> LimitAsk {
+    fn need(&self, key: PoolKey, now: Instant) -> LimitAsk {
         let is_wanted = self.is_wanted();
         let wanted = if is_wanted { self.rule.concurrency.max(self.in_flight) } else { self.in_flight };
-        let moments = if is_wanted && self.moments.is_empty() { self.rule.concurrency } else { 0 };
+        // A moment that no slot is free for would be lost to all nodes. How many will be, the first question does not know.
+        let free = if self.asked.is_none() { self.rule.concurrency } else { self.free_at(now) };
+        let moments = if is_wanted && self.moments.is_empty() { free } else { 0 };
         // All that it holds counts as in use until it learns that somebody else wants of it.
         let is_contested = self.usable < self.slots || !is_wanted;
         let in_use = if is_contested { self.in_flight } else { self.slots.max(self.in_flight) };

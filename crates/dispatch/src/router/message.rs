@@ -13,11 +13,11 @@ pub(super) fn message(fact: &Fact, event_id: Tsid, data_only: bool) -> Message {
         true => event.to_binary(event_id),
         false => {
             let body: Bytes = event.to_structured(event_id);
-            Message { headers: vec![("content-type".to_owned(), STRUCTURED.to_owned())], body }
+            Message { headers: vec![("content-type".into(), STRUCTURED.to_owned())], body }
         }
     };
     let traces = [("traceparent", &event.traceparent), ("tracestate", &event.tracestate)];
-    let traces = traces.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?)));
+    let traces = traces.into_iter().filter_map(|(name, value)| Some((name.into(), value.clone()?)));
     message.headers.extend(traces);
     message
 }

@@ -9,30 +9,35 @@ mod attempt;
 mod authority;
 mod board;
 mod message;
+mod meters;
 mod node;
 mod predecessors;
 mod routes;
+mod sockets;
 mod span;
 mod task_lanes;
 mod terms;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use tidegate::{End, JobClaim, Jobs, LimitAsk, LimitGrant, QueueName, QueuedEvent, Tsid, WaitingLanes, Wake};
 use tidegate_core::pool::breaker::{CallResult, Permit, State};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use self::attempt::{Delivery, Recorded};
+use self::attempt::{Delivery, Recorded, Tried};
 use self::authority::Authority;
 use self::board::{Ask, Board};
+use self::meters::{Meters, PoolMeters};
 use self::predecessors::Predecessors;
-use self::routes::{KeptRoutes, Routes};
+use self::routes::{KeptRoutes, Origin, Route, Routes};
 use self::terms::Terms;
 use crate::Subscription;
-use crate::gateway::error::{GatewayError, Result};
+use crate::gateway::error::{GatewayError, Result, failed_within};
 use crate::gateway::tasks::TaskLane;
 use crate::gateway::{DELETED, Gateway, Made, Sweep};
 use crate::webhook::client::Client;
@@ -51,6 +56,8 @@ const FULL: usize = 1 << 20;
 const CANCELLED_AT_ONCE: usize = 256;
 /// For how long a router that stops waits for attempts that are under way.
 const GRACE: Duration = Duration::from_secs(20);
+/// After what time a router that failed starts again.
+const RESTART: Duration = Duration::from_secs(1);
 
 /// Delivers jobs until it is stopped.
 #[derive(Debug)]
@@ -68,8 +75,8 @@ type Told = (QueuedEvent, Option<String>);
 enum News {
     Claimed { ask: Ask, result: Result<(Routes, Vec<Told>)> },
     Looked { began: Instant, result: Result<(Routes, WaitingLanes)> },
-    Limits { asked: Instant, needs: Vec<LimitAsk>, result: tidegate::Result<Vec<LimitGrant>> },
-    Ended { lane: Tsid, permit: Permit, result: CallResult },
+    Limits { asked: Instant, needs: Vec<LimitAsk>, result: Result<Vec<LimitGrant>> },
+    Ended { lane: Tsid, route: Arc<Route>, permit: Permit, result: CallResult, bytes: u64 },
     Recorded { lane: Tsid, subscription: Option<Arc<Subscription>>, recorded: Option<Recorded> },
     Cancelled { lane: Tsid },
 }
@@ -84,6 +91,7 @@ struct Conductor {
     routes: Routes,
     board: Board,
     looks: Looks,
+    meters: Meters,
     /// Lanes of deleted subscriptions whose jobs are being cancelled.
     cancelling: HashSet<Tsid>,
     attempts: JoinSet<()>,
@@ -111,24 +119,7 @@ impl Router {
         let (stop, stopped) = watch::channel(false);
         let jobs = gateway.queue().jobs();
         let sweep = tokio::spawn(Sweep::default().run(Arc::clone(&gateway)));
-        let (sender, news) = mpsc::unbounded_channel();
-        // As long as leases last: the slots of a node that died come back with its jobs.
-        let board = Board::new(jobs.lease());
-        let conductor = Conductor {
-            gateway,
-            jobs,
-            predecessors: Predecessors::of_this_process(),
-            client: Arc::new(client),
-            kept: Arc::default(),
-            routes: Routes::default(),
-            board,
-            looks: Looks::new(Instant::now()),
-            cancelling: HashSet::new(),
-            attempts: JoinSet::new(),
-            sender,
-            news,
-        };
-        let task = tokio::spawn(conductor.run(stopped));
+        let task = tokio::spawn(conduct(gateway, jobs, Arc::new(client), stopped));
         Self { stop, task: tokio::sync::Mutex::new(Some(task)), sweep }
     }
 
@@ -147,7 +138,50 @@ impl Router {
     }
 }
 
+/// Runs a conductor until it is to stop. One that fails is replaced: what it had under way is given back when it is dropped.
+async fn conduct(gateway: Arc<Gateway>, jobs: Jobs, client: Arc<Client>, mut stopped: watch::Receiver<bool>) {
+    loop {
+        let conductor = Conductor::new(Arc::clone(&gateway), jobs.clone(), Arc::clone(&client));
+        if AssertUnwindSafe(conductor.run(stopped.clone())).catch_unwind().await.is_ok() {
+            break;
+        }
+        tracing::error!(
+            "the router failed within Tidegate: deliveries pause for a moment; please report what this log says"
+        );
+        if tokio::time::timeout(RESTART, until_stopped(&mut stopped)).await.is_ok() {
+            break;
+        }
+    }
+    jobs.close().await;
+}
+
+/// Waits until the router is to stop, or is gone.
+async fn until_stopped(stopped: &mut watch::Receiver<bool>) {
+    let _ = stopped.wait_for(|stops| *stops).await;
+}
+
 impl Conductor {
+    fn new(gateway: Arc<Gateway>, jobs: Jobs, client: Arc<Client>) -> Self {
+        let (sender, news) = mpsc::unbounded_channel();
+        // As long as leases last: the slots of a node that died come back with its jobs.
+        let board = Board::new(jobs.lease(), sockets::at_most());
+        Self {
+            gateway,
+            jobs,
+            predecessors: Predecessors::of_this_process(),
+            client,
+            kept: Arc::default(),
+            routes: Routes::default(),
+            board,
+            looks: Looks::new(Instant::now()),
+            meters: Meters::default(),
+            cancelling: HashSet::new(),
+            attempts: JoinSet::new(),
+            sender,
+            news,
+        }
+    }
+
     async fn run(mut self, mut stopped: watch::Receiver<bool>) {
         let made = self.gateway.made_jobs();
         let mut hints = self.jobs.wake_hints();
@@ -160,12 +194,15 @@ impl Conductor {
                 Some(at) => at,
             };
             tokio::select! {
-                _ = stopped.wait_for(|stops| *stops), if stops_at.is_none() => stops_at = Some(Instant::now() + GRACE),
+                () = until_stopped(&mut stopped), if stops_at.is_none() => stops_at = Some(Instant::now() + GRACE),
                 Some(news) = self.news.recv() => {
+                    // Attempts that end at the same moment are heard of, and planned for, together.
+                    tokio::task::yield_now().await;
                     self.hear(news);
                     while let Ok(news) = self.news.try_recv() {
                         self.hear(news);
                     }
+                    while self.attempts.try_join_next().is_some() {}
                 }
                 made = made.next() => self.made(made),
                 wake = hints.next_wake() => match wake {
@@ -174,16 +211,14 @@ impl Conductor {
                     None => break,
                 },
                 () = tokio::time::sleep_until(wake_at.into()) => {}
-                Some(_) = self.attempts.join_next() => {}
             }
         }
         self.attempts.shutdown().await;
         self.predecessors.stop();
-        let held = self.board.gives_back();
+        let held = self.board.gives_back(Instant::now());
         if let Err(error) = self.jobs.limits(self.predecessors.own_name(), held, self.board.granted_for()).await {
             tracing::warn!(%error, "slots of pools could not be given back: other nodes get them in a minute");
         }
-        self.jobs.close().await;
     }
 
     /// Does what is to be done now, and says when to look again at the latest.
@@ -201,33 +236,41 @@ impl Conductor {
         [needs_at, plan_at, look_at].into_iter().flatten().min().unwrap_or(now + LOOK_EVERY)
     }
 
+    /// Does something apart and hears of it, also if it fails within.
+    fn apart<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+        tell: impl FnOnce(Result<T>) -> News + Send + 'static,
+    ) {
+        let sender = self.sender.clone();
+        tokio::spawn(async move {
+            let result = AssertUnwindSafe(work).catch_unwind().await;
+            // Fails when the router has stopped, which needs no news.
+            let _ = sender.send(tell(result.unwrap_or_else(|_| Err(failed_within()))));
+        });
+    }
+
     fn ask_for(&self, needs: Vec<LimitAsk>, asked: Instant) {
-        let (jobs, sender) = (self.jobs.clone(), self.sender.clone());
+        let (jobs, asks) = (self.jobs.clone(), needs.clone());
         let node = self.predecessors.own_name().to_owned();
         let hold = self.board.granted_for();
-        tokio::spawn(async move {
-            let result = jobs.limits(&node, needs.clone(), hold).await;
-            let _ = sender.send(News::Limits { asked, needs, result });
-        });
+        let ask = async move { Ok(jobs.limits(&node, asks, hold).await?) };
+        self.apart(ask, move |result| News::Limits { asked, needs, result });
     }
 
     fn claim(&self, ask: Ask) {
         let (jobs, kept, gateway) = (self.jobs.clone(), Arc::clone(&self.kept), Arc::clone(&self.gateway));
-        let sender = self.sender.clone();
         let name = |lane: &Tsid| self.routes.get(*lane).map_or_else(|| lane.to_string(), |route| route.lane.clone());
         let quotas = ask.quotas.iter().map(|(lane, quota)| (name(lane), *quota as usize)).collect();
-        tokio::spawn(async move {
-            let max = ask.quotas.values().map(|quota| *quota as usize).sum();
-            let claim = claim_told(&jobs, JobClaim { queue: ask.queue.clone(), quotas, max });
+        let max = ask.quotas.values().map(|quota| *quota as usize).sum();
+        let claim = JobClaim { queue: ask.queue.clone(), quotas, max };
+        let work = async move {
             // Read after the claim began: a job goes by what was answered to somebody before.
-            let (claimed, routes) = tokio::join!(claim, kept.read(&gateway));
-            let result = match (claimed, routes) {
-                (Ok(jobs), Ok(routes)) => Ok((routes, jobs)),
-                (Err(error), _) => Err(error.into()),
-                (_, Err(error)) => Err(error),
-            };
-            let _ = sender.send(News::Claimed { ask, result });
-        });
+            let (claimed, routes) = tokio::join!(claim_told(&jobs, claim), kept.read(&gateway));
+            let jobs = claimed?;
+            Ok((routes?, jobs))
+        };
+        self.apart(work, move |result| News::Claimed { ask, result });
     }
 
     /// Looks at the database if it is time, and says when it will be.
@@ -248,17 +291,13 @@ impl Conductor {
             looks.all_at = now + LOOK_EVERY;
         }
         looks.queues.clear();
-        let (jobs, kept, of, sender) =
-            (self.jobs.clone(), Arc::clone(&self.kept), Arc::clone(&self.gateway), self.sender.clone());
-        tokio::spawn(async move {
-            let waiting = jobs.waiting_lanes(queue).await;
+        let (jobs, kept, of) = (self.jobs.clone(), Arc::clone(&self.kept), Arc::clone(&self.gateway));
+        let work = async move {
+            let waiting = jobs.waiting_lanes(queue).await?;
             // Read after the look: whoever is not among the routes then was deleted, and not made meanwhile.
-            let result = match waiting {
-                Ok(waiting) => kept.read(&of).await.map(|routes| (routes, waiting)),
-                Err(error) => Err(error.into()),
-            };
-            let _ = sender.send(News::Looked { began: now, result });
-        });
+            Ok((kept.read(&of).await?, waiting))
+        };
+        self.apart(work, move |result| News::Looked { began: now, result });
         None
     }
 
@@ -272,9 +311,9 @@ impl Conductor {
             }
             News::Looked { began, result } => self.looked(began, result, now),
             News::Limits { asked, needs, result } => self.granted(asked, &needs, result, now),
-            News::Ended { lane, permit, result } => {
-                if self.board.ended(lane, permit, result, now) {
-                    self.tell_breaker(lane, now);
+            News::Ended { lane, route, permit, result, bytes } => {
+                if self.board.ended(lane, &route.origin, permit, result, bytes, now) {
+                    self.tell_breaker(&route.origin, now);
                 }
             }
             News::Recorded { lane, subscription, recorded } => {
@@ -290,6 +329,10 @@ impl Conductor {
     }
 
     fn go_by(&mut self, routes: Routes, now: Instant) {
+        if routes.is_older_than(&self.routes) {
+            // A slow claim read them before a look that was answered first.
+            return;
+        }
         let routes = routes.with_tasks_of(&mut self.routes);
         let has_changed = !routes.is_as(&self.routes);
         self.routes = routes;
@@ -321,6 +364,8 @@ impl Conductor {
             bytes += job.fact.payload.len();
         }
         self.board.claimed(ask, &got, bytes > FULL, now);
+        // Jobs of a lane come one after another.
+        let mut last: Option<(Tsid, Authority)> = None;
         for (lane, job, task) in jobs {
             let Some(route) = self.routes.get(lane) else {
                 self.board.release(lane, now);
@@ -332,10 +377,12 @@ impl Conductor {
             // What is not attempted is dropped, and thus given back without counting.
             let (terms, authority) = match &route.subscription {
                 Some(subscription) => {
-                    let Ok(authority) = self.routes.authority(subscription) else {
+                    let known = last.take().filter(|(of, _)| *of == lane).map(|(_, authority)| Ok(authority));
+                    let Ok(authority) = known.unwrap_or_else(|| self.routes.authority(subscription)) else {
                         self.board.release(lane, now);
                         continue;
                     };
+                    last = Some((lane, authority.clone()));
                     (Terms::Subscription(Arc::clone(subscription)), Ok(authority))
                 }
                 None => {
@@ -350,10 +397,19 @@ impl Conductor {
                     (terms, authority)
                 }
             };
-            let Some((permit, starts)) = self.board.admit(lane, now) else { continue };
+            let bytes = job.fact.payload.len() as u64;
+            let Some((permit, starts)) = self.board.admit(lane, bytes, now) else { continue };
             let (client, route) = (Arc::clone(&self.client), Arc::clone(route));
-            let delivery = Delivery { client, route, terms, authority, starts };
-            self.attempts.spawn(attempt(delivery, job, lane, permit, self.sender.clone()));
+            let under_way = UnderWay {
+                lane,
+                bytes,
+                permit,
+                meters: self.meters.of(route.pool),
+                subscription: route.subscription.clone(),
+                route,
+                sender: self.sender.clone(),
+            };
+            self.attempts.spawn(under_way.attempt(Delivery { client, terms, authority, starts }, job));
         }
     }
 
@@ -371,6 +427,8 @@ impl Conductor {
         self.go_by(routes, now);
         let board = &mut self.board;
         self.routes.forget_tasks(now, |lane| board.forget(lane));
+        board.forget_breakers(now);
+        metrics::gauge!("tidegate_breakers_open").set(board.open_breakers(now) as f64);
         if let Some(due) = waiting.next_due_in {
             self.looks.all_at = self.looks.all_at.min(now + due);
         }
@@ -420,7 +478,7 @@ impl Conductor {
         }
     }
 
-    fn granted(&mut self, asked: Instant, needs: &[LimitAsk], result: tidegate::Result<Vec<LimitGrant>>, now: Instant) {
+    fn granted(&mut self, asked: Instant, needs: &[LimitAsk], result: Result<Vec<LimitGrant>>, now: Instant) {
         match result {
             Ok(grants) => {
                 for (need, grant) in needs.iter().zip(&grants) {
@@ -486,46 +544,63 @@ impl Conductor {
         });
     }
 
-    fn tell_breaker(&self, lane: Tsid, now: Instant) {
-        let Some(route) = self.routes.get(lane) else { return };
-        let (origin, lane) = (&route.origin.1, &route.lane);
+    fn tell_breaker(&self, origin: &Origin, now: Instant) {
         metrics::gauge!("tidegate_breakers_open").set(self.board.open_breakers(now) as f64);
-        match self.board.breaker(&route.origin, now) {
-            State::Closed => tracing::info!(origin, lane, "webhooks succeed again: the breaker is closed"),
+        let (client, target) = (origin.0.map(tracing::field::display), &origin.1);
+        match self.board.breaker(origin, now) {
+            State::Closed => tracing::info!(target, client, "webhooks succeed again: the breaker is closed"),
             State::Open(_) | State::HalfOpen => tracing::warn!(
-                origin,
-                lane,
+                target,
+                client,
                 "webhooks fail: at least half of the last ones did; the breaker is open, and tries again every few seconds"
             ),
         }
     }
 }
 
-/// Makes an attempt and records it.
-async fn attempt(
-    delivery: Delivery,
-    job: QueuedEvent,
+/// An attempt that is under way, and who hears of it.
+struct UnderWay {
     lane: Tsid,
+    route: Arc<Route>,
+    subscription: Option<Arc<Subscription>>,
+    /// Of its payload.
+    bytes: u64,
     permit: Permit,
+    meters: Arc<PoolMeters>,
     sender: mpsc::UnboundedSender<News>,
-) {
-    let pool = delivery.route.pool.pool.map_or_else(|| "default".to_owned(), |id| id.to_string());
-    let subscription = delivery.route.subscription.clone();
-    let tried = delivery.run(job).await;
-    metrics::histogram!("tidegate_delivery_seconds", "pool" => pool.clone()).record(tried.took());
-    let _ = sender.send(News::Ended { lane, permit, result: tried.result() });
-    let recorded = match tried.record().await {
-        Ok(recorded) => Some(recorded),
-        Err(error) => {
-            tracing::warn!(%error, "an attempt could not be recorded: its job is attempted again");
-            None
+}
+
+impl UnderWay {
+    /// Makes the attempt and records it. Both are heard of, also if they fail within.
+    async fn attempt(self, delivery: Delivery, job: QueuedEvent) {
+        let Self { lane, route, subscription, bytes, permit, meters, sender } = self;
+        let tried = AssertUnwindSafe(delivery.run(job)).catch_unwind().await.ok();
+        let result = tried.as_ref().map_or(CallResult::NotMade, |tried| tried.result());
+        // Sending fails when the router has stopped, which needs no news.
+        let _ = sender.send(News::Ended { lane, route, permit, result, bytes });
+        let recorded = match tried {
+            Some(tried) => {
+                meters.took(tried.took());
+                recorded(tried).await
+            }
+            None => None,
+        };
+        if let Some(status) = recorded.and_then(|recorded| recorded.status) {
+            meters.ended(status);
         }
-    };
-    if let Some(status) = recorded.and_then(|recorded| recorded.status) {
-        let result = status.as_str().to_ascii_lowercase();
-        metrics::counter!("tidegate_deliveries_total", "pool" => pool, "result" => result).increment(1);
+        let _ = sender.send(News::Recorded { lane, subscription, recorded });
     }
-    let _ = sender.send(News::Recorded { lane, subscription, recorded });
+}
+
+/// Records an attempt; `None` if that failed.
+async fn recorded(tried: Tried) -> Option<Recorded> {
+    let error = match AssertUnwindSafe(tried.record()).catch_unwind().await {
+        Ok(Ok(recorded)) => return Some(recorded),
+        Ok(Err(error)) => GatewayError::from(error),
+        Err(_) => failed_within(),
+    };
+    tracing::warn!(%error, "an attempt could not be recorded: its job is attempted again");
+    None
 }
 
 /// Claims jobs, and reads what is said about those that are tasks. Where that fails, what was claimed is given back.

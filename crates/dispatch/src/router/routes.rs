@@ -77,17 +77,19 @@ pub(super) struct Routes {
     authorities: Authorities,
     /// Not of the catalogue: met by the router.
     tasks: TaskLanes,
+    /// When they began to be read.
+    read_at: Option<Instant>,
 }
 
 impl KeptRoutes {
     /// The routes, read after this was called.
     pub(super) async fn read(&self, gateway: &Gateway) -> Result<Routes> {
-        let queue = gateway.queue();
+        let (queue, read_at) = (gateway.queue(), Some(Instant::now()));
         let version = queue.catalogue_version().await?;
         let webhooks = self.webhooks.at(queue, version).await?;
         let rules = self.rules.at(queue, version).await?;
         let authorities = self.authorities.at(gateway, version).await?;
-        Ok(Routes { webhooks, rules, authorities, tasks: TaskLanes::default() })
+        Ok(Routes { webhooks, rules, authorities, tasks: TaskLanes::default(), read_at })
     }
 }
 
@@ -180,6 +182,11 @@ impl Routes {
         }
     }
 
+    /// Whether those others began to be read later.
+    pub(super) fn is_older_than(&self, others: &Self) -> bool {
+        self.read_at < others.read_at
+    }
+
     /// Whether nothing has changed since those others.
     pub(super) fn is_as(&self, others: &Self) -> bool {
         self.webhooks.is_as(&others.webhooks)
@@ -265,6 +272,7 @@ impl Routes {
             rules: Snapshot::<Rules>::default().after(all(pools)),
             authorities: Authorities::default(),
             tasks: TaskLanes::default(),
+            read_at: None,
         }
     }
 }

@@ -62,6 +62,10 @@ pub enum Next {
 }
 
 impl AttemptStatus {
+    /// All of them.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Success, Self::ClientError, Self::ServerError, Self::Timeout, Self::ConnectionError];
+
     /// As it is written.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -7,6 +7,10 @@ use super::*;
 const POOL: i64 = 900;
 /// For how long slots are granted here.
 const GRANT: Duration = Duration::from_secs(60);
+/// Of each job's payload.
+const BYTES: u64 = 300 << 10;
+/// How many attempts may be under way.
+const MOST: u32 = 1_000;
 
 fn resource(id: i64, kind: &str, body: serde_json::Value) -> Resource {
     Resource {
@@ -51,7 +55,7 @@ struct Scene {
 
 impl Scene {
     fn new(routes: &Routes) -> Self {
-        let (mut board, now) = (Board::new(GRANT), Instant::now());
+        let (mut board, now) = (Board::new(GRANT, MOST), Instant::now());
         board.go_by(routes, now);
         Self { board, now, jobs: HashMap::new() }
     }
@@ -90,7 +94,7 @@ impl Scene {
             self.board.claimed(&ask, &got, false, self.now);
             for (lane, took) in got {
                 for _ in 0..took {
-                    match self.board.admit(lane, self.now) {
+                    match self.board.admit(lane, BYTES, self.now) {
                         Some((permit, _)) => admitted.push((lane, permit)),
                         None => *self.jobs.entry(lane).or_default() += 1,
                     }
@@ -101,7 +105,12 @@ impl Scene {
     }
 
     fn end(&mut self, (lane, permit): (Tsid, Permit), result: CallResult) {
-        self.board.ended(lane, permit, result, self.now);
+        let origin = self.board.lanes[&lane].route.origin.clone();
+        self.end_at(&origin, (lane, permit), result);
+    }
+
+    fn end_at(&mut self, origin: &Origin, (lane, permit): (Tsid, Permit), result: CallResult) {
+        self.board.ended(lane, origin, permit, result, BYTES, self.now);
         self.board.recorded(lane, None, false);
     }
 
@@ -184,7 +193,7 @@ fn a_claimed_job_is_not_attempted_once_its_subscription_is_paused_or_gone() {
         scene.board.go_by(&next, scene.now);
         let lane = Tsid::from_i64(1);
         scene.board.claimed(&ask, &HashMap::from([(lane, 1)]), false, scene.now);
-        assert!(scene.board.admit(lane, scene.now).is_none());
+        assert!(scene.board.admit(lane, BYTES, scene.now).is_none());
         assert!(scene.board.is_idle());
     }
 }
@@ -284,8 +293,8 @@ fn under_a_rate_each_attempt_has_a_moment() {
     scene.jobs.clear();
     let lane = Tsid::from_i64(1);
     scene.board.claimed(&ask, &ask.quotas.clone().into_iter().collect(), false, scene.now);
-    let first = scene.board.admit(lane, scene.now).unwrap();
-    let second = scene.board.admit(lane, scene.now).unwrap();
+    let first = scene.board.admit(lane, BYTES, scene.now).unwrap();
+    let second = scene.board.admit(lane, BYTES, scene.now).unwrap();
     assert_eq!([first.1, second.1], [Some(scene.now), Some(scene.now + Duration::from_millis(100))]);
     assert_eq!(scene.claim().len(), 0, "no moments");
     let (needs, wake_at) = scene.board.needs(scene.now);
@@ -333,10 +342,10 @@ fn what_may_be_granted_while_the_router_stops_is_waited_for_and_given_back() {
     assert!(!scene.board.is_asking());
     let (needs, _) = scene.board.needs(scene.now);
     assert!(scene.board.is_idle() && scene.board.is_asking());
-    let given = scene.board.gives_back();
+    let given = scene.board.gives_back(scene.now);
     assert_eq!((given.len(), given[0].pool, given[0].in_use, given[0].wanted), (1, needs[0].pool, 0, 0));
     scene.board.not_granted(needs[0].pool, scene.now);
-    assert!(!scene.board.is_asking() && scene.board.gives_back().is_empty());
+    assert!(!scene.board.is_asking() && scene.board.gives_back(scene.now).is_empty());
 }
 
 #[test]
@@ -398,4 +407,87 @@ fn slots_are_never_exceeded_nor_lost() {
         assert_eq!(scene.jobs.values().sum::<u32>(), 0, "seed {seed}: jobs were forgotten");
         assert!(scene.board.is_idle(), "seed {seed}: slots were lost");
     }
+}
+
+#[test]
+fn a_result_counts_for_the_target_that_was_tried() {
+    let to = |version: i64, target: &str| {
+        let mut one = subscription(1, "ACTIVE", None);
+        one.body = one.body.replace("https://host1.example.com/", target);
+        one.version = version;
+        Routes::of(vec![one], vec![])
+    };
+    let mut scene = Scene::new(&to(1, "https://old.example.com/"));
+    scene.make(1, 20);
+    let tried = scene.claim();
+    assert_eq!(tried.len(), 10);
+    let old = (None, "https://old.example.com".to_owned());
+    scene.board.go_by(&to(2, "https://new.example.com/"), scene.now);
+    let new = scene.board.lanes[&Tsid::from_i64(1)].route.origin.clone();
+    assert_eq!(new.1, "https://new.example.com");
+    // One goes out to the new target before the others end.
+    let mut tried = tried.into_iter();
+    scene.end_at(&old, tried.next().unwrap(), CallResult::Failed);
+    let first = scene.claim().remove(0);
+    tried.for_each(|one| scene.end_at(&old, one, CallResult::Failed));
+    assert_eq!(scene.board.breaker(&new, scene.now), State::Closed);
+    scene.end_at(&new, first, CallResult::Answered);
+}
+
+#[test]
+fn breakers_of_targets_that_nobody_goes_to_are_forgotten() {
+    let mut scene = Scene::new(&Routes::of(vec![subscription(1, "ACTIVE", None)], vec![]));
+    scene.make(1, 10);
+    for one in scene.claim() {
+        scene.end(one, CallResult::Failed);
+    }
+    assert_eq!(scene.board.open_breakers(scene.now), 1);
+    scene.board.forget_breakers(scene.now);
+    assert_eq!(scene.board.open_breakers(scene.now), 1, "its lane is there");
+    scene.board.go_by(&Routes::of(vec![], vec![]), scene.now);
+    assert_eq!(scene.board.open_breakers(scene.now), 0);
+}
+
+#[test]
+fn moments_are_asked_for_only_where_slots_are_free() {
+    let rated = Routes::of(vec![subscription(1, "ACTIVE", Some(POOL))], vec![pool(2, Some(600), "ACTIVE")]);
+    let mut scene = Scene::new(&rated);
+    scene.make(1, 10);
+    let need = scene.board.needs(scene.now).0.remove(0);
+    assert_eq!(need.rate.unwrap().1, 2, "nothing is known of slots yet");
+    // Another node has them all.
+    let none = LimitGrant { slots: 0, usable: 0, starts: vec![], ask_again_in: None };
+    scene.board.granted(need.pool, &none, scene.now, scene.now);
+    let (needs, wake_at) = scene.board.needs(scene.now);
+    assert_eq!((needs.len(), wake_at), (0, Some(scene.now + ASK_AGAIN)));
+    scene.pass(ASK_AGAIN);
+    let need = scene.board.needs(scene.now).0.remove(0);
+    assert_eq!((need.wanted, need.rate.unwrap().1), (2, 0));
+    let one = LimitGrant { slots: 1, usable: 1, ..none };
+    scene.board.granted(need.pool, &one, scene.now, scene.now);
+    let need = scene.board.needs(scene.now).0.remove(0);
+    assert_eq!(need.rate.unwrap().1, 1, "at once, for the one that is free");
+}
+
+#[test]
+fn what_is_under_way_is_bounded_in_attempts_and_bytes_and_for_each_client() {
+    let client = Some(Tsid::from_i64(7));
+    let of_client = |id| Resource { client, ..subscription(id, "ACTIVE", None) };
+    let routes =
+        Routes::of(vec![subscription(1, "ACTIVE", Some(POOL)), of_client(2)], vec![pool(5_000, None, "ACTIVE")]);
+    let mut scene = Scene::new(&routes);
+    scene.make(1, 5_000);
+    let greedy = scene.claim();
+    let by_bytes = (MAX_BYTES / u64::from(CLIENT_PART) / BYTES) as usize;
+    assert_eq!(greedy.len(), (MOST / CLIENT_PART) as usize, "as many as one client may have");
+    assert!(greedy.len() > by_bytes);
+    assert_eq!(scene.claim().len(), 0);
+    // What is large is known once it was claimed: then nothing more is claimed for that client.
+    let mut greedy = greedy.into_iter();
+    scene.end(greedy.next().unwrap(), CallResult::Answered);
+    assert_eq!(scene.claim().len(), 0, "its payloads are too many bytes");
+    scene.make(2, 20);
+    assert_eq!(lanes(&scene.claim()), [2; 10], "another client's pool goes on");
+    greedy.by_ref().take(400).collect::<Vec<_>>().into_iter().for_each(|one| scene.end(one, CallResult::Answered));
+    assert!(!scene.claim().is_empty());
 }

@@ -187,8 +187,12 @@ impl Client {
         if let Some(kept) = timeout_at(deadline, kept).await.map_err(late)? {
             return Ok(kept);
         }
-        let connected = self.connector.connect(target, deadline).await?;
-        let opened = timeout_at(deadline, visit.opened(connected)).await.map_err(late)?;
+        // On the heap: it is large, rare, and would be a part of every request.
+        let opened = Box::pin(async {
+            let connected = self.connector.connect(target, deadline).await?;
+            timeout_at(deadline, visit.opened(connected)).await.map_err(late)
+        });
+        let opened = opened.await?;
         opened.map_err(|error| Failure::connection(format!("no HTTP with {target}: {}", Chain(&error))))
     }
 }
