@@ -22,11 +22,14 @@ use crate::webhook::client::{Client, Request, Timeouts};
 use crate::webhook::credentials::Credentials;
 use crate::webhook::outcome::{Failure, FailureClass, Outcome};
 use crate::webhook::signature::{SIGNATURE, sign};
-use crate::webhook::verdict::{AttemptStatus, Next, Verdict, verdict};
+use crate::webhook::verdict::{AttemptStatus, Next, Verdict, call_result, verdict};
 use crate::{DispatchMode, RetryStrategy, Target};
 
 /// The longest time that a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(10);
+/// For how long an attempt keeps its slot of which nothing could be sent for a reason on this node, and the shortest time until its
+/// job is due again. Without the former a pool with a backlog would claim and give back one job after the other.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// What one attempt needs.
 pub(super) struct Delivery {
@@ -102,7 +105,13 @@ impl Delivery {
                 tokio::time::sleep_until(starts.into()).await;
             }
             match request(&job, &terms, authority.as_ref(), trace) {
-                Ok(request) => Came::Outcome(masked(client.deliver(&request).await, authority.as_ref().ok())),
+                Ok(request) => {
+                    let outcome = client.deliver(&request).await;
+                    if matches!(&outcome, Outcome::Failed(failure) if failure.class == FailureClass::Local) {
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    Came::Outcome(masked(outcome, authority.as_ref().ok()))
+                }
                 Err(failure) => Came::NotSent(failure),
             }
         };
@@ -177,11 +186,7 @@ impl Tried {
     pub(super) fn result(&self) -> CallResult {
         match &self.came {
             None | Some(Came::Panic | Came::NotSent(_)) => CallResult::NotMade,
-            Some(Came::Outcome(Outcome::Answered(answer))) => CallResult::of_status(answer.status),
-            Some(Came::Outcome(Outcome::Failed(failure))) => match failure.class {
-                FailureClass::Refused => CallResult::NotMade,
-                FailureClass::Timeout | FailureClass::Connection | FailureClass::InvalidAnswer => CallResult::Failed,
-            },
+            Some(Came::Outcome(outcome)) => call_result(outcome),
         }
     }
 
@@ -189,7 +194,8 @@ impl Tried {
         self.took
     }
 
-    /// Writes down what came of it: the job ends, or is due again later.
+    /// Writes down what came of it: the job ends, or is due again later. An attempt of which nothing was sent for a reason on
+    /// this node is none: it is neither counted nor recorded.
     ///
     /// # Errors
     /// `Fenced` when the lease was lost; what happened then is not recorded, and somebody else attempts the job again.
@@ -230,10 +236,18 @@ impl Tried {
                 job.end_as(End::Failed, Some(errors(&error)), None).await?;
                 None
             }
+            Next::Snooze => return snooze(job).await,
         };
         let is_gone = verdict.next == Next::Gone;
         Ok(Recorded { due, frees_group: is_grouped, is_gone, status: Some(verdict.status) })
     }
+}
+
+/// Gives a job back; it is due again soon, at another moment than others that are given back now.
+async fn snooze(job: QueuedEvent) -> Result<Recorded> {
+    let delay = PAUSE.mul_f64(1.0 + 3.0 * rand::random::<f64>());
+    job.snooze(delay).await?;
+    Ok(Recorded { due: Some(Instant::now() + delay), frees_group: false, is_gone: false, status: None })
 }
 
 /// The verdict on an attempt in which this program failed.

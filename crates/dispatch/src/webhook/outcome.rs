@@ -72,6 +72,8 @@ pub enum FailureClass {
     Refused,
     /// What came is not HTTP, or more than is taken.
     InvalidAnswer,
+    /// Nothing was sent, for a reason on this node: it has no socket, no port or no place left. Not the target's fault.
+    Local,
 }
 
 impl Failure {
@@ -89,6 +91,10 @@ impl Failure {
 
     pub(super) fn refused(message: impl Into<String>) -> Self {
         Self::new(FailureClass::Refused, message)
+    }
+
+    pub(super) fn local(message: impl Into<String>) -> Self {
+        Self::new(FailureClass::Local, message)
     }
 }
 

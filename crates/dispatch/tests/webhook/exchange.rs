@@ -1,5 +1,6 @@
 //! What is sent, what is read of the answer, and which connections are used for it.
 
+use std::io;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,14 +8,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use http::{HeaderMap, HeaderValue, Response};
 use http_body_util::Full;
 use tidegate_dispatch::webhook::client::{ClientOptions, Request, Timeouts};
-use tidegate_dispatch::webhook::connect::{Dial, Resolve, ResolveError, SystemResolver};
+use tidegate_dispatch::webhook::connect::{Checked, Dial, Resolve, ResolveError, SystemResolver};
 use tidegate_dispatch::webhook::credentials::Credentials;
 use tidegate_dispatch::webhook::outcome::{BodyEnd, FailureClass, KEPT_BODY, NotAcknowledged};
 use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -167,6 +169,56 @@ async fn requests_to_a_target_are_bounded_and_so_are_its_connections() {
     assert_eq!(late.class, FailureClass::Timeout);
     assert!(late.message.contains("too many webhooks under way"), "{late}");
     assert!(client.holds().idle <= 2, "{:?}", client.holds());
+}
+
+/// Fails in one way.
+struct Failing(i32);
+
+impl Dial for Failing {
+    fn dial(&self, _: Checked) -> BoxFuture<'static, io::Result<TcpStream>> {
+        let error = io::Error::from_raw_os_error(self.0);
+        Box::pin(async move { Err(error) })
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn what_this_node_lacks_is_not_the_targets_fault() {
+    const EADDRNOTAVAIL: i32 = 99;
+    for (code, url, class, says) in [
+        (24, "http://127.0.0.1:1/", FailureClass::Local, "LimitNOFILE"),
+        (23, "http://127.0.0.1:1/", FailureClass::Local, "fs.file-max"),
+        (105, "http://127.0.0.1:1/", FailureClass::Local, "tcp_mem"),
+        (12, "http://[::1]:1/", FailureClass::Local, "tcp_mem"),
+        (EADDRNOTAVAIL, "http://127.0.0.1:1/", FailureClass::Local, "ip_local_port_range"),
+        // A machine without IPv6 says so: it would wait forever.
+        (EADDRNOTAVAIL, "http://[::1]:1/", FailureClass::Connection, "no connection to"),
+        (111, "http://127.0.0.1:1/", FailureClass::Connection, "no connection to"),
+        (101, "http://127.0.0.1:1/", FailureClass::Connection, "no connection to"),
+    ] {
+        let client = client(ClientOptions { dial: Arc::new(Failing(code)), ..local() });
+        let failure = failure(&client, &request(url)).await;
+        assert_eq!(failure.class, class, "{code}: {failure}");
+        assert!(failure.message.contains(says), "{code}: {failure}");
+        until_empty(&client).await;
+    }
+}
+
+/// One address refuses; the other one may have answered, had there been a socket.
+#[tokio::test]
+async fn what_this_node_lacked_for_one_address_counts() {
+    struct Half;
+    impl Dial for Half {
+        fn dial(&self, to: Checked) -> BoxFuture<'static, io::Result<TcpStream>> {
+            let code = if to.address().ip().to_string() == "8.8.8.8" { 24 } else { 111 };
+            Box::pin(async move { Err(io::Error::from_raw_os_error(code)) })
+        }
+    }
+    let names = Names::default().with(NAME, &[&["8.8.8.8", "9.9.9.9"]]);
+    let options = public(&Arc::default(), names, Authority::new().roots);
+    let client = client(ClientOptions { dial: Arc::new(Half), ..options });
+    let failure = failure(&client, &request(&format!("https://{NAME}/"))).await;
+    assert_eq!(failure.class, FailureClass::Local, "{failure}");
 }
 
 #[tokio::test]

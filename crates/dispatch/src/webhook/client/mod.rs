@@ -2,11 +2,12 @@
 //! must not know what an outcome means for a job.
 
 mod answer;
+mod notice;
 mod pool;
 
 use std::error::Error as _;
 use std::fmt::{self, Write as _};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use rustls::RootCertStore;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
+use self::notice::Notice;
 use self::pool::{Borrowed, Limits, Pool, SendError, Visit};
 use super::address::Allowed;
 use super::connect::{Connector, Dial, Resolve, Target, Tcp};
@@ -112,6 +114,8 @@ impl ClientOptions {
 pub struct Client {
     connector: Connector,
     pool: Arc<Pool>,
+    /// Of webhooks that were not sent for a reason on this node.
+    notice: Mutex<Notice>,
 }
 
 /// What a client holds at the moment.
@@ -130,7 +134,8 @@ impl Client {
     pub fn new(options: ClientOptions) -> Result<Self, rustls::Error> {
         let ClientOptions { allowed, resolver, dial, roots, at_once, idle, idle_in_all, idle_for } = options;
         let connector = Connector::new(allowed, resolver, dial, roots)?;
-        Ok(Self { connector, pool: Pool::new(Limits { at_once, idle, idle_in_all, idle_for }) })
+        let pool = Pool::new(Limits { at_once, idle, idle_in_all, idle_for });
+        Ok(Self { connector, pool, notice: Mutex::default() })
     }
 
     /// What it holds.
@@ -142,7 +147,21 @@ impl Client {
 
     /// Sends a webhook and waits for what comes of it. Dropping the future ends the request.
     pub async fn deliver(&self, request: &Request) -> Outcome {
-        self.try_deliver(request).await.unwrap_or_else(Outcome::Failed)
+        let outcome = self.try_deliver(request).await.unwrap_or_else(Outcome::Failed);
+        if let Outcome::Failed(failure) = &outcome
+            && failure.class == FailureClass::Local
+        {
+            self.tell(failure);
+        }
+        outcome
+    }
+
+    /// Tells whoever looks after this node what it lacks.
+    fn tell(&self, failure: &Failure) {
+        let webhooks = self.notice.lock().unwrap_or_else(PoisonError::into_inner).one_more(Instant::now());
+        if let Some(webhooks) = webhooks {
+            tracing::warn!(%failure, webhooks, "webhooks cannot be sent for a reason on this node: their jobs wait, and no attempt is counted");
+        }
     }
 
     async fn try_deliver(&self, request: &Request) -> Result<Outcome, Failure> {

@@ -1,6 +1,7 @@
 //! Connections to receivers. Owns that only checked addresses are connected to: every address is checked right before, those
 //! of names as they were just resolved and those in URLs too. Never uses a proxy. Must not know HTTP.
 
+mod lack;
 mod line;
 mod resolve;
 mod tls;
@@ -161,6 +162,7 @@ impl Connector {
                 let found = found.map_err(|error| match error {
                     ResolveError::Timeout => late(),
                     ResolveError::Failed(why) => Failure::connection(format!("{name} was not found: {why}")),
+                    ResolveError::Local(why) => Failure::local(format!("{why}; {name} was not looked up")),
                 })?;
                 self.check(target, &found)
             }
@@ -187,19 +189,23 @@ impl Connector {
         }
     }
 
-    /// Tries one address after the other, each for its part of the time that is left.
+    /// Tries one address after the other, each for its part of the time that is left. What this node lacked for one of them
+    /// counts, whatever came of the others: that one may have answered.
     async fn dial(&self, target: &Target, addresses: &[Checked], deadline: Instant) -> Result<TcpStream, Failure> {
-        let mut last = None;
+        let (mut last, mut local) = (None, None);
         for (at, address) in addresses.iter().enumerate() {
             let left = deadline.saturating_duration_since(Instant::now());
             let part = left / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
             match timeout_at(Instant::now() + part, self.dial.dial(*address)).await {
                 Ok(Ok(tcp)) => return Ok(tcp),
-                Ok(Err(error)) => last = Some(Failure::connection(why_not(target, *address, &error))),
+                Ok(Err(error)) => match lack::of_connections(&error, address.0.ip()) {
+                    Some(lack) => local = Some(Failure::local(format!("{lack}; no connection to {target} ({error})"))),
+                    None => last = Some(Failure::connection(why_not(target, *address, &error))),
+                },
                 Err(_) => last = Some(Failure::timeout(why_not(target, *address, &"it took too long"))),
             }
         }
-        Err(last.unwrap_or_else(|| Failure::connection(format!("{target} has no addresses"))))
+        Err(local.or(last).unwrap_or_else(|| Failure::connection(format!("{target} has no addresses"))))
     }
 }
 

@@ -10,8 +10,11 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::LookupIpStrategy;
+use hickory_resolver::net::NetError;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
+
+use super::lack;
 
 /// How many look-ups are under way at once. They wait for a socket, not for a thread.
 const AT_ONCE: usize = 256;
@@ -41,6 +44,9 @@ pub enum ResolveError {
     /// There is no such name, or no answer.
     #[error("{0}")]
     Failed(String),
+    /// Nobody was asked, for a reason on this node.
+    #[error("{0}")]
+    Local(String),
 }
 
 /// Resolves by the system's configuration: `/etc/resolv.conf` and `/etc/hosts`, read when it is made.
@@ -72,8 +78,19 @@ impl Resolve for SystemResolver {
         let resolver = self.0.clone();
         Box::pin(async move {
             let found = resolver.lookup_ip(name).await;
-            found.map(|found| found.iter().collect()).map_err(|error| ResolveError::Failed(error.to_string()))
+            found.map(|found| found.iter().collect()).map_err(of_resolver)
         })
+    }
+}
+
+fn of_resolver(error: NetError) -> ResolveError {
+    let lack = match &error {
+        NetError::Io(error) => lack::of_sockets(error),
+        _ => None,
+    };
+    match lack {
+        Some(lack) => ResolveError::Local(lack.to_owned()),
+        None => ResolveError::Failed(error.to_string()),
     }
 }
 
