@@ -16,18 +16,21 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use http_body_util::Full;
 use rustls::RootCertStore;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
 
 use self::notice::Notice;
 use self::pool::{Borrowed, Limits, Pool, SendError, Visit};
 use super::address::Allowed;
-use super::connect::{Connector, Dial, Resolve, Target, Tcp};
+use super::connect::{Connector, Deadlines, Dial, Resolve, Target, Tcp};
 use super::outcome::{Failure, FailureClass, Outcome};
 
 /// How often a request is sent at most. It is sent again only if a connection that was kept turned out to be closed before
 /// anything of it was sent.
 const SENDINGS: usize = 3;
+/// How many ports there are, and thus connections from one address to a target. What limits deliveries to a target are pools, each
+/// for those who share it: a lower limit for all of them together would let one sender hold up the others.
+const PORTS: usize = 1 << 16;
 /// Headers that belong to the connection, and those that the client writes itself.
 const OWN_HEADERS: [HeaderName; 9] = [
     CONNECTION,
@@ -57,7 +60,8 @@ pub struct Request {
 /// How long a webhook may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Until there is a connection: waiting for others to the same target, the look-up, TCP and TLS.
+    /// Until there is a connection: the look-up, TCP and TLS. As long again may a webhook wait for a place among others to
+    /// the same target, which does not count as its own time.
     pub connect: Duration,
     /// From then until the head of the answer is complete.
     pub first_byte: Duration,
@@ -82,7 +86,8 @@ pub struct ClientOptions {
     pub dial: Arc<dyn Dial>,
     /// Which certificates are trusted.
     pub roots: RootCertStore,
-    /// How many webhooks are under way to one target at once; more wait. There are at most as many connections to it.
+    /// How many webhooks are under way to one target at once, of all senders together; more wait. There are at most as many
+    /// connections to it.
     pub at_once: usize,
     /// How many idle connections to one target are kept.
     pub idle: usize,
@@ -102,7 +107,7 @@ impl ClientOptions {
             resolver,
             dial: Arc::new(Tcp),
             roots,
-            at_once: 256,
+            at_once: PORTS,
             idle: 256,
             idle_in_all: 512,
             idle_for: Duration::from_secs(4),
@@ -165,25 +170,27 @@ impl Client {
     }
 
     async fn try_deliver(&self, request: &Request) -> Result<Outcome, Failure> {
-        let started = Instant::now();
-        let end = started + request.timeouts.total;
-        let connect_by = end.min(started + request.timeouts.connect);
         let target = Target::of(&request.url)?;
-        let visit = timeout_at(connect_by, self.pool.enter(&target)).await.map_err(|_| {
-            Failure::timeout(format!("{target} has too many webhooks under way: none ended within {}", since(started)))
+        let came = Instant::now();
+        let visit = timeout(request.timeouts.connect, self.pool.enter(&target)).await.map_err(|_| {
+            let why =
+                "this node has as many webhooks to one target under way as it sends at once: deliver from more nodes";
+            Failure::local(format!("{why}; none to {target} ended within {}", since(came)))
         })?;
+        // From here on: that others are under way is nothing that the target did.
+        let mut by = Deadlines::from_now(request.timeouts.connect, request.timeouts.total);
         let mut sendings = 0;
         loop {
             sendings += 1;
             // The last one is over a connection that is new, and is the last whatever comes of it.
-            let mut borrowed = self.connection(&visit, &target, connect_by, sendings < SENDINGS).await?;
+            let mut borrowed = self.connection(&visit, &target, &mut by, sendings < SENDINGS).await?;
             let message = message(request, &target, borrowed.is_http2())?;
             let sent = Instant::now();
-            let answer_by = end.min(sent + request.timeouts.first_byte);
+            let answer_by = by.end.min(sent + request.timeouts.first_byte);
             match timeout_at(answer_by, borrowed.send(message)).await {
                 Ok(Ok(response)) => {
                     let now = SystemTime::now();
-                    return answer::read(response, borrowed, &target, end, now).await.map(Outcome::Answered);
+                    return answer::read(response, borrowed, &target, by.end, now).await.map(Outcome::Answered);
                 }
                 Ok(Err(error)) if error.is_unsent && borrowed.is_reused => {}
                 Ok(Err(error)) => return Err(broken(&target, &borrowed, &error)),
@@ -193,21 +200,21 @@ impl Client {
         }
     }
 
-    /// A connection, before the deadline.
+    /// A connection, before its deadline.
     async fn connection(
         &self,
         visit: &Visit,
         target: &Target,
-        deadline: Instant,
+        by: &mut Deadlines,
         takes_kept: bool,
     ) -> Result<Borrowed, Failure> {
         let kept = async { if takes_kept { visit.kept().await } else { None } };
         let late = |_| Failure::timeout(format!("no connection to {target} came about in time"));
-        if let Some(kept) = timeout_at(deadline, kept).await.map_err(late)? {
+        if let Some(kept) = timeout_at(by.connect, kept).await.map_err(late)? {
             return Ok(kept);
         }
-        let connected = self.connector.connect(target, deadline).await?;
-        let opened = timeout_at(deadline, visit.opened(connected)).await.map_err(late)?;
+        let connected = self.connector.connect(target, by).await?;
+        let opened = timeout_at(by.connect, visit.opened(connected)).await.map_err(late)?;
         opened.map_err(|error| Failure::connection(format!("no HTTP with {target}: {}", Chain(&error))))
     }
 }

@@ -10,6 +10,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use rustls::pki_types::ServerName;
@@ -46,6 +47,22 @@ impl Checked {
 pub trait Dial: Send + Sync + 'static {
     /// Connects to an address.
     fn dial(&self, to: Checked) -> BoxFuture<'static, io::Result<TcpStream>>;
+}
+
+/// Until when a webhook may take, by the clock of what its target does.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deadlines {
+    /// Until there is a connection.
+    pub(super) connect: Instant,
+    /// All of it.
+    pub(super) end: Instant,
+}
+
+impl Deadlines {
+    pub(super) fn from_now(connect: Duration, total: Duration) -> Self {
+        let now = Instant::now();
+        Self { connect: now + connect.min(total), end: now + total }
+    }
 }
 
 /// Opens connections by TCP.
@@ -128,8 +145,9 @@ impl Connector {
     }
 
     /// Connects, and agrees upon TLS and a protocol, before the deadline.
-    pub(super) async fn connect(&self, target: &Target, deadline: Instant) -> Result<Connected, Failure> {
-        let addresses = self.addresses(target, deadline).await?;
+    pub(super) async fn connect(&self, target: &Target, by: &mut Deadlines) -> Result<Connected, Failure> {
+        let addresses = self.addresses(target, by).await?;
+        let deadline = by.connect;
         let tcp = self.dial(target, &addresses, deadline).await?;
         let meter = Arc::new(Meter::new());
         let line = line::Line::new(tcp, Arc::clone(&meter));
@@ -146,7 +164,7 @@ impl Connector {
     }
 
     /// The addresses of a target that may be connected to.
-    async fn addresses(&self, target: &Target, deadline: Instant) -> Result<Vec<Checked>, Failure> {
+    async fn addresses(&self, target: &Target, by: &mut Deadlines) -> Result<Vec<Checked>, Failure> {
         let host = borrowed(&target.host);
         if !target.is_encrypted && !self.allowed.has_host(&host) {
             return Err(Failure::refused(format!(
@@ -158,7 +176,7 @@ impl Connector {
             Host::Ipv6(address) => self.check(target, &[IpAddr::V6(address)]),
             Host::Domain(name) => {
                 let late = || Failure::timeout(format!("looking up {name} took too long"));
-                let found = timeout_at(deadline, self.lookups.addresses(name)).await.map_err(|_| late())?;
+                let found = timeout_at(by.connect, self.lookups.addresses(name)).await.map_err(|_| late())?;
                 let found = found.map_err(|error| match error {
                     ResolveError::Timeout => late(),
                     ResolveError::Failed(why) => Failure::connection(format!("{name} was not found: {why}")),
