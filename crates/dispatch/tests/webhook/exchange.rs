@@ -1,7 +1,7 @@
 //! What is sent, what is read of the answer, and which connections are used for it.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -250,6 +250,50 @@ async fn what_this_node_lacked_for_one_address_counts() {
     let client = client(ClientOptions { dial: Arc::new(Half), ..options });
     let failure = failure(&client, &request(&format!("https://{NAME}/"))).await;
     assert_eq!(failure.class, FailureClass::Local, "{failure}");
+}
+
+/// Names under a name server that says nothing: their look-ups have few places, and whoever waits for one is not to blame.
+#[tokio::test(start_paused = true)]
+async fn names_that_hang_wait_for_each_other_only() {
+    struct Partly;
+    impl Resolve for Partly {
+        fn resolve(&self, name: String) -> BoxFuture<'static, Result<Vec<IpAddr>, ResolveError>> {
+            Box::pin(async move {
+                if name.starts_with("hangs") {
+                    std::future::pending::<()>().await;
+                }
+                Ok(vec![PUBLIC.into()])
+            })
+        }
+    }
+    let recorder = Arc::new(Recorder::default());
+    let options =
+        ClientOptions { resolver: Arc::new(Partly), ..public(&recorder, Names::default(), Authority::new().roots) };
+    let client = client(options);
+    let known = request("https://known.example/");
+    assert_eq!(failure(&client, &known).await.class, FailureClass::Connection);
+    let hanging = |number: usize, wait: u64| {
+        let client = &client;
+        async move {
+            tokio::time::sleep(Duration::from_secs(wait)).await;
+            let timeouts = Timeouts { connect: Duration::from_secs(10), ..request("https://a.example/").timeouts };
+            failure(client, &Request { timeouts, ..request(&format!("https://hangs{number}.example/")) }).await.class
+        }
+    };
+    let hanging = join_all((0..192).map(|number| hanging(number, u64::from(number >= 64))));
+    let other = async {
+        for _ in 0..8 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let asked = tokio::time::Instant::now();
+            assert_eq!(failure(&client, &known).await.class, FailureClass::Connection);
+            assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        }
+    };
+    let (classes, ()) = tokio::join!(hanging, other);
+    let count = |class| classes.iter().filter(|one| **one == class).count();
+    // Of two times 64 nobody answered; to the rest nobody listened.
+    assert_eq!((count(FailureClass::Timeout), count(FailureClass::Local)), (128, 64));
+    assert_eq!(recorder.dialled().len(), 9);
 }
 
 #[tokio::test]

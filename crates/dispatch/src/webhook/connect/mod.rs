@@ -1,6 +1,7 @@
 //! Connections to receivers. Owns that only checked addresses are connected to: every address is checked right before, those
 //! of names as they were just resolved and those in URLs too. Never uses a proxy. Must not know HTTP.
 
+mod known;
 mod lack;
 mod line;
 mod resolve;
@@ -62,6 +63,12 @@ impl Deadlines {
     pub(super) fn from_now(connect: Duration, total: Duration) -> Self {
         let now = Instant::now();
         Self { connect: now + connect.min(total), end: now + total }
+    }
+
+    /// So long was waited for something that is nothing of the target's.
+    fn put_off(&mut self, by: Duration) {
+        self.connect += by;
+        self.end += by;
     }
 }
 
@@ -176,7 +183,11 @@ impl Connector {
             Host::Ipv6(address) => self.check(target, &[IpAddr::V6(address)]),
             Host::Domain(name) => {
                 let late = || Failure::timeout(format!("looking up {name} took too long"));
-                let found = timeout_at(by.connect, self.lookups.addresses(name)).await.map_err(|_| late())?;
+                let mut look_up = self.lookups.of(name);
+                let came = Instant::now();
+                look_up.begun().await;
+                by.put_off(came.elapsed());
+                let found = timeout_at(by.connect, look_up.answer()).await.map_err(|_| late())?;
                 let found = found.map_err(|error| match error {
                     ResolveError::Timeout => late(),
                     ResolveError::Failed(why) => Failure::connection(format!("{name} was not found: {why}")),
