@@ -146,14 +146,14 @@ fn request(
     authority: std::result::Result<&Authority, &NoAuthority>,
     trace: Option<TraceContext>,
 ) -> std::result::Result<Request, Failure> {
-    let refused = |why: String| Failure { class: FailureClass::Refused, message: why };
+    let refused = |why: String| Failure::new(FailureClass::Refused, why);
     let url = match terms.target() {
         Some(Target::Webhook(url)) => url,
         Some(Target::Queue(_)) => return Err(refused("the target is no webhook".into())),
         None => return Err(refused("what was said about the task cannot be read".into())),
     };
     // Never unsigned where a receiver would have to refuse it. Tried again later: the account may be repaired.
-    let unnamed = |why: &NoAuthority| Failure { class: FailureClass::InvalidAnswer, message: why.to_string() };
+    let unnamed = |why: &NoAuthority| Failure::new(FailureClass::InvalidAnswer, why.to_string());
     let authority = authority.map_err(unnamed)?;
     let message = message(&job.fact, job.event_id, terms.data_only());
     let mut headers = HeaderMap::with_capacity(message.headers.len() + 4);
@@ -252,10 +252,11 @@ async fn snooze(job: QueuedEvent) -> Result<Recorded> {
 
 /// The verdict on an attempt in which this program failed.
 fn panicked() -> Verdict {
-    let message = "the attempt failed within Tidegate: its log has the reason".to_owned();
-    verdict(&Outcome::Failed(Failure { class: FailureClass::InvalidAnswer, message }), false)
+    let message = "the attempt failed within Tidegate: its log has the reason";
+    verdict(&Outcome::Failed(Failure::new(FailureClass::InvalidAnswer, message)), false)
 }
 
+/// The record of an attempt. It always fits: one that is too long would be refused, and its job sit until its lease ends.
 fn record(came: &Came, verdict: &Verdict, terms: &Terms, started: Timestamp, took: Duration) -> String {
     let answer = match came {
         Came::Outcome(Outcome::Answered(answer)) => Some(answer),
@@ -275,13 +276,21 @@ fn record(came: &Came, verdict: &Verdict, terms: &Terms, started: Timestamp, too
     loop {
         // Never fails: texts, numbers and times.
         let text = serde_json::to_string(&record).unwrap_or_default();
-        let body = record.response_body;
-        if text.len() <= MAX_ATTEMPT_BYTES || body.is_empty() {
+        // Control characters take six times their place.
+        if text.len() <= MAX_ATTEMPT_BYTES || !record.shorten() {
             return text;
         }
-        // Control characters take six times their place. What is too long could not be recorded at all.
-        let half = (0..=body.len() / 2).rev().find(|at| body.is_char_boundary(*at)).unwrap_or(0);
-        record.response_body = &body[..half];
+    }
+}
+
+impl Record<'_> {
+    /// Halves the text that is missed the least. `false` if there is none left.
+    fn shorten(&mut self) -> bool {
+        let texts = [Some(&mut self.response_body), self.error_message.as_mut(), Some(&mut self.target_url)];
+        let Some(text) = texts.into_iter().flatten().find(|text| !text.is_empty()) else { return false };
+        let half = (0..=text.len() / 2).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        *text = &text[..half];
+        true
     }
 }
 
@@ -300,6 +309,53 @@ impl RetryStrategy {
                 RetryPolicy::exponential(seconds(base_seconds), seconds(max_seconds))
             }
             Self::List { delays_seconds } => RetryPolicy::list(delays_seconds.iter().map(seconds)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TaskRules;
+    use crate::webhook::outcome::Answer;
+
+    fn terms(target: &str) -> Terms {
+        Terms::Task(Box::new(TaskRules::new(target.parse().unwrap())))
+    }
+
+    /// What is recorded of an answer with this body, where that went wrong for this reason.
+    fn recorded(target: &str, body: String, why: String) -> serde_json::Value {
+        let came = Came::Outcome(Outcome::Answered(Answer { status: 200, body, ..Answer::default() }));
+        let verdict = Verdict {
+            status: AttemptStatus::ConnectionError,
+            error: Some(crate::webhook::verdict::ErrorType::Unknown),
+            message: Some(why),
+            next: Next::Retry { after: None },
+        };
+        let text = record(&came, &verdict, &terms(target), Timestamp::now(), Duration::MAX);
+        assert!(text.len() <= MAX_ATTEMPT_BYTES, "{}", text.len());
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn a_record_always_fits() {
+        let longest = format!("https://e.com/{}", "x".repeat(2_048 - 14));
+        let control = |count| "\u{1}".repeat(count);
+        let whole = recorded(&longest, "b".repeat(4_096), "e".repeat(1_000));
+        assert_eq!(
+            (whole["responseBody"].as_str().unwrap().len(), &whole["targetUrl"]),
+            (4_096, &longest.as_str().into())
+        );
+        for (body, error) in [
+            (control(4_096), control(1_000)),
+            (control(3 * 4_096), control(64 << 10)),
+            ("\u{1f980}\u{1}".repeat(5_000), "\\".repeat(70_000)),
+            (String::new(), control(1 << 20)),
+            (control(1 << 20), String::new()),
+        ] {
+            let record = recorded(&longest, body, error);
+            assert_eq!(record["targetUrl"], longest);
+            assert_eq!((&record["status"], &record["responseCode"]), (&"CONNECTION_ERROR".into(), &200.into()));
         }
     }
 }
