@@ -20,7 +20,8 @@ use crate::gateway::ingest::job_id;
 
 use crate::webhook::client::{Client, Request, Timeouts};
 use crate::webhook::credentials::Credentials;
-use crate::webhook::outcome::{Failure, FailureClass, Outcome};
+use crate::webhook::mask::Mask;
+use crate::webhook::outcome::{BodyEnd, CUT, Failure, FailureClass, Outcome};
 use crate::webhook::signature::{SIGNATURE, sign};
 use crate::webhook::verdict::{AttemptStatus, Next, Verdict, call_result, verdict};
 use crate::{DispatchMode, RetryStrategy, Target};
@@ -110,7 +111,7 @@ impl Delivery {
                     if matches!(&outcome, Outcome::Failed(failure) if failure.class == FailureClass::Local) {
                         tokio::time::sleep(PAUSE).await;
                     }
-                    Came::Outcome(masked(outcome, authority.as_ref().ok()))
+                    Came::Outcome(masked(outcome, &terms, authority.as_ref().ok()))
                 }
                 Err(failure) => Came::NotSent(failure),
             }
@@ -128,15 +129,29 @@ impl Delivery {
     }
 }
 
-/// An outcome without the credentials that were sent.
-fn masked(outcome: Outcome, authority: Option<&Authority>) -> Outcome {
-    match (outcome, authority.and_then(|authority| authority.credentials.as_ref())) {
-        (Outcome::Answered(mut answer), Some(credentials)) => {
-            answer.body = credentials.masked(answer.body);
-            Outcome::Answered(answer)
+/// An outcome without what was sent of credentials, and of headers that are not shown to anybody.
+fn masked(mut outcome: Outcome, terms: &Terms, authority: Option<&Authority>) -> Outcome {
+    let (text, is_cut) = match &mut outcome {
+        Outcome::Answered(answer) => (&mut answer.body, answer.body_end != BodyEnd::Whole),
+        Outcome::Failed(failure) => {
+            let is_cut = failure.message.ends_with(CUT);
+            (&mut failure.message, is_cut)
         }
-        (outcome, _) => outcome,
+    };
+    if text.is_empty() {
+        return outcome;
     }
+    let mut mask = Mask::default();
+    if let Some(credentials) = authority.and_then(|authority| authority.credentials.as_ref()) {
+        credentials.hide_in(&mut mask);
+    }
+    if let Terms::Task(rules) = terms {
+        let shown = rules.shown_headers();
+        let hidden = rules.headers.iter().filter(|(name, value)| shown.get(*name) != Some(*value));
+        hidden.for_each(|(_, value)| mask.add_header(value));
+    }
+    *text = mask.masked(std::mem::take(text), is_cut);
+    outcome
 }
 
 /// The request of an attempt.
@@ -335,6 +350,25 @@ mod tests {
         let text = record(&came, &verdict, &terms(target), Timestamp::now(), Duration::MAX);
         assert!(text.len() <= MAX_ATTEMPT_BYTES, "{}", text.len());
         serde_json::from_str(&text).unwrap()
+    }
+
+    /// In answers and in messages, whole or cut.
+    #[test]
+    fn what_was_sent_in_confidence_is_not_kept() {
+        let mut rules = TaskRules::new("https://e.com/".parse().unwrap());
+        let header = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        rules.headers = [("x-api-key", "k3y-7"), ("x-tenant", "tenant-7")].map(header).into();
+        let terms = Terms::Task(Box::new(rules));
+        let credentials = Credentials::basic("tide", "pa55").ok();
+        let authority = Authority { credentials, ..Authority::default() };
+        let (said, shown) = ("k3y-7 tenant-7 tide:pa55 pa55 k3", "*** tenant-7 *** *** ***");
+        let answer =
+            |body: &str, body_end| Outcome::Answered(Answer { body: body.into(), body_end, ..Answer::default() });
+        let failure = |message: &str| Outcome::Failed(Failure::new(FailureClass::Connection, message));
+        assert_eq!(masked(answer(said, BodyEnd::Long), &terms, Some(&authority)), answer(shown, BodyEnd::Long));
+        assert_eq!(masked(answer("k3", BodyEnd::Whole), &terms, None), answer("k3", BodyEnd::Whole));
+        let cut = |text: &str| failure(&format!("{text}{CUT}"));
+        assert_eq!(masked(cut(said), &terms, Some(&authority)), cut(shown));
     }
 
     #[test]
