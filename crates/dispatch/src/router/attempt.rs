@@ -101,10 +101,9 @@ impl Delivery {
     pub(super) async fn run(self, job: QueuedEvent) -> Tried {
         let Self { client, route: _, terms, authority, starts } = self;
         let (span, trace) = span::of_attempt(&job, id_of(&job), terms.subscription());
+        let mut begun = (Timestamp::now(), Instant::now());
         let work = async {
-            if let Some(starts) = starts {
-                tokio::time::sleep_until(starts.into()).await;
-            }
+            begun = begin(starts).await;
             match request(&job, &terms, authority.as_ref(), trace) {
                 Ok(request) => {
                     let outcome = client.deliver(&request).await;
@@ -116,7 +115,6 @@ impl Delivery {
                 Err(failure) => Came::NotSent(failure),
             }
         };
-        let (started, clock) = (Timestamp::now(), Instant::now());
         let came = match job.attempt(work.instrument(span.clone())).await {
             Attempt::Done(came) => Some(came),
             Attempt::Panicked => Some(Came::Panic),
@@ -125,8 +123,17 @@ impl Delivery {
         if let Some(Came::Outcome(Outcome::Answered(answer))) = &came {
             span.record("response_code", answer.status);
         }
+        let (started, clock) = begun;
         Tried { job, terms, came, started, took: clock.elapsed() }
     }
+}
+
+/// Waits for the moment at which an attempt may start, and takes its time from then on.
+async fn begin(starts: Option<Instant>) -> (Timestamp, Instant) {
+    if let Some(starts) = starts {
+        tokio::time::sleep_until(starts.into()).await;
+    }
+    (Timestamp::now(), Instant::now())
 }
 
 /// An outcome without what was sent of credentials, and of headers that are not shown to anybody.
@@ -350,6 +357,14 @@ mod tests {
         let text = record(&came, &verdict, &terms(target), Timestamp::now(), Duration::MAX);
         assert!(text.len() <= MAX_ATTEMPT_BYTES, "{}", text.len());
         serde_json::from_str(&text).unwrap()
+    }
+
+    /// By the clock of the machine: what a record says is not the time of a test.
+    #[tokio::test]
+    async fn what_an_attempt_waits_for_its_pool_is_not_its_time() {
+        let (before, starts) = (Timestamp::now(), Instant::now() + Duration::from_millis(50));
+        let (started, clock) = begin(Some(starts)).await;
+        assert!(clock >= starts && started.duration_since(before).as_millis() >= 50, "{before} {started}");
     }
 
     /// In answers and in messages, whole or cut.
