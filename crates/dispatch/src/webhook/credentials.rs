@@ -9,8 +9,12 @@ use http::header::AUTHORIZATION;
 use http::{HeaderName, HeaderValue};
 use zeroize::Zeroizing;
 
+use super::mask::Mask;
+
 /// The longest token, user name and password, in bytes. Receivers take 8 KiB of headers or more.
 pub const LONGEST: usize = 2 * 1_024;
+/// The scheme of a user name and a password.
+const BASIC: &str = "Basic";
 
 /// What is sent in `authorization`.
 #[derive(Clone, PartialEq, Eq)]
@@ -51,7 +55,7 @@ impl Credentials {
         }
         let both = Zeroizing::new(format!("{username}:{password}"));
         let encoded = Zeroizing::new(STANDARD.encode(both.as_bytes()));
-        let value = Zeroizing::new(format!("Basic {}", *encoded));
+        let value = Zeroizing::new(format!("{BASIC} {}", *encoded));
         Self::secret(&value).ok_or(InvalidCredentials::Password)
     }
 
@@ -61,13 +65,18 @@ impl Credentials {
         (AUTHORIZATION, self.0.clone())
     }
 
-    /// A text that came back, without what was sent: receivers that show what they got exist, and what they answer is kept.
-    #[must_use]
-    pub fn masked(&self, text: String) -> String {
-        let sent = self.0.to_str().ok().and_then(|value| value.split_once(' ')).map(|(_, secret)| secret);
-        match sent {
-            Some(secret) if text.contains(secret) => text.replace(secret, "***"),
-            _ => text,
+    /// Hides them in what comes back: what is sent, and what that encodes.
+    pub fn hide_in(&self, mask: &mut Mask) {
+        let Some((scheme, sent)) = self.0.to_str().ok().and_then(|value| value.split_once(' ')) else { return };
+        mask.add(sent);
+        if scheme != BASIC {
+            return;
+        }
+        let Some(both) = STANDARD.decode(sent).ok().and_then(|both| String::from_utf8(both).ok()) else { return };
+        let both = Zeroizing::new(both);
+        mask.add(&both);
+        if let Some((_, password)) = both.split_once(':') {
+            mask.add(password);
         }
     }
 
@@ -120,10 +129,18 @@ mod tests {
 
     #[test]
     fn what_comes_back_is_masked() {
-        let credentials = Credentials::bearer("s3cret").unwrap();
-        let echoed = "authorization: Bearer s3cret".to_owned();
-        assert_eq!(credentials.masked(echoed), "authorization: Bearer ***");
-        assert_eq!(credentials.masked("fine".to_owned()), "fine");
+        let masked = |credentials: Credentials, text: &str| {
+            let mut mask = Mask::default();
+            credentials.hide_in(&mut mask);
+            mask.masked(text.to_owned(), false)
+        };
+        let bearer = || Credentials::bearer("s3cret").unwrap();
+        assert_eq!(masked(bearer(), "authorization: Bearer s3cret"), "authorization: Bearer ***");
+        assert_eq!(masked(bearer(), "fine"), "fine");
+        let basic = || Credentials::basic("tide", "g\u{e4}te:1").unwrap();
+        let sent = shown(Ok(basic()));
+        assert_eq!(masked(basic(), &sent), "Basic ***");
+        assert_eq!(masked(basic(), "tide:g\u{e4}te:1 tide g\u{e4}te:1 te:1"), "*** tide *** te:1");
     }
 
     #[test]

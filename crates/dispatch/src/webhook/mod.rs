@@ -5,6 +5,7 @@ pub mod address;
 pub mod client;
 pub mod connect;
 pub mod credentials;
+pub mod mask;
 pub mod outcome;
 pub mod signature;
 pub mod verdict;

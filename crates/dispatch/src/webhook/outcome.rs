@@ -8,6 +8,11 @@ use tidegate_core::pool::backoff::LONGEST_RETRY_AFTER;
 /// The most of an answer's body that is kept, in bytes.
 pub const KEPT_BODY: usize = 4 * 1_024;
 
+/// The longest message of a failure, in bytes. Some repeat what the receiver said.
+const LONGEST_MESSAGE: usize = 1_000;
+/// Stands for the rest of a message that is longer.
+pub(crate) const CUT: char = '\u{2026}';
+
 /// What came of sending a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
@@ -72,11 +77,14 @@ pub enum FailureClass {
     Refused,
     /// What came is not HTTP, or more than is taken.
     InvalidAnswer,
+    /// Nothing was sent, for a reason on this node: it has no socket, no port or no place left. Not the target's fault.
+    Local,
 }
 
 impl Failure {
-    pub(super) fn new(class: FailureClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into() }
+    /// The message is bounded, and has no control characters in it.
+    pub(crate) fn new(class: FailureClass, message: impl Into<String>) -> Self {
+        Self { class, message: bounded(message.into()) }
     }
 
     pub(super) fn timeout(message: impl Into<String>) -> Self {
@@ -90,6 +98,26 @@ impl Failure {
     pub(super) fn refused(message: impl Into<String>) -> Self {
         Self::new(FailureClass::Refused, message)
     }
+
+    pub(super) fn local(message: impl Into<String>) -> Self {
+        Self::new(FailureClass::Local, message)
+    }
+}
+
+fn bounded(message: String) -> String {
+    if message.len() <= LONGEST_MESSAGE && !message.contains(char::is_control) {
+        return message;
+    }
+    let mut bounded = String::with_capacity(LONGEST_MESSAGE);
+    for one in message.chars() {
+        let one = if one.is_control() { char::REPLACEMENT_CHARACTER } else { one };
+        if bounded.len() + one.len_utf8() + CUT.len_utf8() > LONGEST_MESSAGE {
+            bounded.push(CUT);
+            break;
+        }
+        bounded.push(one);
+    }
+    bounded
 }
 
 /// What a `Retry-After` asks for: seconds or a date. Nothing if it is neither.
@@ -119,6 +147,21 @@ pub fn read_not_acknowledged(body: &[u8]) -> Option<NotAcknowledged> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_are_bounded_and_readable() {
+        let message = |text: &str| Failure::new(FailureClass::Connection, text).message;
+        let longest = "x".repeat(LONGEST_MESSAGE);
+        assert_eq!(
+            (message("it broke: caf\u{e9}"), message(&longest)),
+            ("it broke: caf\u{e9}".into(), longest.clone())
+        );
+        assert_eq!(message("a\r\nb\0\u{1b}[31m"), "a\u{fffd}\u{fffd}b\u{fffd}\u{fffd}[31m");
+        for text in [longest + "x", "\u{e9}".repeat(50_000), "\0".repeat(50_000), "x\u{1f980}".repeat(50_000)] {
+            let message = message(&text);
+            assert!((990..=LONGEST_MESSAGE).contains(&message.len()) && message.ends_with(CUT), "{}", message.len());
+        }
+    }
 
     #[test]
     fn retry_after_is_seconds_or_a_date() {

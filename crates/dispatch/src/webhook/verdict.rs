@@ -59,6 +59,8 @@ pub enum Next {
     Fail,
     /// It fails, and the subscription pauses: the receiver says that it is gone for good.
     Gone,
+    /// It is due again soon, and no attempt is counted or recorded: nothing was sent, for a reason on this node.
+    Snooze,
 }
 
 impl AttemptStatus {
@@ -104,6 +106,7 @@ pub fn verdict(outcome: &Outcome, takes_ack: bool) -> Verdict {
         FailureClass::Connection => (AttemptStatus::ConnectionError, ErrorType::Transient, retry),
         FailureClass::Refused => (AttemptStatus::ConnectionError, ErrorType::Permanent, Next::Fail),
         FailureClass::InvalidAnswer => (AttemptStatus::ConnectionError, ErrorType::Unknown, retry),
+        FailureClass::Local => (AttemptStatus::ConnectionError, ErrorType::Transient, Next::Snooze),
     };
     Verdict { status, error: Some(error), message: Some(failure.message.clone()), next }
 }
@@ -115,8 +118,8 @@ pub fn call_result(outcome: &Outcome) -> CallResult {
         Outcome::Answered(answer) => CallResult::of_status(answer.status),
         Outcome::Failed(failure) => match failure.class {
             FailureClass::Timeout | FailureClass::Connection | FailureClass::InvalidAnswer => CallResult::Failed,
-            // Refused here, before anybody was asked.
-            FailureClass::Refused => CallResult::NotMade,
+            // It ended here, before anybody was asked.
+            FailureClass::Refused | FailureClass::Local => CallResult::NotMade,
         },
     }
 }
@@ -225,12 +228,14 @@ mod tests {
             (FailureClass::Connection, (AttemptStatus::ConnectionError, ErrorType::Transient, retry)),
             (FailureClass::Refused, (AttemptStatus::ConnectionError, ErrorType::Permanent, Next::Fail)),
             (FailureClass::InvalidAnswer, (AttemptStatus::ConnectionError, ErrorType::Unknown, retry)),
+            (FailureClass::Local, (AttemptStatus::ConnectionError, ErrorType::Transient, Next::Snooze)),
         ] {
             let outcome = Outcome::Failed(Failure::new(class, "why"));
             let verdict = verdict(&outcome, true);
             assert_eq!((verdict.status, verdict.error.unwrap(), verdict.next), expected);
             assert_eq!(verdict.message.unwrap(), "why");
-            let expected = if class == FailureClass::Refused { CallResult::NotMade } else { CallResult::Failed };
+            let is_made = !matches!(class, FailureClass::Refused | FailureClass::Local);
+            let expected = if is_made { CallResult::Failed } else { CallResult::NotMade };
             assert_eq!(call_result(&outcome), expected, "{class:?}");
         }
     }

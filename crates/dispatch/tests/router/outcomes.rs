@@ -1,13 +1,19 @@
 //! What comes of attempts.
 
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::Response;
 use http_body_util::Full;
 use tidegate::{ChangeResource, PutResource};
+use tidegate_dispatch::webhook::connect::{Checked, Dial, Tcp};
 use tidegate_dispatch::webhook::signature::{SignedHeaders, TOLERANCE, VerifyingSecret, verify};
-use tidegate_dispatch::{Match, RetryStrategy, SubscriptionStatus};
+use tidegate_dispatch::{DispatchMode, Match, RetryStrategy, SubscriptionStatus};
+use tokio::net::TcpStream;
 
 use crate::receiver::Receiver;
 use crate::scene::{Scene, on_both, receiver, until};
@@ -17,6 +23,7 @@ on_both!(
     a_failed_attempt_is_repeated_under_the_same_id,
     what_is_permanent_or_exhausted_fails,
     an_answer_of_control_characters_is_recorded,
+    what_a_node_lacks_counts_for_nobody,
     a_receiver_that_is_gone_pauses_its_subscription,
     a_paused_subscription_holds_its_jobs_and_a_deleted_one_cancels_them,
     jobs_of_a_subscription_that_cannot_be_read_wait,
@@ -130,6 +137,46 @@ async fn an_answer_of_control_characters_is_recorded(scene: Scene) {
     let (_, record) = node.attempts(event.id).await.remove(0);
     let body = record["responseBody"].as_str().unwrap();
     assert!(body.len() >= 1_024 && body.bytes().all(|byte| byte == 1), "{}", body.len());
+    node.stop().await;
+}
+
+/// Has no socket left for the first connections.
+struct Short {
+    left: AtomicUsize,
+    dial: Tcp,
+}
+
+impl Dial for Short {
+    fn dial(&self, to: Checked) -> BoxFuture<'static, io::Result<TcpStream>> {
+        let fails = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        match fails {
+            true => Box::pin(async { Err(io::Error::from_raw_os_error(24)) }),
+            false => self.dial.dial(to),
+        }
+    }
+}
+
+/// More of them than a breaker takes, and at jobs that have one attempt each. Those of a group keep their order.
+async fn what_a_node_lacks_counts_for_nobody(scene: Scene) {
+    let (receiver, log) = receiver(|_, _| 200).await;
+    let short = Arc::new(Short { left: AtomicUsize::new(15), dial: Tcp });
+    let node = scene.node_dialling(Arc::clone(&short) as Arc<dyn Dial>).await;
+    node.subscribe("s", &receiver, |body| (body.max_retries, body.mode) = (0, DispatchMode::BlockOnError)).await;
+    let mut events = Vec::new();
+    for number in 0..12 {
+        let group = if number < 3 { "g".to_owned() } else { number.to_string() };
+        events.push(node.publish(number, Some(&group)).await.id);
+    }
+    node.until_all_are(&events, "COMPLETED").await;
+    assert_eq!(short.left.load(Ordering::SeqCst), 0);
+    for event in &events {
+        let attempts = node.attempts(*event).await;
+        assert_eq!(attempts.len(), 1);
+        assert_eq!((attempts[0].0.attempt, &attempts[0].1["status"]), (1, &"SUCCESS".into()));
+    }
+    let bodies = log.bodies();
+    let grouped: Vec<_> = bodies.iter().map(String::as_str).filter(|body| matches!(*body, "0" | "1" | "2")).collect();
+    assert_eq!((bodies.len(), grouped), (12, vec!["0", "1", "2"]));
     node.stop().await;
 }
 

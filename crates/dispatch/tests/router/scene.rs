@@ -12,6 +12,7 @@ use tidegate_core::cloud_event::Sent;
 use tidegate_dispatch::secrets::SecretOptions;
 use tidegate_dispatch::webhook::address::Allowed;
 use tidegate_dispatch::webhook::client::{Client, ClientOptions};
+use tidegate_dispatch::webhook::connect::{Dial, Tcp};
 use tidegate_dispatch::{
     EventView, Gateway, GatewayOptions, Match, NewFact, Router, SecretText, Subscription, SubscriptionBody, TypeBinding,
 };
@@ -138,12 +139,22 @@ impl Scene {
 
     /// A node with other keys.
     pub(crate) async fn node_with(&self, secrets: SecretOptions) -> Node {
+        self.node_by(secrets, Arc::new(Tcp)).await
+    }
+
+    /// A node that connects in another way.
+    pub(crate) async fn node_dialling(&self, dial: Arc<dyn Dial>) -> Node {
+        self.node_by(self.secrets(), dial).await
+    }
+
+    async fn node_by(&self, secrets: SecretOptions, dial: Arc<dyn Dial>) -> Node {
         let queue = EventQueue::open(&self.address).await.unwrap();
         let allowed = vec!["127.0.0.1".parse().unwrap()];
         let options = GatewayOptions { allowed_targets: allowed.clone(), secrets, ..GatewayOptions::default() };
         let gateway = Arc::new(Gateway::new(queue.clone(), options));
         let none = rustls::RootCertStore::empty();
         let client = ClientOptions::new(Allowed::new(&allowed), Arc::new(Names::default()), none);
+        let client = ClientOptions { dial, ..client };
         let router = Router::start(Arc::clone(&gateway), Client::new(client).unwrap());
         Node { queue, gateway, router }
     }

@@ -4,20 +4,23 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::HeaderMap;
+use http::{HeaderMap, Response};
+use http_body_util::Full;
 use standardwebhooks::Webhook;
 use tidegate::{ChangeResource, DeleteResource, PutResource, Resource, ResourcesQuery};
 use tidegate_dispatch::secrets::{SecretKey, SecretOptions};
+use tidegate_dispatch::webhook::outcome::KEPT_BODY;
 use tidegate_dispatch::webhook::signature::{SignedHeaders, TOLERANCE, VerifyingSecret, verify};
 use tidegate_dispatch::{AccountAuth, AccountBody, GatewayError, Match, RetryStrategy, SecretText, SigningScheme};
 
-use crate::receiver::Taken;
+use crate::receiver::{Receiver, Taken};
 use crate::scene::{Node, Scene, on_both, receiver, until};
 use crate::tasks::task;
 
 on_both!(
     the_credentials_of_an_account_go_with_webhooks,
     a_changed_token_is_sent_with_the_next_attempt_on_every_node,
+    what_a_receiver_repeats_of_secrets_is_not_recorded,
     while_secrets_are_replaced_all_of_them_sign,
     jobs_wait_for_an_account_that_is_gone,
     tasks_of_an_account_wait_while_it_cannot_be_used,
@@ -92,6 +95,34 @@ async fn a_changed_token_is_sent_with_the_next_attempt_on_every_node(scene: Scen
     assert_eq!(late, 0, "{} before the change, {} in all", changed_at, log.taken().len());
     one.stop().await;
     other.stop().await;
+}
+
+/// Whole, decoded, and cut where the kept part of an answer ends.
+async fn what_a_receiver_repeats_of_secrets_is_not_recorded(scene: Scene) {
+    let receiver = Receiver::http(None, |taken| async move {
+        let header = |name: &str| taken.headers[name].to_str().unwrap();
+        let encoded = header("authorization").strip_prefix("Basic ").unwrap();
+        let decoded = String::from_utf8(STANDARD.decode(encoded).unwrap()).unwrap();
+        let start = format!("{encoded} {decoded} {} {} ", header("x-api-key"), header("x-tenant"));
+        let padding = ".".repeat(KEPT_BODY - 6 - start.len());
+        Response::new(Full::new(format!("{start}{padding}{}", header("x-api-key")).into()))
+    })
+    .await;
+    let node = scene.node().await;
+    let auth = AccountAuth::Basic { username: "tide".into(), password: Some(text("g\u{e4}te")) };
+    let body = AccountBody { name: "n".into(), auth };
+    let (account, _) = node.gateway.create_account(None, "a", &body).await.unwrap();
+    let made = task("1", &receiver.url(), |rules| {
+        rules.service_account_id = Some(account.id);
+        let header = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        rules.headers = [("x-api-key", "k3y-0f-somebody"), ("x-tenant", "tenant-7")].map(header).into();
+    });
+    let made = node.gateway.create_task(made).await.unwrap();
+    until(|| async { node.gateway.task(made.id).await.unwrap().unwrap().status == Some("COMPLETED") }).await;
+    let (_, record) = node.attempts(made.id).await.remove(0);
+    let kept = record["responseBody"].as_str().unwrap();
+    assert!(kept.starts_with("*** *** *** tenant-7 ...") && kept.ends_with("...***"), "{kept}");
+    node.stop().await;
 }
 
 async fn while_secrets_are_replaced_all_of_them_sign(scene: Scene) {

@@ -1,20 +1,22 @@
 //! What is sent, what is read of the answer, and which connections are used for it.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use http::{HeaderMap, HeaderValue, Response};
 use http_body_util::Full;
 use tidegate_dispatch::webhook::client::{ClientOptions, Request, Timeouts};
-use tidegate_dispatch::webhook::connect::{Dial, Resolve, ResolveError, SystemResolver};
+use tidegate_dispatch::webhook::connect::{Checked, Dial, Resolve, ResolveError, SystemResolver};
 use tidegate_dispatch::webhook::credentials::Credentials;
 use tidegate_dispatch::webhook::outcome::{BodyEnd, FailureClass, KEPT_BODY, NotAcknowledged};
 use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -164,9 +166,134 @@ async fn requests_to_a_target_are_bounded_and_so_are_its_connections() {
     };
     let (answers, late) = timeout(LONG, async { tokio::join!(all, rest) }).await.unwrap();
     assert_eq!((answers.len(), most.load(Ordering::SeqCst)), (40, 4));
-    assert_eq!(late.class, FailureClass::Timeout);
-    assert!(late.message.contains("too many webhooks under way"), "{late}");
+    assert_eq!(late.class, FailureClass::Local, "its target did nothing wrong: {late}");
+    assert!(late.message.contains("deliver from more nodes"), "{late}");
     assert!(client.holds().idle <= 2, "{:?}", client.holds());
+}
+
+/// What one sender has under way holds up no other one at the same target: pools alone limit it.
+#[tokio::test]
+async fn many_slow_webhooks_hold_up_no_others() {
+    let gate = Arc::new(Semaphore::new(0));
+    let (opened, arrived) = (Arc::clone(&gate), Arc::new(AtomicUsize::new(0)));
+    let came = Arc::clone(&arrived);
+    let receiver = Receiver::http(None, move |taken| {
+        let gate = Arc::clone(&opened);
+        came.fetch_add(1, Ordering::SeqCst);
+        async move {
+            if taken.headers.contains_key("slow") {
+                gate.acquire().await.unwrap().forget();
+            }
+            with_body("")
+        }
+    })
+    .await;
+    let client = client(local());
+    let mut slow = request(&receiver.url());
+    slow.headers.insert("slow", HeaderValue::from_static("1"));
+    let many = join_all((0..300).map(|_| answer(&client, &slow)));
+    let other = async {
+        while arrived.load(Ordering::SeqCst) < 300 {
+            tokio::task::yield_now().await;
+        }
+        answer(&client, &request(&receiver.url())).await;
+        gate.add_permits(300);
+    };
+    timeout(LONG, async { tokio::join!(many, other) }).await.unwrap();
+}
+
+/// Fails in one way.
+struct Failing(i32);
+
+impl Dial for Failing {
+    fn dial(&self, _: Checked) -> BoxFuture<'static, io::Result<TcpStream>> {
+        let error = io::Error::from_raw_os_error(self.0);
+        Box::pin(async move { Err(error) })
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn what_this_node_lacks_is_not_the_targets_fault() {
+    const EADDRNOTAVAIL: i32 = 99;
+    for (code, url, class, says) in [
+        (24, "http://127.0.0.1:1/", FailureClass::Local, "LimitNOFILE"),
+        (23, "http://127.0.0.1:1/", FailureClass::Local, "fs.file-max"),
+        (105, "http://127.0.0.1:1/", FailureClass::Local, "tcp_mem"),
+        (12, "http://[::1]:1/", FailureClass::Local, "tcp_mem"),
+        (EADDRNOTAVAIL, "http://127.0.0.1:1/", FailureClass::Local, "ip_local_port_range"),
+        // A machine without IPv6 says so: it would wait forever.
+        (EADDRNOTAVAIL, "http://[::1]:1/", FailureClass::Connection, "no connection to"),
+        (111, "http://127.0.0.1:1/", FailureClass::Connection, "no connection to"),
+        (101, "http://127.0.0.1:1/", FailureClass::Connection, "no connection to"),
+    ] {
+        let client = client(ClientOptions { dial: Arc::new(Failing(code)), ..local() });
+        let failure = failure(&client, &request(url)).await;
+        assert_eq!(failure.class, class, "{code}: {failure}");
+        assert!(failure.message.contains(says), "{code}: {failure}");
+        until_empty(&client).await;
+    }
+}
+
+/// One address refuses; the other one may have answered, had there been a socket.
+#[tokio::test]
+async fn what_this_node_lacked_for_one_address_counts() {
+    struct Half;
+    impl Dial for Half {
+        fn dial(&self, to: Checked) -> BoxFuture<'static, io::Result<TcpStream>> {
+            let code = if to.address().ip().to_string() == "8.8.8.8" { 24 } else { 111 };
+            Box::pin(async move { Err(io::Error::from_raw_os_error(code)) })
+        }
+    }
+    let names = Names::default().with(NAME, &[&["8.8.8.8", "9.9.9.9"]]);
+    let options = public(&Arc::default(), names, Authority::new().roots);
+    let client = client(ClientOptions { dial: Arc::new(Half), ..options });
+    let failure = failure(&client, &request(&format!("https://{NAME}/"))).await;
+    assert_eq!(failure.class, FailureClass::Local, "{failure}");
+}
+
+/// Names under a name server that says nothing: their look-ups have few places, and whoever waits for one is not to blame.
+#[tokio::test(start_paused = true)]
+async fn names_that_hang_wait_for_each_other_only() {
+    struct Partly;
+    impl Resolve for Partly {
+        fn resolve(&self, name: String) -> BoxFuture<'static, Result<Vec<IpAddr>, ResolveError>> {
+            Box::pin(async move {
+                if name.starts_with("hangs") {
+                    std::future::pending::<()>().await;
+                }
+                Ok(vec![PUBLIC.into()])
+            })
+        }
+    }
+    let recorder = Arc::new(Recorder::default());
+    let options =
+        ClientOptions { resolver: Arc::new(Partly), ..public(&recorder, Names::default(), Authority::new().roots) };
+    let client = client(options);
+    let known = request("https://known.example/");
+    assert_eq!(failure(&client, &known).await.class, FailureClass::Connection);
+    let hanging = |number: usize, wait: u64| {
+        let client = &client;
+        async move {
+            tokio::time::sleep(Duration::from_secs(wait)).await;
+            let timeouts = Timeouts { connect: Duration::from_secs(10), ..request("https://a.example/").timeouts };
+            failure(client, &Request { timeouts, ..request(&format!("https://hangs{number}.example/")) }).await.class
+        }
+    };
+    let hanging = join_all((0..192).map(|number| hanging(number, u64::from(number >= 64))));
+    let other = async {
+        for _ in 0..8 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let asked = tokio::time::Instant::now();
+            assert_eq!(failure(&client, &known).await.class, FailureClass::Connection);
+            assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        }
+    };
+    let (classes, ()) = tokio::join!(hanging, other);
+    let count = |class| classes.iter().filter(|one| **one == class).count();
+    // Of two times 64 nobody answered; to the rest nobody listened.
+    assert_eq!((count(FailureClass::Timeout), count(FailureClass::Local)), (128, 64));
+    assert_eq!(recorder.dialled().len(), 9);
 }
 
 #[tokio::test]

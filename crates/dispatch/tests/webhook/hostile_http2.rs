@@ -167,6 +167,24 @@ async fn answers_that_are_wrong() {
     }
 }
 
+/// What a receiver says as it ends a connection is not repeated at any length: nothing could be recorded.
+#[tokio::test]
+async fn a_long_farewell() {
+    let authority = Authority::new();
+    for byte in [b'x', b'"', 0, 0xff] {
+        // The longest frame that is taken.
+        let farewell = [&[0, 0, 0, 0, 0, 0, 0, 11][..], &[byte; 16_376]].concat();
+        let answer = [frame(SETTINGS, 0, 0, &[]), frame(GOAWAY, 0, 0, &farewell)].concat();
+        let receiver = receiver(&authority, answer, vec![], Arc::default()).await;
+        let (client, _) = to(&receiver, &authority);
+        let failure = crate::receiver::failure(&client, &hasty(&format!("https://{NAME}/"))).await;
+        assert!(failure.message.contains("before an answer came"), "{failure}");
+        assert!(failure.message.len() <= 1_000, "{} bytes", failure.message.len());
+        assert!(!failure.message.contains(char::is_control), "{failure}");
+        until_empty(&client).await;
+    }
+}
+
 /// After the announcement of its end a connection is not used for the next webhook.
 #[tokio::test]
 async fn a_connection_that_says_that_it_ends() {

@@ -2,11 +2,12 @@
 //! must not know what an outcome means for a job.
 
 mod answer;
+mod notice;
 mod pool;
 
 use std::error::Error as _;
 use std::fmt::{self, Write as _};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -15,17 +16,21 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use http_body_util::Full;
 use rustls::RootCertStore;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
 
+use self::notice::Notice;
 use self::pool::{Borrowed, Limits, Pool, SendError, Visit};
 use super::address::Allowed;
-use super::connect::{Connector, Dial, Resolve, Target, Tcp};
+use super::connect::{Connector, Deadlines, Dial, Resolve, Target, Tcp};
 use super::outcome::{Failure, FailureClass, Outcome};
 
 /// How often a request is sent at most. It is sent again only if a connection that was kept turned out to be closed before
 /// anything of it was sent.
 const SENDINGS: usize = 3;
+/// How many ports there are, and thus connections from one address to a target. What limits deliveries to a target are pools, each
+/// for those who share it: a lower limit for all of them together would let one sender hold up the others.
+const PORTS: usize = 1 << 16;
 /// Headers that belong to the connection, and those that the client writes itself.
 const OWN_HEADERS: [HeaderName; 9] = [
     CONNECTION,
@@ -55,7 +60,8 @@ pub struct Request {
 /// How long a webhook may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Until there is a connection: waiting for others to the same target, the look-up, TCP and TLS.
+    /// Until there is a connection: the look-up, TCP and TLS. As long again may a webhook wait for a place among others to
+    /// the same target, which does not count as its own time.
     pub connect: Duration,
     /// From then until the head of the answer is complete.
     pub first_byte: Duration,
@@ -80,7 +86,8 @@ pub struct ClientOptions {
     pub dial: Arc<dyn Dial>,
     /// Which certificates are trusted.
     pub roots: RootCertStore,
-    /// How many webhooks are under way to one target at once; more wait. There are at most as many connections to it.
+    /// How many webhooks are under way to one target at once, of all senders together; more wait. There are at most as many
+    /// connections to it.
     pub at_once: usize,
     /// How many idle connections to one target are kept.
     pub idle: usize,
@@ -100,7 +107,7 @@ impl ClientOptions {
             resolver,
             dial: Arc::new(Tcp),
             roots,
-            at_once: 256,
+            at_once: PORTS,
             idle: 256,
             idle_in_all: 512,
             idle_for: Duration::from_secs(4),
@@ -112,6 +119,8 @@ impl ClientOptions {
 pub struct Client {
     connector: Connector,
     pool: Arc<Pool>,
+    /// Of webhooks that were not sent for a reason on this node.
+    notice: Mutex<Notice>,
 }
 
 /// What a client holds at the moment.
@@ -130,7 +139,8 @@ impl Client {
     pub fn new(options: ClientOptions) -> Result<Self, rustls::Error> {
         let ClientOptions { allowed, resolver, dial, roots, at_once, idle, idle_in_all, idle_for } = options;
         let connector = Connector::new(allowed, resolver, dial, roots)?;
-        Ok(Self { connector, pool: Pool::new(Limits { at_once, idle, idle_in_all, idle_for }) })
+        let pool = Pool::new(Limits { at_once, idle, idle_in_all, idle_for });
+        Ok(Self { connector, pool, notice: Mutex::default() })
     }
 
     /// What it holds.
@@ -142,29 +152,45 @@ impl Client {
 
     /// Sends a webhook and waits for what comes of it. Dropping the future ends the request.
     pub async fn deliver(&self, request: &Request) -> Outcome {
-        self.try_deliver(request).await.unwrap_or_else(Outcome::Failed)
+        let outcome = self.try_deliver(request).await.unwrap_or_else(Outcome::Failed);
+        if let Outcome::Failed(failure) = &outcome
+            && failure.class == FailureClass::Local
+        {
+            self.tell(failure);
+        }
+        outcome
+    }
+
+    /// Tells whoever looks after this node what it lacks.
+    fn tell(&self, failure: &Failure) {
+        let webhooks = self.notice.lock().unwrap_or_else(PoisonError::into_inner).one_more(Instant::now());
+        if let Some(webhooks) = webhooks {
+            tracing::warn!(%failure, webhooks, "webhooks cannot be sent for a reason on this node: their jobs wait, and no attempt is counted");
+        }
     }
 
     async fn try_deliver(&self, request: &Request) -> Result<Outcome, Failure> {
-        let started = Instant::now();
-        let end = started + request.timeouts.total;
-        let connect_by = end.min(started + request.timeouts.connect);
         let target = Target::of(&request.url)?;
-        let visit = timeout_at(connect_by, self.pool.enter(&target)).await.map_err(|_| {
-            Failure::timeout(format!("{target} has too many webhooks under way: none ended within {}", since(started)))
+        let came = Instant::now();
+        let visit = timeout(request.timeouts.connect, self.pool.enter(&target)).await.map_err(|_| {
+            let why =
+                "this node has as many webhooks to one target under way as it sends at once: deliver from more nodes";
+            Failure::local(format!("{why}; none to {target} ended within {}", since(came)))
         })?;
+        // From here on: that others are under way is nothing that the target did.
+        let mut by = Deadlines::from_now(request.timeouts.connect, request.timeouts.total);
         let mut sendings = 0;
         loop {
             sendings += 1;
             // The last one is over a connection that is new, and is the last whatever comes of it.
-            let mut borrowed = self.connection(&visit, &target, connect_by, sendings < SENDINGS).await?;
+            let mut borrowed = self.connection(&visit, &target, &mut by, sendings < SENDINGS).await?;
             let message = message(request, &target, borrowed.is_http2())?;
             let sent = Instant::now();
-            let answer_by = end.min(sent + request.timeouts.first_byte);
+            let answer_by = by.end.min(sent + request.timeouts.first_byte);
             match timeout_at(answer_by, borrowed.send(message)).await {
                 Ok(Ok(response)) => {
                     let now = SystemTime::now();
-                    return answer::read(response, borrowed, &target, end, now).await.map(Outcome::Answered);
+                    return answer::read(response, borrowed, &target, by.end, now).await.map(Outcome::Answered);
                 }
                 Ok(Err(error)) if error.is_unsent && borrowed.is_reused => {}
                 Ok(Err(error)) => return Err(broken(&target, &borrowed, &error)),
@@ -174,23 +200,23 @@ impl Client {
         }
     }
 
-    /// A connection, before the deadline.
+    /// A connection, before its deadline.
     async fn connection(
         &self,
         visit: &Visit,
         target: &Target,
-        deadline: Instant,
+        by: &mut Deadlines,
         takes_kept: bool,
     ) -> Result<Borrowed, Failure> {
         let kept = async { if takes_kept { visit.kept().await } else { None } };
         let late = |_| Failure::timeout(format!("no connection to {target} came about in time"));
-        if let Some(kept) = timeout_at(deadline, kept).await.map_err(late)? {
+        if let Some(kept) = timeout_at(by.connect, kept).await.map_err(late)? {
             return Ok(kept);
         }
         // On the heap: it is large, rare, and would be a part of every request.
         let opened = Box::pin(async {
-            let connected = self.connector.connect(target, deadline).await?;
-            timeout_at(deadline, visit.opened(connected)).await.map_err(late)
+            let connected = self.connector.connect(target, by).await?;
+            timeout_at(by.connect, visit.opened(connected)).await.map_err(late)
         });
         let opened = opened.await?;
         opened.map_err(|error| Failure::connection(format!("no HTTP with {target}: {}", Chain(&error))))

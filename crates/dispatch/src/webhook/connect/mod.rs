@@ -1,6 +1,8 @@
 //! Connections to receivers. Owns that only checked addresses are connected to: every address is checked right before, those
 //! of names as they were just resolved and those in URLs too. Never uses a proxy. Must not know HTTP.
 
+mod known;
+mod lack;
 mod line;
 mod resolve;
 mod tls;
@@ -9,6 +11,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use rustls::pki_types::ServerName;
@@ -45,6 +48,28 @@ impl Checked {
 pub trait Dial: Send + Sync + 'static {
     /// Connects to an address.
     fn dial(&self, to: Checked) -> BoxFuture<'static, io::Result<TcpStream>>;
+}
+
+/// Until when a webhook may take, by the clock of what its target does.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deadlines {
+    /// Until there is a connection.
+    pub(super) connect: Instant,
+    /// All of it.
+    pub(super) end: Instant,
+}
+
+impl Deadlines {
+    pub(super) fn from_now(connect: Duration, total: Duration) -> Self {
+        let now = Instant::now();
+        Self { connect: now + connect.min(total), end: now + total }
+    }
+
+    /// So long was waited for something that is nothing of the target's.
+    fn put_off(&mut self, by: Duration) {
+        self.connect += by;
+        self.end += by;
+    }
 }
 
 /// Opens connections by TCP.
@@ -127,8 +152,9 @@ impl Connector {
     }
 
     /// Connects, and agrees upon TLS and a protocol, before the deadline.
-    pub(super) async fn connect(&self, target: &Target, deadline: Instant) -> Result<Connected, Failure> {
-        let addresses = self.addresses(target, deadline).await?;
+    pub(super) async fn connect(&self, target: &Target, by: &mut Deadlines) -> Result<Connected, Failure> {
+        let addresses = self.addresses(target, by).await?;
+        let deadline = by.connect;
         let tcp = self.dial(target, &addresses, deadline).await?;
         let meter = Arc::new(Meter::new());
         let line = line::Line::new(tcp, Arc::clone(&meter));
@@ -145,7 +171,7 @@ impl Connector {
     }
 
     /// The addresses of a target that may be connected to.
-    async fn addresses(&self, target: &Target, deadline: Instant) -> Result<Vec<Checked>, Failure> {
+    async fn addresses(&self, target: &Target, by: &mut Deadlines) -> Result<Vec<Checked>, Failure> {
         let host = borrowed(&target.host);
         if !target.is_encrypted && !self.allowed.has_host(&host) {
             return Err(Failure::refused(format!(
@@ -157,10 +183,15 @@ impl Connector {
             Host::Ipv6(address) => self.check(target, &[IpAddr::V6(address)]),
             Host::Domain(name) => {
                 let late = || Failure::timeout(format!("looking up {name} took too long"));
-                let found = timeout_at(deadline, self.lookups.addresses(name)).await.map_err(|_| late())?;
+                let mut look_up = self.lookups.of(name);
+                let came = Instant::now();
+                look_up.begun().await;
+                by.put_off(came.elapsed());
+                let found = timeout_at(by.connect, look_up.answer()).await.map_err(|_| late())?;
                 let found = found.map_err(|error| match error {
                     ResolveError::Timeout => late(),
                     ResolveError::Failed(why) => Failure::connection(format!("{name} was not found: {why}")),
+                    ResolveError::Local(why) => Failure::local(format!("{why}; {name} was not looked up")),
                 })?;
                 self.check(target, &found)
             }
@@ -187,19 +218,23 @@ impl Connector {
         }
     }
 
-    /// Tries one address after the other, each for its part of the time that is left.
+    /// Tries one address after the other, each for its part of the time that is left. What this node lacked for one of them
+    /// counts, whatever came of the others: that one may have answered.
     async fn dial(&self, target: &Target, addresses: &[Checked], deadline: Instant) -> Result<TcpStream, Failure> {
-        let mut last = None;
+        let (mut last, mut local) = (None, None);
         for (at, address) in addresses.iter().enumerate() {
             let left = deadline.saturating_duration_since(Instant::now());
             let part = left / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
             match timeout_at(Instant::now() + part, self.dial.dial(*address)).await {
                 Ok(Ok(tcp)) => return Ok(tcp),
-                Ok(Err(error)) => last = Some(Failure::connection(why_not(target, *address, &error))),
+                Ok(Err(error)) => match lack::of_connections(&error, address.0.ip()) {
+                    Some(lack) => local = Some(Failure::local(format!("{lack}; no connection to {target} ({error})"))),
+                    None => last = Some(Failure::connection(why_not(target, *address, &error))),
+                },
                 Err(_) => last = Some(Failure::timeout(why_not(target, *address, &"it took too long"))),
             }
         }
-        Err(last.unwrap_or_else(|| Failure::connection(format!("{target} has no addresses"))))
+        Err(local.or(last).unwrap_or_else(|| Failure::connection(format!("{target} has no addresses"))))
     }
 }
 
