@@ -375,7 +375,7 @@ impl Gateway {
             let names =
                 |lane: &&JobLane| TaskLane::parse(&lane.lane_type).is_some_and(|of| of.account == Some(account.id));
             for lane in page.iter().filter(names) {
-                if !desk.of_lane(lane.queue.clone(), lane.id, 1).await?.is_empty() {
+                if !desk.of_lane(lane.id, 1).await?.is_empty() {
                     return Err(GatewayError::Conflict(format!(
                         "dispatch jobs that have not ended name the service account {}: cancel them, or wait for them",
                         account.code

@@ -1,7 +1,7 @@
 //! Jobs as operators see them, and what operators do with them.
 
 use async_trait::async_trait;
-use tidegate_core::{EntryId, Generation, QueueName, Tsid};
+use tidegate_core::{EntryId, Generation, Tsid};
 
 use crate::error::Result;
 use crate::values::{
@@ -37,7 +37,7 @@ pub trait JobDesk: std::fmt::Debug + Send + Sync + 'static {
     /// Lanes with greater numbers than `after`, in their order.
     async fn job_lanes(&self, after: i64, limit: usize) -> Result<Vec<JobLane>>;
 
-    /// Live jobs of a lane that no node holds, wherever they wait: some of them first, and none once there are none. Those
-    /// behind heads of other lanes are not found before their turn.
-    async fn jobs_of_lane(&self, queue: QueueName, lane: i64, limit: usize) -> Result<Vec<EntryId>>;
+    /// Live jobs of a lane that no node holds, wherever they wait, also behind heads of other lanes: as many as there are, up to
+    /// the limit.
+    async fn jobs_of_lane(&self, lane: i64, limit: usize) -> Result<Vec<EntryId>>;
 }

@@ -275,7 +275,7 @@ pub(super) async fn jobs_of_a_lane_are_found_wherever_they_wait(scene: Scene) {
     assert_eq!(store.job_lanes(lanes[1].id, 10).await.unwrap(), []);
     let mut found = Vec::new();
     loop {
-        let some = store.jobs_of_lane(default_queue(), gone.id, 2).await.unwrap();
+        let some = store.jobs_of_lane(gone.id, 2).await.unwrap();
         if some.is_empty() {
             break;
         }
@@ -311,6 +311,44 @@ pub(super) async fn a_retry_finds_its_lane_again(scene: Scene) {
     .await;
     for lane in ["c", "d"] {
         make(&store, lane, None).await;
+/// Of one group with jobs of two lanes, what waits behind the other lane's head, however much is before it.
+pub(super) async fn jobs_behind_the_head_of_another_lane_are_found(scene: Scene) {
+    let store = desk(&scene).await;
+    let head = make(&store, "first", Some("g")).await;
+    for _ in 0..3 {
+        make(&store, "first", Some("g")).await;
+    }
+    let parked = make(&store, "second", Some("g")).await;
+    let (other_head, other_parked) =
+        (make(&store, "first", Some("h")).await, make(&store, "second", Some("h")).await);
+    claim_one(&store).await;
+    let lanes = store.job_lanes(0, 10).await.unwrap();
+    let second = lanes.iter().find(|lane| lane.lane_type == "second").unwrap();
+    let mut found = store.jobs_of_lane(second.id, 9).await.unwrap();
+    found.sort_unstable();
+    assert_eq!(found, [parked, other_parked]);
+    assert_eq!(store.jobs_of_lane(second.id, 1).await.unwrap().len(), 1);
+    let first = lanes.iter().find(|lane| lane.lane_type == "first").unwrap();
+    let one = store.jobs_of_lane(first.id, 1).await.unwrap();
+    assert!(one.len() == 1 && one[0] != head, "what is held hides nothing: {one:?}");
+    // One that steps aside behind a head of the other lane.
+    finalize(&store, end_by_id(other_head, End::Cancelled)).await.unwrap();
+    let ours = store.claim(Claim { types: Some(vec!["second".into()]), ..want(1) }).await.unwrap().remove(0);
+    assert_eq!(ours.id, other_parked);
+    assert_eq!(store.jobs_of_lane(second.id, 9).await.unwrap(), [parked], "the other one is held");
+    make(&store, "first", Some("h")).await;
+    let back = retry(&ours, RequeueAt::After(seconds(900)));
+    requeue(&store, Requeue { aside: true, ..back }).await.unwrap();
+    let mut found = store.jobs_of_lane(second.id, 9).await.unwrap();
+    found.sort_unstable();
+    assert_eq!(found, [parked, other_parked]);
+    for id in [parked, other_parked] {
+        finalize(&store, end_by_id(id, End::Cancelled)).await.unwrap();
+    }
+    assert_eq!(store.jobs_of_lane(second.id, 9).await.unwrap(), []);
+    assert!(ended(&view(&store, head).await).is_none());
+}
+
     }
     for id in [plain, grouped] {
         only(store.retry_jobs(vec![by_hand(id)]).await).unwrap();

@@ -432,6 +432,7 @@ macro_rules! conformance_cases {
                 lanes_say_what_waits,
                 jobs_of_a_lane_are_found_wherever_they_wait,
                 a_retry_finds_its_lane_again,
+                jobs_behind_the_head_of_another_lane_are_found,
                 jobs_that_were_added_are_found_with_their_event,
             }
             tasks {

@@ -26,9 +26,6 @@ use crate::values::{
     JobView, JobsPage, JobsQuery, LaneAsk, LaneHolds, MAX_TARGETS, ManualAction, PoolKey,
 };
 
-/// Among how many jobs that are aside in a queue those of a lane are looked for.
-const ASIDE: i64 = 50_000;
-
 #[async_trait]
 impl JobDesk for PostgresStore {
     async fn job(&self, id: Tsid) -> Result<Option<JobView>> {
@@ -65,8 +62,8 @@ impl JobDesk for PostgresStore {
         self.of(Family::Jobs).attended(move |inner| async move { inner.job_lanes(after, limit).await }).await
     }
 
-    async fn jobs_of_lane(&self, queue: QueueName, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
-        self.of(Family::Jobs).attended(move |inner| async move { inner.jobs_of_lane(&queue, lane, limit).await }).await
+    async fn jobs_of_lane(&self, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
+        self.of(Family::Jobs).attended(move |inner| async move { inner.jobs_of_lane(lane, limit).await }).await
     }
 }
 
@@ -330,17 +327,10 @@ impl Inner {
         rows.into_iter().map(lane).collect()
     }
 
-    async fn jobs_of_lane(&self, queue: &QueueName, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
-        let queue = self.queue(queue).await?.id;
+    async fn jobs_of_lane(&self, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
         let (lane, limit) = (i32::try_from(lane).unwrap_or(0), limit as i64);
-        let found = self.read(|tx| async move {
-            let found = tx.rows(&self.sql.jobs.of_lane, &[&lane, &limit]).await?;
-            if !found.is_empty() {
-                return Ok(found);
-            }
-            tx.rows(&self.sql.jobs.aside_of_lane, &[&lane, &limit, &queue, &ASIDE]).await
-        });
-        found.await?.into_iter().map(|Only(id)| Ok(EntryId::new(id)?)).collect()
+        let found = self.read(|tx| async move { tx.rows(&self.sql.jobs.of_lane, &[&lane, &limit]).await }).await?;
+        found.into_iter().map(|Only(id)| Ok(EntryId::new(id)?)).collect()
     }
 }
 

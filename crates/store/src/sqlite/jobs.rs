@@ -69,7 +69,7 @@ impl JobDesk for SqliteStore {
         self.of_family(Family::Jobs).read(move |tx| job_lanes(tx, after, limit)).await
     }
 
-    async fn jobs_of_lane(&self, _queue: QueueName, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
+    async fn jobs_of_lane(&self, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
         self.of_family(Family::Jobs).read(move |tx| of_lane(tx, lane, limit)).await
     }
 }

@@ -36,7 +36,7 @@ macro_rules! other_subjects {
             lanes_hold(lanes: Vec<tidegate::LaneAsk>) -> Vec<tidegate::LaneHolds>;
             slots_held(pools: Vec<tidegate::PoolKey>) -> Vec<Vec<tidegate::HeldSlots>>;
             job_lanes(after: i64, limit: usize) -> Vec<tidegate::JobLane>;
-            jobs_of_lane(queue: QueueName, lane: i64, limit: usize) -> Vec<EntryId>;
+            jobs_of_lane(lane: i64, limit: usize) -> Vec<EntryId>;
         }
         $how! { $type, tidegate_store::Projections, { }
             register(id: &ProjectionId) -> ProjectionView;

@@ -81,7 +81,7 @@ impl Sweep {
         let (desk, mut cancelled) = (gateway.queue.job_desk(), 0);
         loop {
             let began = Instant::now();
-            let jobs = desk.of_lane(lane.queue.clone(), lane.id, JOBS).await?;
+            let jobs = desk.of_lane(lane.id, JOBS).await?;
             if jobs.is_empty() {
                 break;
             }

@@ -295,39 +295,18 @@ statements! {
             ) AS l
             CROSS JOIN LATERAL (SELECT n.name, n.client_id FROM {queues} n WHERE n.id = l.queue_id OFFSET 0) AS n
             ORDER BY l.id";
-        /// Jobs of a lane under no lease: fresh and timed ones, and those behind them and aside in their groups
-        /// (dispatch_queue_fresh, dispatch_queue_timed, dispatch_queue_parked, dispatch_queue_aside).
+        /// Jobs of a lane under no lease, wherever they wait (dispatch_queue_fresh, dispatch_queue_timed,
+        /// dispatch_queue_waiting).
         of_lane: Only<i64> = "
-            WITH heads AS MATERIALIZED (
-                (SELECT q.id, q.queue_id, q.group_key, q.lease_until FROM {live} q
-                 WHERE q.lane = $1::integer AND q.place = 0 ORDER BY q.lane, q.id LIMIT $2::bigint)
-                UNION ALL
-                (SELECT q.id, q.queue_id, q.group_key, q.lease_until FROM {live} q
-                 WHERE q.lane = $1::integer AND q.place = 1 ORDER BY q.lane, q.due_at, q.id LIMIT $2::bigint)
-            )
             SELECT c.id FROM (
-                (SELECT h.id FROM heads h WHERE h.lease_until IS NULL LIMIT $2::bigint)
+                (SELECT q.id FROM {live} q WHERE q.lane = $1::integer AND q.place = 0 AND q.lease_until IS NULL
+                 ORDER BY q.lane, q.id LIMIT $2::bigint)
                 UNION ALL
-                (SELECT b.id FROM heads h CROSS JOIN LATERAL (
-                    SELECT q.id FROM {live} q
-                    WHERE q.queue_id = h.queue_id AND q.group_key >= h.group_key AND q.group_key <= h.group_key
-                      AND q.place IN (2, 3) AND q.lane + 0 = $1::integer
-                    ORDER BY q.group_key, q.rank, q.id LIMIT $2::bigint
-                 ) AS b LIMIT $2::bigint)
+                (SELECT q.id FROM {live} q WHERE q.lane = $1::integer AND q.place = 1 AND q.lease_until IS NULL
+                 ORDER BY q.lane, q.due_at, q.id LIMIT $2::bigint)
                 UNION ALL
-                (SELECT b.id FROM heads h CROSS JOIN LATERAL (
-                    SELECT q.id FROM {live} q
-                    WHERE q.queue_id = h.queue_id AND q.group_key >= h.group_key AND q.group_key <= h.group_key
-                      AND q.place = 4 AND q.lane + 0 = $1::integer
-                    ORDER BY q.group_key, q.due_at, q.id LIMIT $2::bigint
-                 ) AS b LIMIT $2::bigint)
-            ) AS c GROUP BY c.id ORDER BY c.id LIMIT $2::bigint";
-        /// Jobs of a lane that are aside, among the first of their queue (dispatch_queue_aside_due).
-        aside_of_lane: Only<i64> = "
-            SELECT a.id FROM (
-                SELECT q.id, q.lane FROM {live} q
-                WHERE q.queue_id = ANY (ARRAY[$3::integer]) AND q.place = 4
-                ORDER BY q.queue_id, q.due_at LIMIT $4::bigint
-            ) AS a WHERE a.lane + 0 = $1::integer LIMIT $2::bigint";
+                (SELECT q.id FROM {live} q WHERE q.lane = $1::integer AND q.place IN (2, 4)
+                 ORDER BY q.lane, q.id LIMIT $2::bigint)
+            ) AS c LIMIT $2::bigint";
     }
 }

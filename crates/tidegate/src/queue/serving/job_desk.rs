@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{End, EntryId, Generation, QueueName, Tsid, Why};
+use tidegate_core::{End, EntryId, Generation, Tsid, Why};
 use tidegate_store::{
     BlockedPage, BlockedQuery, Family, Finalize, HeldSlots, JobAttempt, JobLane, JobView, JobsPage, JobsQuery, LaneAsk,
     LaneHolds, MAX_TASKS, ManualAction, PoolKey, Store,
@@ -134,8 +134,8 @@ impl JobDesk {
     ///
     /// # Errors
     /// Any error of the store.
-    pub async fn of_lane(&self, queue: QueueName, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
-        self.0.jobs_of_lane(queue, lane, limit).await
+    pub async fn of_lane(&self, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
+        self.0.jobs_of_lane(lane, limit).await
     }
 
     /// Ends live jobs as cancelled for a reason that no operator has; nothing is recorded but that. Those that have ended stay.
