@@ -77,8 +77,7 @@ pub struct Account {
     pub id: Tsid,
     /// Its code, unique per client; it never changes.
     pub code: String,
-    /// The client whose subscriptions and jobs may name it; `None` for the anchor level, whose accounts those of all clients
-    /// may name.
+    /// The client whose subscriptions and jobs may name it, and no others; `None` for the anchor level: those of no client.
     pub client: Option<Tsid>,
     /// A name for people.
     pub name: String,
@@ -199,9 +198,10 @@ impl Account {
         })
     }
 
-    /// Whether subscriptions and jobs of this client may name it.
+    /// Whether subscriptions and jobs of this client may name it. One of the anchor level is for no client: who says where a
+    /// webhook goes receives its token, and has what it likes signed with its secret.
     pub(crate) fn is_for(&self, client: Option<Tsid>) -> bool {
-        self.client.is_none() || self.client == client
+        self.client == client
     }
 }
 

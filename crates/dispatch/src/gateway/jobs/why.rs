@@ -4,7 +4,7 @@ use tidegate::{Resource, Tsid, Why};
 
 use super::{Job, JobKind, Senders};
 use crate::gateway::Gateway;
-use crate::gateway::accounts::{ACCOUNT, ACCOUNT_SECRET};
+use crate::gateway::accounts::{ACCOUNT, ACCOUNT_SECRET, Account};
 use crate::gateway::error::{GatewayError, Result};
 use crate::gateway::pools::PoolStatus;
 use crate::gateway::subscriptions::{SIGNING_SECRET, Subscription, SubscriptionStatus};
@@ -74,7 +74,7 @@ impl Gateway {
             }
         }
         if let Some(account) = account
-            && !self.has_credentials(account).await?
+            && !self.has_credentials(account, job.client).await?
         {
             return Ok(Some(JobWhy::NoCredentials { account: Some(account) }));
         }
@@ -92,9 +92,12 @@ impl Gateway {
         Ok(self.can_be_used(secret.as_ref()))
     }
 
-    async fn has_credentials(&self, account: Tsid) -> Result<bool> {
+    async fn has_credentials(&self, account: Tsid, client: Option<Tsid>) -> Result<bool> {
         let resources = self.queue.resources();
         let Some(account) = resources.get(ACCOUNT, account).await? else { return Ok(false) };
+        if !Account::read(&account).is_ok_and(|account| account.is_for(client)) {
+            return Ok(false);
+        }
         let secret = resources.by_code(ACCOUNT_SECRET, account.client, &account.code).await?;
         Ok(self.can_be_used(secret.as_ref()))
     }
