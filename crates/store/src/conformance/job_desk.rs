@@ -225,6 +225,26 @@ pub(super) async fn blocked_groups_are_listed_in_pages(scene: Scene) {
     assert_eq!(kind(store.blocked_groups(unknown).await), ErrorKind::NotFound);
 }
 
+/// However many other groups come before a blocked one: counts go on where the last one has stopped.
+pub(super) async fn blocked_groups_are_counted_in_pieces(scene: Scene) {
+    let store = desk(&scene).await;
+    assert_eq!(store.count_blocked(None).await.unwrap(), BlockedCount::default());
+    for group in ["y", "z"] {
+        make(&store, "lane", Some(group)).await;
+    }
+    for held in claim(&store, 9).await {
+        finalize(&store, end(&held, End::Failed)).await.unwrap();
+    }
+    assert_eq!(store.count_blocked(None).await.unwrap(), BlockedCount { groups: 2, next: None });
+    for first in (0..10_000).step_by(2_500) {
+        let others = (first..first + 2_500).map(|number| target("lane", Some(&format!("g{number:05}")))).collect();
+        ingest_one(&store, fact("t", "{}", others)).await;
+    }
+    let piece = store.count_blocked(None).await.unwrap();
+    assert_eq!((piece.groups, piece.next.as_ref().map(|next| &*next.1)), (0, Some("g09999")));
+    assert_eq!(store.count_blocked(piece.next).await.unwrap(), BlockedCount { groups: 2, next: None });
+}
+
 pub(super) async fn lanes_say_what_waits(scene: Scene) {
     let store = desk(&scene).await;
     for group in ["code", "code", "code:x", "code:x", "code-y"] {
@@ -246,7 +266,8 @@ pub(super) async fn lanes_say_what_waits(scene: Scene) {
         assert!(oldest >= seconds(29) && oldest < seconds(32), "{held:?}");
     }
     claim(&store, 9).await;
-    assert_eq!(store.lanes_hold(asks).await.unwrap()[0].waiting, 2, "what is leased does not wait");
+    let held = store.lanes_hold(asks.clone()).await.unwrap()[0];
+    assert_eq!((held.waiting, held.leased), (2, 3), "what is leased does not wait");
     let other = LaneAsk { queue: queue("unknown"), ..ask("lane", None) };
     assert_eq!(store.lanes_hold(vec![other]).await.unwrap(), [LaneHolds::default()]);
     let pool = PoolKey::of(Tsid::from_i64(5));
@@ -254,6 +275,25 @@ pub(super) async fn lanes_say_what_waits(scene: Scene) {
     store.limits("node", vec![wants], seconds(5)).await.unwrap();
     let held = store.slots_held(vec![PoolKey::of(Tsid::from_i64(6)), pool]).await.unwrap();
     assert_eq!(held, [vec![], vec![HeldSlots { node: "node".into(), slots: 4, wanted: 4 }]]);
+}
+
+pub(super) async fn a_pool_says_who_holds_it_and_when_it_goes_on(scene: Scene) {
+    let store = desk(&scene).await;
+    let (limited, other) = (PoolKey::of(Tsid::from_i64(5)), PoolKey::default_of(Some(Tsid::from_i64(9))));
+    assert_eq!(store.pool_view(limited).await.unwrap(), PoolView::default());
+    let rate = tidegate_core::pool::rate::Rate::per_minute(1).map(|rate| (rate, 1));
+    let ask = LimitAsk { pool: limited, concurrency: 3, in_use: 0, wanted: 2, rate };
+    store.limits("node", vec![ask], seconds(20)).await.unwrap();
+    let seen = store.pool_view(limited).await.unwrap();
+    assert_eq!(seen.slots, [HeldSlots { node: "node".into(), slots: 2, wanted: 2 }]);
+    assert!(seen.has_nodes && seen.moment.is_some(), "the next delivery may begin in a minute: {seen:?}");
+    let seen = store.pool_view(other).await.unwrap();
+    assert_eq!(seen, PoolView { has_nodes: true, ..PoolView::default() }, "of another pool");
+    scene.advance(30);
+    let seen = store.pool_view(limited).await.unwrap();
+    assert!(seen.slots.is_empty() && !seen.has_nodes && seen.moment.is_some(), "the node is gone: {seen:?}");
+    scene.advance(40);
+    assert_eq!(store.pool_view(limited).await.unwrap(), PoolView::default());
 }
 
 pub(super) async fn jobs_of_a_lane_are_found_wherever_they_wait(scene: Scene) {
@@ -291,26 +331,6 @@ pub(super) async fn jobs_of_a_lane_are_found_wherever_they_wait(scene: Scene) {
     assert_eq!(claim_ids(&store, 9).await, [other], "the next of the group has its turn");
 }
 
-/// Lanes go while nothing waits in them. A job that is retried then is found under what it was sorted by, however many lanes
-/// there are.
-pub(super) async fn a_retry_finds_its_lane_again(scene: Scene) {
-    let options = StoreOptions { max_job_lanes: 2, ..scene.options() };
-    let store = scene.open_with(options).await.family(Family::Jobs);
-    let plain = make(&store, "a", None).await;
-    let grouped = Target { keeps_place: false, ..target("b", Some("g")) };
-    let grouped = ingest_one(&store, fact("t", "{}", vec![grouped])).await.targets[0];
-    for held in claim(&store, 9).await {
-        finalize(&store, end(&held, End::Failed)).await.unwrap();
-    }
-    scene.advance(700);
-    eventually("idle lanes are removed", || async {
-        store.maintain().await.unwrap();
-        scene.advance(20);
-        scene.fixture.number("SELECT count(*) FROM tidegate.dispatch_lanes WHERE state < 2").await == 0
-    })
-    .await;
-    for lane in ["c", "d"] {
-        make(&store, lane, None).await;
 /// Of one group with jobs of two lanes, what waits behind the other lane's head, however much is before it.
 pub(super) async fn jobs_behind_the_head_of_another_lane_are_found(scene: Scene) {
     let store = desk(&scene).await;
@@ -319,8 +339,7 @@ pub(super) async fn jobs_behind_the_head_of_another_lane_are_found(scene: Scene)
         make(&store, "first", Some("g")).await;
     }
     let parked = make(&store, "second", Some("g")).await;
-    let (other_head, other_parked) =
-        (make(&store, "first", Some("h")).await, make(&store, "second", Some("h")).await);
+    let (other_head, other_parked) = (make(&store, "first", Some("h")).await, make(&store, "second", Some("h")).await);
     claim_one(&store).await;
     let lanes = store.job_lanes(0, 10).await.unwrap();
     let second = lanes.iter().find(|lane| lane.lane_type == "second").unwrap();
@@ -349,6 +368,26 @@ pub(super) async fn jobs_behind_the_head_of_another_lane_are_found(scene: Scene)
     assert!(ended(&view(&store, head).await).is_none());
 }
 
+/// Lanes go while nothing waits in them. A job that is retried then is found under what it was sorted by, however many lanes
+/// there are.
+pub(super) async fn a_retry_finds_its_lane_again(scene: Scene) {
+    let options = StoreOptions { max_job_lanes: 2, ..scene.options() };
+    let store = scene.open_with(options).await.family(Family::Jobs);
+    let plain = make(&store, "a", None).await;
+    let grouped = Target { keeps_place: false, ..target("b", Some("g")) };
+    let grouped = ingest_one(&store, fact("t", "{}", vec![grouped])).await.targets[0];
+    for held in claim(&store, 9).await {
+        finalize(&store, end(&held, End::Failed)).await.unwrap();
+    }
+    scene.advance(700);
+    eventually("idle lanes are removed", || async {
+        store.maintain().await.unwrap();
+        scene.advance(20);
+        scene.fixture.number("SELECT count(*) FROM tidegate.dispatch_lanes WHERE state < 2").await == 0
+    })
+    .await;
+    for lane in ["c", "d"] {
+        make(&store, lane, None).await;
     }
     for id in [plain, grouped] {
         only(store.retry_jobs(vec![by_hand(id)]).await).unwrap();

@@ -22,8 +22,8 @@ use crate::sql::{Only, Statement};
 use crate::values::facts::numbers_of;
 use crate::values::jobs::{Head, Heads, Look, Looking, Seen, ignored_note, near, not_failed};
 use crate::values::{
-    Batch, BlockedGroup, BlockedPage, BlockedQuery, COUNTED_JOBS, EntryView, Family, Finalize, HeldSlots, JobLane,
-    JobView, JobsPage, JobsQuery, LaneAsk, LaneHolds, MAX_TARGETS, ManualAction, PoolKey,
+    Batch, BlockedCount, BlockedGroup, BlockedPage, BlockedQuery, COUNTED_JOBS, EntryView, Family, Finalize, HeldSlots,
+    JobLane, JobView, JobsPage, JobsQuery, LaneAsk, LaneHolds, MAX_TARGETS, ManualAction, PoolKey, PoolView,
 };
 
 #[async_trait]
@@ -50,12 +50,20 @@ impl JobDesk for PostgresStore {
         self.of(Family::Jobs).attended(move |inner| async move { inner.blocked_groups(query).await }).await
     }
 
+    async fn count_blocked(&self, after: Option<(i64, String)>) -> Result<BlockedCount> {
+        self.of(Family::Jobs).attended(move |inner| async move { inner.count_blocked(after).await }).await
+    }
+
     async fn lanes_hold(&self, lanes: Vec<LaneAsk>) -> Result<Vec<LaneHolds>> {
         self.of(Family::Jobs).attended(move |inner| async move { inner.lanes_hold(&lanes).await }).await
     }
 
     async fn slots_held(&self, pools: Vec<PoolKey>) -> Result<Vec<Vec<HeldSlots>>> {
         self.of(Family::Jobs).attended(move |inner| async move { inner.slots_held(&pools).await }).await
+    }
+
+    async fn pool_view(&self, pool: PoolKey) -> Result<PoolView> {
+        self.of(Family::Jobs).attended(move |inner| async move { inner.pool_view(pool).await }).await
     }
 
     async fn job_lanes(&self, after: i64, limit: usize) -> Result<Vec<JobLane>> {
@@ -245,6 +253,31 @@ impl Inner {
     ) -> Result<BlockedPage, Fault> {
         let sql = &self.sql.jobs;
         let mut heads = Heads::new(query);
+        self.look_at(tx, &mut heads, queue).await?;
+        let mut views = self.job_views(tx, &sql.summaries, &heads.kept).await?;
+        let most = COUNTED_JOBS as i64 + 1;
+        let behind = tx.rows(&sql.behind, &[&heads.kept, &most]).await?;
+        let mut behind: HashMap<i64, u64> = behind.into_iter().map(|row| (row.id, row.behind.unsigned_abs())).collect();
+        tx.end_reading().await?;
+        let group =
+            |id: &i64| Some(BlockedGroup { head: views.remove(id)?, behind: behind.remove(id).unwrap_or_default() });
+        let groups = heads.kept.iter().filter_map(group).collect();
+        Ok(BlockedPage { groups, next: heads.next() })
+    }
+
+    async fn count_blocked(&self, after: Option<(i64, String)>) -> Result<BlockedCount> {
+        self.in_turn(Kind::jobs(None), |tx| async move {
+            let mut heads = Heads::to_count(after.clone());
+            self.look_at(&tx, &mut heads, None).await?;
+            tx.end_reading().await?;
+            Ok(heads.count())
+        })
+        .await
+    }
+
+    /// Looks at heads of groups, as many as are wanted.
+    async fn look_at(&self, tx: &Tx, heads: &mut Heads, queue: Option<i32>) -> Result<(), Fault> {
+        let sql = &self.sql.jobs;
         while let Some(step) = heads.step() {
             let after = i32::try_from(heads.after.0).unwrap_or(i32::MAX);
             let (statement, of) = match queue {
@@ -260,15 +293,7 @@ impl Inner {
             };
             heads.add(step, rows.into_iter().map(head).collect());
         }
-        let mut views = self.job_views(tx, &sql.summaries, &heads.kept).await?;
-        let most = COUNTED_JOBS as i64 + 1;
-        let behind = tx.rows(&sql.behind, &[&heads.kept, &most]).await?;
-        let mut behind: HashMap<i64, u64> = behind.into_iter().map(|row| (row.id, row.behind.unsigned_abs())).collect();
-        tx.end_reading().await?;
-        let group =
-            |id: &i64| Some(BlockedGroup { head: views.remove(id)?, behind: behind.remove(id).unwrap_or_default() });
-        let groups = heads.kept.iter().filter_map(group).collect();
-        Ok(BlockedPage { groups, next: heads.next() })
+        Ok(())
     }
 
     async fn lanes_hold(&self, lanes: &[LaneAsk]) -> Result<Vec<LaneHolds>> {
@@ -296,6 +321,7 @@ impl Inner {
         for row in found.await? {
             let Some(of) = usize::try_from(row.item - 1).ok().and_then(|at| holds.get_mut(at)) else { continue };
             of.waiting += row.waiting.unsigned_abs();
+            of.leased += row.leased.unsigned_abs();
             of.is_capped |= row.is_capped;
             let oldest = row.oldest.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
             of.oldest = of.oldest.max(oldest);
@@ -315,6 +341,15 @@ impl Inner {
             of.push(HeldSlots { node: row.node, slots: count(row.slots), wanted: count(row.wanted) });
         }
         Ok(held)
+    }
+
+    async fn pool_view(&self, pool: PoolKey) -> Result<PoolView> {
+        let slots = self.slots_held(&[pool]).await?.pop().unwrap_or_default();
+        let (id, client) = pool.stored();
+        let params: [&(dyn ToSql + Sync); 3] = [&self.now(), &id, &client];
+        let row = self.read(|tx| async move { tx.row(&self.sql.jobs.pool, &params).await }).await?;
+        let (moment, has_nodes) = row.map_or((None, false), |row| (row.moment, row.has_nodes));
+        Ok(PoolView { slots, moment: moment.map(Into::into), has_nodes })
     }
 
     async fn job_lanes(&self, after: i64, limit: usize) -> Result<Vec<JobLane>> {

@@ -3,7 +3,7 @@
 //! ended ones they look at, `$5` how many they find at most, `$6` the wanted states (`JobState`), `$7` a client and `$8` lanes,
 //! as far as these are given.
 
-use crate::postgres::engine::row::row;
+use crate::postgres::engine::row::{Moment, row};
 use crate::postgres::statements::added::made_at;
 use crate::postgres::statements::entries::{BY_NUMBER, EntryRow, REDRIVE, RedrivenRow, with_facts};
 use crate::postgres::statements::facts::FactRow;
@@ -67,6 +67,7 @@ row! {
     pub(in crate::postgres) struct HoldsRow {
         item: i64,
         waiting: i64,
+        leased: i64,
         /// Whether something was counted up to the bound.
         is_capped: bool,
         /// Since how many microseconds the oldest waits, by the event of the first fresh job and the moment of the first due.
@@ -81,6 +82,14 @@ row! {
         node: String,
         slots: i32,
         wanted: i32,
+    }
+}
+
+row! {
+    /// What is known of a pool.
+    pub(in crate::postgres) struct PoolRow {
+        moment: Option<Moment>,
+        has_nodes: bool,
     }
 }
 
@@ -246,7 +255,7 @@ statements! {
         /// to a bound (dispatch_queue_fresh, dispatch_queue_timed, dispatch_queue_parked; for added ones deduplication's primary
         /// key).
         holds: HoldsRow = &"
-            SELECT i.item, f.rows + t.rows + p.rows AS waiting,
+            SELECT i.item, f.rows + t.rows + p.rows AS waiting, f.looked - f.rows + t.leased AS leased,
                    f.looked >= $6::bigint OR t.looked >= $6::bigint OR p.rows >= $6::bigint AS is_capped,
                    (extract(epoch FROM {now} - least(f.first, t.first))
                     * 1000000)::bigint AS oldest
@@ -259,8 +268,9 @@ statements! {
             ) AS f
             CROSS JOIN LATERAL (
                 SELECT count(*) AS looked, count(*) FILTER (WHERE q.is_free) AS rows,
+                       count(*) FILTER (WHERE q.lease_until IS NOT NULL) AS leased,
                        min(q.due_at) FILTER (WHERE q.is_free AND q.due_at <= {now}) AS first
-                FROM (SELECT q.due_at, q.lease_until IS NULL AND coalesce(q.flags, 0) & 8 = 0 AS is_free
+                FROM (SELECT q.due_at, q.lease_until, q.lease_until IS NULL AND coalesce(q.flags, 0) & 8 = 0 AS is_free
                       FROM {live} q WHERE q.lane = i.lane AND q.place = 1
                       ORDER BY q.lane, q.due_at, q.id LIMIT $6::bigint) AS q
             ) AS t
@@ -284,6 +294,12 @@ statements! {
                 WHERE s.pool = i.pool AND s.client_id = i.client_id AND s.until > {now} OFFSET 0
             ) AS s
             ORDER BY i.item, s.node";
+        /// The moment of a pool, if that is still to come, and whether any node holds slots (dispatch_rates' primary key; of
+        /// dispatch_slots rows up to the first such one).
+        pool: PoolRow = "
+            SELECT (SELECT r.moment FROM {ns}.dispatch_rates r
+                    WHERE r.pool = $2::bigint AND r.client_id = $3::bigint AND r.moment > {now}) AS moment,
+                   EXISTS (SELECT FROM {ns}.dispatch_slots s WHERE s.until > {now}) AS has_nodes";
         /// Lanes by number (primary keys).
         lanes: JobLaneRow = "
             SELECT l.id, n.name AS queue, n.client_id, l.lane_type
