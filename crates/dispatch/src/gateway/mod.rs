@@ -68,7 +68,7 @@ use clients::Clients;
 use error::Result;
 use ingest::{Batchers, Flusher, Meters};
 pub(crate) use jobs::{DELETED, Sweep};
-use jobs::Senders;
+use jobs::{Gauges, Senders};
 use kept::Kept;
 pub(crate) use made::{Made, MadeJobs};
 use tasks::TaskBatchers;
@@ -128,6 +128,7 @@ pub struct Gateway {
     made: Arc<MadeJobs>,
     clients: Kept<Clients>,
     senders: Kept<Senders>,
+    gauges: Gauges,
     trials: Trials,
     batchers: Batchers,
     task_batchers: TaskBatchers,
@@ -209,6 +210,7 @@ impl Gateway {
             made,
             clients: Kept::default(),
             senders: Kept::default(),
+            gauges: Gauges::default(),
             trials: Trials::default(),
             validators: Validators::new(options.validator_bytes),
             apart: Apart::new(options.workers),

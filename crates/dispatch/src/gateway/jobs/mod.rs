@@ -14,6 +14,7 @@ use std::sync::Arc;
 use tidegate::{EntryId, Error, ErrorKind, JobView, JobsQuery, MAX_JOBS, Resource, Timestamp, Tsid};
 
 pub use acts::{Acted, BulkAct, JobAct};
+pub(super) use gauges::Gauges;
 pub use groups::{BlockedJobs, BlockedJobsPage, PoolHolds};
 pub(crate) use sweep::Sweep;
 pub(crate) use values::DELETED;
