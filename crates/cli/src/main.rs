@@ -79,7 +79,7 @@ enum Command {
     Jobs(jobs::JobsArgs),
     /// List message groups that a failed job blocks.
     Groups(groups::GroupsArgs),
-    /// List and show dispatch pools with what each holds.
+    /// List and show dispatch pools with what each holds, suspend and resume them, change their limits.
     Pools(pools::PoolsArgs),
     /// Deliver stored events to a subscription once more.
     Replay(replay::ReplayArgs),

@@ -16,9 +16,12 @@
 //! | `tidegate_delivery_seconds` | histogram | `pool` | how long they took |
 //! | `tidegate_jobs_waiting` | gauge | `pool` | jobs that wait, of each subscription up to 1,000 in one place |
 //! | `tidegate_jobs_oldest_seconds` | gauge | `pool` | for how long the oldest has waited that could be delivered |
-//! | `tidegate_pool_slots_in_use` | gauge | `pool` | deliveries under way, as nodes have told last |
-//! | `tidegate_groups_blocked` | gauge | | message groups in which a failed job blocks the others, up to 1,000 |
+//! | `tidegate_pool_slots_in_use` | gauge | `pool` | deliveries under way: the jobs that nodes have claimed |
+//! | `tidegate_groups_blocked` | gauge | | message groups in which a failed job blocks the others, counted in pieces |
 //! | `tidegate_breakers_open` | gauge | | targets of a client to which nothing is sent for a while |
+//!
+//! The label `pool` of gauges is the id of a pool, `default` for the built-in pools of all clients, or `_other` for all pools beyond
+//! 100.
 
 mod gateway;
 mod router;

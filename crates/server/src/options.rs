@@ -33,6 +33,8 @@ pub struct Options {
     pub retention: RetentionOptions,
     /// The recorder that `/metrics` shows; without one the path answers 404.
     pub metrics: Option<Metrics>,
+    /// How often it is measured for that what waits to be delivered; every 15 s by default.
+    pub measure_jobs_every: Duration,
 }
 
 impl Default for Options {
@@ -48,6 +50,7 @@ impl Default for Options {
             run_router: true,
             retention: RetentionOptions::default(),
             metrics: None,
+            measure_jobs_every: Duration::from_secs(15),
         }
     }
 }

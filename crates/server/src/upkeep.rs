@@ -8,8 +8,6 @@ use tokio::task::JoinHandle;
 
 use crate::service::Service;
 
-/// How often it is measured what waits to be delivered.
-const MEASURE_JOBS_EVERY: Duration = Duration::from_secs(15);
 const NOTE_KEYS_EVERY: Duration = Duration::from_secs(10);
 /// How often it is looked whether a key that was missing is there.
 const CHECK_SECRETS_EVERY: Duration = Duration::from_secs(60);
@@ -58,7 +56,7 @@ pub(crate) fn start(service: &Arc<Service>) -> JoinHandle<()> {
         if shared.options.metrics.is_none() {
             return;
         }
-        let mut tick = tokio::time::interval(MEASURE_JOBS_EVERY);
+        let mut tick = tokio::time::interval(shared.options.measure_jobs_every.max(Duration::from_millis(10)));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tick.tick().await;

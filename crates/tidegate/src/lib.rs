@@ -109,16 +109,17 @@ pub use tidegate_core::{Cron, MissedTicks};
 #[cfg(feature = "postgres")]
 pub use tidegate_store::postgres;
 pub use tidegate_store::{
-    AddTarget, AddedTarget, AuditRow, Backend, Batch, BlockedGroup, BlockedPage, BlockedQuery, COUNTED_JOBS,
-    CatalogueVersion, ChangeResource, Claimed, Clock, DeleteResource, EntryPhase, EntrySummary, EntryView, Fact,
-    FactKey, FactKeyKind, FactTarget, FactTerm, FactsPage, FactsQuery, FactsWalk, Family, Finalize, Finalized,
-    Heartbeat, HeartbeatLease, Held, HeldSlots, Holder, Ingest, IngestAnswer, IngestOutcome, Ingested, JobAttempt,
-    JobLane, JobState, JobView, JobsPage, JobsQuery, KeyView, LaneAsk, LaneHolds, LimitAsk, LimitGrant, ListQuery,
-    MAX_ADDED, MAX_ATTEMPT_BYTES, MAX_FACTS, MAX_INGEST_ROWS, MAX_JOBS, MAX_RESOURCES, MAX_TARGETS, MAX_TARGETS_FOUND,
-    MAX_TASK_BYTES, MAX_TASKS, MAX_TERMS, ManualAction, ManualClock, NewKey, Page, PoolKey, PublishOutcome, Published,
-    PutResource, QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt, Resource, ResourceChanges,
-    ResourcesQuery, Retained, Retention, SCHEMA_VERSION, SettingsChange, SpareLane, Store, StoreOptions, StoredFact,
-    Target, TypeFilter, WaitingLanes, Wake, WalkedFacts, WorkerKey, WorkerView, WorkersPage, WorkersQuery,
+    AddTarget, AddedTarget, AuditRow, Backend, Batch, BlockedCount, BlockedGroup, BlockedPage, BlockedQuery,
+    COUNTED_JOBS, CatalogueVersion, ChangeResource, Claimed, Clock, DeleteResource, EntryPhase, EntrySummary,
+    EntryView, Fact, FactKey, FactKeyKind, FactTarget, FactTerm, FactsPage, FactsQuery, FactsWalk, Family, Finalize,
+    Finalized, Heartbeat, HeartbeatLease, Held, HeldSlots, Holder, Ingest, IngestAnswer, IngestOutcome, Ingested,
+    JobAttempt, JobLane, JobState, JobView, JobsPage, JobsQuery, KeyView, LaneAsk, LaneHolds, LimitAsk, LimitGrant,
+    ListQuery, MAX_ADDED, MAX_ATTEMPT_BYTES, MAX_FACTS, MAX_INGEST_ROWS, MAX_JOBS, MAX_RESOURCES, MAX_TARGETS,
+    MAX_TARGETS_FOUND, MAX_TASK_BYTES, MAX_TASKS, MAX_TERMS, ManualAction, ManualClock, NewKey, Page, PoolKey,
+    PoolView, PublishOutcome, Published, PutResource, QueueChange, Report, ReportResult, Reported, Requeue, RequeueAt,
+    Resource, ResourceChanges, ResourcesQuery, Retained, Retention, SCHEMA_VERSION, SettingsChange, SpareLane, Store,
+    StoreOptions, StoredFact, Target, TypeFilter, WaitingLanes, Wake, WalkedFacts, WorkerKey, WorkerView, WorkersPage,
+    WorkersQuery,
 };
 pub use tidegate_store::{ScheduleSpec, ScheduleView};
 

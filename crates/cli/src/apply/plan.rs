@@ -232,7 +232,8 @@ impl References<'_> {
                 if let Some(account) = text(&fields["serviceAccount"])
                     && self.present.account_id(name.client.as_deref(), &account).is_none()
                 {
-                    let text = format!("serviceAccount: there is no service account {account}");
+                    let whose = if name.client.is_some() { "of its client" } else { "of the anchor level" };
+                    let text = format!("serviceAccount: there is no service account {account} {whose}");
                     faults.add(
                         place,
                         format!("{text}: make it with `tidegate accounts create`, documents hold no secrets"),

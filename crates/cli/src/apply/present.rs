@@ -36,7 +36,7 @@ pub(crate) struct Present {
     pub(crate) is_scoped: bool,
     clients: Codes,
     pools: Owned,
-    /// Service accounts. Documents name them and do not make them: they have secrets.
+    /// Service accounts. Documents name them and do not make them: they have secrets. They serve their own clients alone.
     accounts: Owned,
     types: Codes,
 }
@@ -223,9 +223,10 @@ impl Present {
         self.pools.id(client, named)
     }
 
-    /// The service account that a subscription of a client names, likewise.
+    /// The service account that a subscription of a client names: one of that client alone.
     pub(crate) fn account_id(&self, client: Option<&str>, named: &str) -> Option<String> {
-        self.accounts.id(client, named)
+        let found = self.accounts.0.iter().find(|(_, (of, code))| of.as_deref() == client && code == named);
+        found.map(|(id, _)| id.clone())
     }
 
     fn name(&self, kind: Kind, item: &Value) -> Name {

@@ -1,11 +1,11 @@
-//! `tidegate jobs`, `groups` and `pools` against a server that answers as it is told.
+//! `tidegate jobs`, `groups` and `pools` against a server that answers as it is told, and what `pools` changes on a real one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 
 use crate::stub::Stub;
-use crate::{error, text, tidegate};
+use crate::{Server, error, text, tidegate};
 
 const ID: &str = "0HZXEQ5Y8JY5Z";
 
@@ -90,4 +90,56 @@ fn groups_and_pools_are_tables() {
     assert!(pools.contains("slow") && pools.contains("3/10"), "{pools}");
     let shown = run(&["pools", "show", "slow"]);
     assert!(shown.contains("oldestWaitingSeconds") && shown.contains("NODE"), "{shown}");
+}
+
+#[test]
+fn pools_are_suspended_resumed_and_limited() {
+    let server = Server::start(&[]);
+    let file = server.dir.path().join("pool.yaml");
+    std::fs::write(&file, "kind: Pool\ncode: partners\nname: Partners\nconcurrency: 20\nrateLimitPerMinute: 600\n")
+        .unwrap();
+    server.run(&["apply", "--yes", "--file", file.to_str().unwrap()]);
+    let shows = |status: &str, concurrency: u32, rate: Option<u32>| {
+        let found = server.json(&["pools", "show", "partners"]);
+        let fields = ["name", "status", "concurrency", "rateLimitPerMinute"].map(|field| found[field].clone());
+        assert_eq!(fields, [json!("Partners"), json!(status), json!(concurrency), json!(rate)], "{found}");
+    };
+    shows("ACTIVE", 20, Some(600));
+    assert_eq!(server.run(&["pools", "suspend", "partners"]), "partners is suspended");
+    shows("SUSPENDED", 20, Some(600));
+    let said = server.run(&["pools", "set", "partners", "--concurrency", "5"]);
+    assert_eq!(said, "partners delivers 5 at once, 600 per minute");
+    shows("SUSPENDED", 5, Some(600));
+    let id = server.json(&["pools", "show", "partners"])["id"].as_str().unwrap().to_owned();
+    assert_eq!(server.run(&["pools", "resume", &id]), "partners is active");
+    server.run(&["pools", "set", "partners", "--rate", "none", "--concurrency", "6"]);
+    shows("ACTIVE", 6, None);
+    assert_eq!(server.json(&["pools", "set", "partners", "--rate", "7"])["rateLimitPerMinute"], 7);
+    for wrong in [&["pools", "set", "partners"][..], &["pools", "set", "partners", "--rate", "many"]] {
+        let refused = tidegate(wrong).env("TIDEGATE_URL", &server.url).output().unwrap();
+        assert!(!refused.status.success() && error(&refused).contains("--rate"), "{}", error(&refused));
+    }
+    let none = ["pools", "set", "partners", "--concurrency", "0"];
+    let refused = tidegate(&none).env("TIDEGATE_URL", &server.url).output().unwrap();
+    assert!(error(&refused).contains("concurrency must be 1"), "{}", error(&refused));
+    shows("ACTIVE", 6, Some(7));
+}
+
+/// What somebody else has changed since the pool was read stays: the change is made again on that.
+#[test]
+fn a_pool_is_read_again_when_it_has_changed_meanwhile() {
+    let changes = AtomicUsize::new(0);
+    let stub = Stub::start(move |request| {
+        let pool = json!({ "id": ID, "code": "slow", "name": "n", "status": "ACTIVE", "concurrency": 10 });
+        if request.starts_with("PUT") && changes.fetch_add(1, Ordering::SeqCst) == 0 {
+            return (412, json!({ "error": "it has changed", "code": "precondition_failed" }).to_string());
+        }
+        let answer = if request.contains('?') { json!({ "items": [pool] }) } else { pool };
+        (200, answer.to_string())
+    });
+    let output = tidegate(&["pools", "suspend", "slow"]).env("TIDEGATE_URL", &stub.url).output().unwrap();
+    assert!(output.status.success(), "{}", error(&output));
+    let path = format!("/api/dispatch-pools/{ID}");
+    let (read, change) = (format!("GET {path}"), format!("PUT {path}"));
+    assert_eq!(stub.requests()[1..], [read.clone(), change.clone(), read, change]);
 }

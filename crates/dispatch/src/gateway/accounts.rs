@@ -77,8 +77,7 @@ pub struct Account {
     pub id: Tsid,
     /// Its code, unique per client; it never changes.
     pub code: String,
-    /// The client whose subscriptions and jobs may name it; `None` for the anchor level, whose accounts those of all clients
-    /// may name.
+    /// The client whose subscriptions and jobs may name it, and no others; `None` for the anchor level: those of no client.
     pub client: Option<Tsid>,
     /// A name for people.
     pub name: String,
@@ -199,9 +198,10 @@ impl Account {
         })
     }
 
-    /// Whether subscriptions and jobs of this client may name it.
+    /// Whether subscriptions and jobs of this client may name it. One of the anchor level is for no client: who says where a
+    /// webhook goes receives its token, and has what it likes signed with its secret.
     pub(crate) fn is_for(&self, client: Option<Tsid>) -> bool {
-        self.client.is_none() || self.client == client
+        self.client == client
     }
 }
 
@@ -375,7 +375,7 @@ impl Gateway {
             let names =
                 |lane: &&JobLane| TaskLane::parse(&lane.lane_type).is_some_and(|of| of.account == Some(account.id));
             for lane in page.iter().filter(names) {
-                if !desk.of_lane(lane.queue.clone(), lane.id, 1).await?.is_empty() {
+                if !desk.of_lane(lane.id, 1).await?.is_empty() {
                     return Err(GatewayError::Conflict(format!(
                         "dispatch jobs that have not ended name the service account {}: cancel them, or wait for them",
                         account.code

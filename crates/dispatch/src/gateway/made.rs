@@ -30,6 +30,11 @@ impl MadeJobs {
         self.is_heard.store(true, Ordering::Relaxed);
     }
 
+    /// Whether a router of this process listens, or has.
+    pub(super) fn is_heard(&self) -> bool {
+        self.is_heard.load(Ordering::Relaxed)
+    }
+
     /// Jobs were made for these subscriptions, and are committed.
     pub(super) fn add(&self, subscriptions: impl Iterator<Item = Tsid>) {
         self.tell(|made| made.subscriptions.extend(subscriptions));

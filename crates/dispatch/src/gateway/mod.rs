@@ -67,11 +67,12 @@ use apart::Apart;
 use clients::Clients;
 use error::Result;
 use ingest::{Batchers, Flusher, Meters};
-use jobs::Senders;
 pub(crate) use jobs::{DELETED, Sweep};
+use jobs::{Gauges, Senders};
 use kept::Kept;
 pub(crate) use made::{Made, MadeJobs};
 use tasks::TaskBatchers;
+use trial::Trials;
 use types::Types;
 use validators::Validators;
 
@@ -127,6 +128,8 @@ pub struct Gateway {
     made: Arc<MadeJobs>,
     clients: Kept<Clients>,
     senders: Kept<Senders>,
+    gauges: Gauges,
+    trials: Trials,
     batchers: Batchers,
     task_batchers: TaskBatchers,
     meters: Meters,
@@ -207,6 +210,8 @@ impl Gateway {
             made,
             clients: Kept::default(),
             senders: Kept::default(),
+            gauges: Gauges::default(),
+            trials: Trials::default(),
             validators: Validators::new(options.validator_bytes),
             apart: Apart::new(options.workers),
             secret_keys: Arc::new(secret_keys),

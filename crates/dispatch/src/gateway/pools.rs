@@ -17,7 +17,7 @@ use super::{Gateway, Listed, Match, TRIES};
 /// The kind of resources that are dispatch pools.
 pub(crate) const POOL: &str = "dispatch_pool";
 /// Deliveries at once, unless a pool says otherwise.
-const DEFAULT_CONCURRENCY: u32 = 10;
+pub(super) const DEFAULT_CONCURRENCY: u32 = 10;
 /// The most deliveries at once.
 const MAX_CONCURRENCY: u32 = 10_000;
 /// The highest rate, in deliveries per minute.

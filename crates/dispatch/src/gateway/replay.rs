@@ -4,6 +4,8 @@
 //! A replay is identified by its subscription, its time range and a name. What it makes of an event is kept under a key of
 //! that identity, so a replay that is repeated, by whomever and on whatever node, makes what is missing and nothing twice. One
 //! call does a bounded part of the work and says where the next one goes on; if its answer is lost, the part is repeated.
+//!
+//! Test events are stored like others, but never replayed: each was for one subscription.
 
 use std::time::{Duration, Instant};
 
@@ -14,6 +16,7 @@ use super::Gateway;
 use super::error::{GatewayError, Result};
 use super::ingest::{SHOWN_OF_EACH, event_of, target_of};
 use super::subscriptions::{Subscription, Target};
+use super::trial::TEST_EVENT;
 
 /// How many events one call looks at.
 const EXAMINED: usize = 10_000;
@@ -137,7 +140,8 @@ impl Gateway {
                 continue;
             }
             let event = event_of(&fact.fact);
-            if subscription.takes(&event) {
+            // A test event is for the subscription that was tested, and says nothing to any other.
+            if event.event_type != TEST_EVENT && subscription.takes(&event) {
                 items.push(item(subscription, &event, &fact, &key)?);
             }
         }

@@ -8,10 +8,14 @@ use http::{HeaderMap, Response};
 use http_body_util::Full;
 use standardwebhooks::Webhook;
 use tidegate::{ChangeResource, DeleteResource, PutResource, Resource, ResourcesQuery};
+use tidegate_core::cloud_event::Sent;
 use tidegate_dispatch::secrets::{SecretKey, SecretOptions};
 use tidegate_dispatch::webhook::outcome::KEPT_BODY;
 use tidegate_dispatch::webhook::signature::{SignedHeaders, TOLERANCE, VerifyingSecret, verify};
-use tidegate_dispatch::{AccountAuth, AccountBody, GatewayError, Match, RetryStrategy, SecretText, SigningScheme};
+use tidegate_dispatch::{
+    AccountAuth, AccountBody, GatewayError, JobWhy, Match, NewFact, RetryStrategy, SecretText, SigningScheme,
+    SubscriptionBody, TypeBinding,
+};
 
 use crate::receiver::{Receiver, Taken};
 use crate::scene::{Node, Scene, on_both, receiver, until};
@@ -23,6 +27,7 @@ on_both!(
     what_a_receiver_repeats_of_secrets_is_not_recorded,
     while_secrets_are_replaced_all_of_them_sign,
     jobs_wait_for_an_account_that_is_gone,
+    what_names_an_account_of_the_anchor_level_is_not_sent_in_its_name,
     tasks_of_an_account_wait_while_it_cannot_be_used,
     an_account_is_not_deleted_before_its_tasks_have_ended,
     jobs_wait_for_a_key_that_their_node_does_not_have,
@@ -180,6 +185,34 @@ async fn jobs_wait_for_an_account_that_is_gone(scene: Scene) {
     body.service_account = None;
     node.gateway.change_subscription(subscription.id, None, Match::Any, &body).await.unwrap();
     node.until_all_are(&[event.id], "COMPLETED").await;
+    node.stop().await;
+}
+
+/// A subscription of a client that an older program let name an account of the anchor level.
+async fn what_names_an_account_of_the_anchor_level_is_not_sent_in_its_name(scene: Scene) {
+    let (receiver, log) = receiver(|_, _| 200).await;
+    let node = scene.node().await;
+    let client = node.gateway.create_client("c", "c").await.unwrap().id;
+    let (anchor, _) = node.gateway.create_account(None, "a", &bearer(Some("t0ken"))).await.unwrap();
+    let (own, _) = node.gateway.create_account(Some(client), "a", &bearer(Some("own"))).await.unwrap();
+    let binding = TypeBinding { event_type: None, code: "t".parse().unwrap(), version: None };
+    let mut body = SubscriptionBody::new("n".into(), vec![binding], receiver.url().parse().unwrap());
+    body.service_account = Some(own.id);
+    let (made, _) = node.gateway.create_subscription(Some(client), "s", &body).await.unwrap();
+    let row = node.queue.resources().get("subscription", made.id).await.unwrap().unwrap();
+    let body = row.body.replace(&own.id.to_string(), &anchor.id.to_string());
+    assert_ne!(body, row.body);
+    let put = PutResource::Change { id: made.id, kind: "subscription".into(), expected: None, body };
+    node.queue.resources().change(vec![ChangeResource::Put(put)]).await.unwrap();
+    let event = Sent::from_json(&r#"{"specVersion":"1.0","type":"t","source":"/s","data":1}"#.into()).unwrap().event;
+    let event = node.gateway.ingest(NewFact { event, client: Some(client) }).await.unwrap().view;
+    waits(&node, event.id, || log.taken().len()).await;
+    let why = node.gateway.why_not_delivered(event.jobs[0].id, None).await.unwrap();
+    assert!(matches!(why, JobWhy::NoCredentials { account: Some(of) } if of == anchor.id), "{why:?}");
+    let own = SubscriptionBody { service_account: Some(own.id), ..made.body };
+    node.gateway.change_subscription(made.id, None, Match::Any, &own).await.unwrap();
+    node.until_all_are(&[event.id], "COMPLETED").await;
+    assert_eq!(authorization(&log.taken()[0]).as_deref(), Some("Bearer own"));
     node.stop().await;
 }
 

@@ -79,7 +79,7 @@ pub(crate) async fn why(
     responses(
         (status = 200, description = "The dispatch job, on its way again.", body = DispatchJobAnswer),
         (status = 404, description = "There is no such dispatch job.", body = ErrorBody),
-        (status = 409, description = "It is neither ERROR nor CANCELLED, its subscription was deleted, or what was said about the task cannot be read.", body = ErrorBody),
+        (status = 409, description = "It is neither ERROR nor CANCELLED, its subscription was deleted or sends to a queue now, or what was said about it cannot be read.", body = ErrorBody),
         (status = 413, description = "The body is too large.", body = ErrorBody),
         (status = 415, description = "The body is not JSON.", body = ErrorBody),
     ),

@@ -43,7 +43,8 @@ pub(crate) async fn replay(
 }
 
 /// Sends a test event to a subscription, whatever that asks for, and to no other. Its type is
-/// `tidegate:dispatch:subscription:test`. With `wait`, the answer has the first attempt, if that was made in time.
+/// `tidegate:dispatch:subscription:test`. With `wait`, the answer has the first attempt, if that was made in time; where too
+/// many callers wait already, it is 503, and nothing is made.
 #[utoipa::path(
     post, path = "/api/subscriptions/{id}/test", operation_id = "test_subscription", tag = "subscriptions",
     params(SubscriptionPath, TestParams),

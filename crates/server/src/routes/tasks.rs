@@ -1,6 +1,7 @@
 //! `POST /api/dispatch-jobs`: creates jobs that are posted themselves, to be delivered as webhooks. A caller of a client
 //! creates that client's jobs.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -40,7 +41,8 @@ pub(crate) async fn create(
     headers: HeaderMap,
     JsonBody(body): JsonBody<NewJobBody>,
 ) -> Result<(StatusCode, [(HeaderName, String); 1], Json<CreatedJobAnswer>)> {
-    let task = read(&service, &caller, &headers, body).await?;
+    let client = named(&service, &caller, body.client()).await?;
+    let task = read(&service, client, &headers, body)?;
     let client = task.client;
     let created = service.gateway.create_task(task).await?;
     if let Some(gone) = gone(&service, &caller, client).await? {
@@ -73,11 +75,19 @@ pub(crate) async fn create_many(
         return Err(ApiError::invalid(format!("jobs has more than {most} items: send several batches")));
     }
     let mut tasks = Vec::with_capacity(body.jobs.len());
+    // Looked up once each: a batch may name the same one a thousand times.
+    let mut owners: BTreeMap<Option<String>, Result<Option<Tsid>>> = BTreeMap::new();
     for job in &body.jobs {
-        tasks.push(match body::parse::<NewJobBody>(job.get().as_bytes()) {
-            Ok(job) => read(&service, &caller, &headers, job).await,
-            Err(error) => Err(error),
-        });
+        let task = async {
+            let job = body::parse::<NewJobBody>(job.get().as_bytes())?;
+            let name = job.client().map(str::to_owned);
+            let client = match owners.entry(name) {
+                Entry::Occupied(known) => known.get().clone(),
+                Entry::Vacant(place) => place.insert(named(&service, &caller, job.client()).await).clone(),
+            };
+            read(&service, client?, &headers, job)
+        };
+        tasks.push(task.await);
     }
     let good = tasks.iter().flatten().cloned().collect();
     let clients: BTreeSet<Option<Tsid>> = tasks.iter().flatten().map(|task| task.client).collect();
@@ -118,9 +128,8 @@ async fn cancelled(service: &Service, client: Option<Tsid>, id: Tsid, gone: Stri
     }
 }
 
-/// A task of the caller's client. One that has no trace context of its own continues that of its request.
-async fn read(service: &Service, caller: &Caller, headers: &HeaderMap, body: NewJobBody) -> Result<NewTask> {
-    let client = named(service, caller, body.client()).await?;
+/// A task of a client. One that has no trace context of its own continues that of its request.
+fn read(service: &Service, client: Option<Tsid>, headers: &HeaderMap, body: NewJobBody) -> Result<NewTask> {
     let mut task = body.read(client)?;
     if let Some(trace) = trace::of(headers) {
         task.event.traceparent = Some(trace.traceparent.to_owned());

@@ -28,8 +28,8 @@ pub(crate) struct AccountText {
     /// Unique per client; it never changes. A change may leave it out.
     #[schema(min_length = 1, max_length = 100, pattern = "^[A-Za-z0-9._-]+$")]
     code: Option<String>,
-    /// The client whose subscriptions and jobs may name it; that of the caller or, for an unscoped caller, all clients if
-    /// absent. It cannot be changed.
+    /// The client whose subscriptions and jobs may name it, and no others; that of the caller if absent, for an unscoped caller
+    /// the anchor level. It cannot be changed.
     #[schema(min_length = 13, max_length = 13)]
     pub(crate) client_id: Option<String>,
     /// A name for people.
@@ -74,8 +74,7 @@ pub(crate) struct AccountAnswer {
     /// The code, which never changes.
     #[schema(example = "shop")]
     code: String,
-    /// The client whose subscriptions and jobs may name it; `null` for the anchor level, whose accounts those of all clients may
-    /// name.
+    /// The client whose subscriptions and jobs may name it, and no others; `null` for the anchor level: those of no client.
     #[schema(value_type = Option<String>)]
     client_id: Option<Tsid>,
     /// A name for people.

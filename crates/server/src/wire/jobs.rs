@@ -14,6 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::event_types::limit;
 use super::facts::quoted;
 use super::payload::base64;
+use super::pools::SlotsAnswer;
 use crate::access::Visible;
 use crate::cursor;
 use crate::error::{ApiError, Result};
@@ -394,14 +395,16 @@ pub(crate) struct JobWhyAnswer {
     #[schema(value_type = String)]
     job_id: String,
     /// `ended`, `in_progress`, `abandoned` (its node is gone; it is delivered again), `behind_in_group`, `blocks_group`,
-    /// `stepped_aside`, `subscription_deleted`, `subscription_paused`, `no_credentials` (what it is signed with or carries is not
-    /// there, or cannot be read by this server), `pool_suspended`, `paused`, `due_at` or `ready`.
+    /// `stepped_aside`, `subscription_deleted`, `subscription_without_webhook` (it sends to a queue now), `subscription_unreadable`
+    /// (by this server: a newer one has written it), `subscription_paused`, `no_credentials` (what it is signed with or carries is
+    /// not there, or cannot be read by this server), `pool_suspended`, `paused`, `due_at`, `no_router` (this server does not
+    /// deliver, and no other seems to), `pool_full` (all its slots are in use), `pool_rate_limited` or `ready`.
     #[schema(example = "due_at")]
     reason: &'static str,
     /// How it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     end: Option<&'static str>,
-    /// When it ended, or is due.
+    /// When it ended, or is due; with `pool_rate_limited` from when on its pool has a delivery that no node has reserved.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     at: Option<Timestamp>,
@@ -423,10 +426,13 @@ pub(crate) struct JobWhyAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     service_account_id: Option<Tsid>,
-    /// The suspended pool.
+    /// The pool that is suspended, full or limited; absent for the default pool of its client.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pool_id: Option<Tsid>,
+    /// With `pool_full`: the slots that nodes hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slots: Option<Vec<SlotsAnswer>>,
 }
 
 /// The filters that lists and bulk requests share, as texts.
@@ -692,6 +698,16 @@ impl JobWhyAnswer {
             JobWhy::SubscriptionPaused => return of("subscription_paused"),
             JobWhy::NoCredentials { account } => {
                 return Self { service_account_id: account, ..of("no_credentials") };
+            }
+            JobWhy::NoWebhook => return of("subscription_without_webhook"),
+            JobWhy::SubscriptionUnreadable => return of("subscription_unreadable"),
+            JobWhy::NoRouter => return of("no_router"),
+            JobWhy::PoolFull { pool, slots } => {
+                let slots = slots.iter().map(SlotsAnswer::from).collect();
+                return Self { pool_id: pool, slots: Some(slots), ..of("pool_full") };
+            }
+            JobWhy::PoolLimited { pool, at } => {
+                return Self { pool_id: Some(pool), at: Some(at), ..of("pool_rate_limited") };
             }
             JobWhy::PoolSuspended { pool } => return Self { pool_id: Some(pool), ..of("pool_suspended") },
             JobWhy::Store(why) => why,

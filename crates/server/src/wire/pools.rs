@@ -99,8 +99,8 @@ pub(crate) struct PoolAnswer {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PoolHoldsAnswer {
-    /// Deliveries under way, as nodes have told last.
-    in_use: u32,
+    /// Deliveries under way: the jobs that nodes have claimed.
+    in_use: u64,
     /// The slots that nodes hold.
     slots: Vec<SlotsAnswer>,
     /// The subscriptions whose jobs wait.
@@ -180,16 +180,21 @@ impl PoolsParams {
 impl PoolAnswer {
     /// A pool with what it holds.
     pub(crate) fn holding(pool: Pool, holds: PoolHolds) -> Self {
-        let slots = |held: &HeldSlots| SlotsAnswer { node: shown(&held.node), slots: held.slots, wanted: held.wanted };
         let holds = PoolHoldsAnswer {
-            in_use: holds.in_use(),
-            slots: holds.slots.iter().map(slots).collect(),
+            in_use: holds.in_use,
+            slots: holds.slots.iter().map(SlotsAnswer::from).collect(),
             waiting_subscriptions: holds.waiting_subscriptions,
             waiting: counted(holds.waiting, holds.is_capped),
             oldest_waiting_seconds: holds.oldest.map(|oldest| oldest.as_secs()),
             suspended: pool.body.status == PoolStatus::Suspended,
         };
         Self { holds: Some(holds), ..Self::from(pool) }
+    }
+}
+
+impl From<&HeldSlots> for SlotsAnswer {
+    fn from(held: &HeldSlots) -> Self {
+        Self { node: shown(&held.node), slots: held.slots, wanted: held.wanted }
     }
 }
 

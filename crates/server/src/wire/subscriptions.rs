@@ -103,7 +103,7 @@ pub(crate) struct SubscriptionText {
     /// What it carries for its owner.
     #[schema(value_type = Option<Vec<Object>>, max_items = 64, example = json!([{ "key": "team", "value": "orders" }]))]
     custom_config: Option<Vec<ConfigEntry>>,
-    /// The account whose credentials deliveries use.
+    /// The account whose credentials deliveries use: one of the subscription's own client.
     service_account_id: Option<String>,
     /// Which of those events it wants: an expression, or an array of expressions that must all hold.
     #[schema(value_type = Value, required = false, example = json!({ "exact": { "context.region": "eu" } }))]

@@ -60,7 +60,8 @@ pub(crate) struct NewJobBody {
     sequence: Option<i32>,
     /// The pool that limits its delivery; the client's default pool if absent, or once the pool is deleted.
     dispatch_pool_id: Option<String>,
-    /// The account whose secret signs it and whose credentials it carries. Without one it is not signed.
+    /// The account whose secret signs it and whose credentials it carries: one of the job's own client. Without one it is not
+    /// signed.
     service_account_id: Option<String>,
     /// How long a delivery may take; 30 by default.
     #[schema(minimum = 1, maximum = 3600)]

@@ -237,6 +237,7 @@ mod with_keys {
     on_both! {
         with keys:
         a_client_has_accounts_of_its_own,
+        an_account_serves_its_own_client_alone,
     }
 
     async fn a_client_has_accounts_of_its_own(mut scene: Scene) {
@@ -264,19 +265,68 @@ mod with_keys {
         scene.post(PATH, own(&two)).await.refused(403, "forbidden");
         scene.put("/queues/default", json!({})).await.expect(200);
         scene.post("/api/subscriptions", subscription("own", &of_one)).await.expect(201);
-        scene.post("/api/subscriptions", subscription("anchor", &of_all)).await.expect(201);
         let said = scene.post("/api/subscriptions", subscription("x", &of_two)).await.refused(400, "invalid_request");
         assert!(said.contains("serviceAccountId"), "{said}");
 
         scene.with_key(&unscoped);
         let said = scene.post("/api/subscriptions", subscription("x", &of_one)).await.refused(400, "invalid_request");
         assert!(said.contains("serviceAccountId"), "{said}");
+        scene.post("/api/subscriptions", subscription("anchor", &of_all)).await.expect(201);
         send(scene.request(Method::DELETE, &path(&of_all))).await.refused(409, "conflict");
         let reader = keys.create("reader", &[Scope::Read], None).await.unwrap().secret;
         scene.with_key(reader);
         scene.get(PATH).await.expect(200);
         scene.post(PATH, own(&one)).await.refused(403, "forbidden");
         scene.post(&format!("{}/rotate-secret", path(&of_one)), json!({})).await.refused(403, "forbidden");
+        scene.close().await;
+    }
+
+    /// Whoever could name an account of the anchor level would be sent its token, and could have anything signed with its secret.
+    async fn an_account_serves_its_own_client_alone(mut scene: Scene) {
+        let keys = Keyring::new(scene.queue.clone());
+        let unscoped = keys.create("all", &[Scope::Admin], None).await.unwrap().secret;
+        scene.with_key(&unscoped);
+        let client =
+            scene.post("/api/clients", json!({ "code": "one", "name": "one" })).await.expect(201)["id"].clone();
+        let anchor = account(&scene, "anchor").await;
+        let own = json!({ "code": "own", "name": "n", "authType": "NONE", "clientId": client });
+        let own = scene.post(PATH, own).await.expect(201);
+        let key = keys.create("one", &[Scope::Admin], Some(client.as_str().unwrap().parse().unwrap())).await.unwrap();
+        let task = |account: &Value| {
+            let payload = json!({ "n": 1 });
+            json!({ "code": "t", "targetUrl": "https://e.com/", "payload": payload, "serviceAccountId": account["id"] })
+        };
+        let unknown = format!("serviceAccountId: there is no service account {}", anchor["id"].as_str().unwrap());
+        let refused = async |scene: &Scene, path: &str, body: Value| {
+            assert_eq!(scene.post(path, body).await.refused(400, "invalid_request"), unknown, "as one that nobody has");
+        };
+        for caller in [&key.secret, &unscoped] {
+            scene.with_key(caller);
+            let of_client = |mut body: Value| {
+                body["clientId"] = client.clone();
+                body
+            };
+            refused(&scene, "/api/dispatch-jobs", of_client(task(&anchor))).await;
+            let batch = json!({ "jobs": [of_client(task(&anchor)), of_client(task(&own))] });
+            let results = scene.post("/api/dispatch-jobs/batch", batch).await.expect(200)["results"].clone();
+            assert_eq!((&results[0]["status"], &results[0]["error"]), (&json!(400), &json!(unknown)), "{results}");
+            assert_eq!(results[1]["status"], 201, "{results}");
+            let webhook = |code: &str, account: &Value| {
+                let mut body = of_client(subscription(code, account));
+                body["target"] = json!("https://e.com/");
+                body
+            };
+            refused(&scene, "/api/subscriptions", webhook("x", &anchor)).await;
+            let made = scene.post("/api/subscriptions", webhook("s", &own)).await.expect(201);
+            let of = format!("/api/subscriptions/{}", made["id"].as_str().unwrap());
+            let said = scene.put(&of, webhook("s", &anchor)).await.refused(400, "invalid_request");
+            assert_eq!(said, unknown);
+            send(scene.request(Method::DELETE, &of)).await.expect(204);
+        }
+        // What belongs to no client names those of the anchor level, and no others.
+        scene.post("/api/dispatch-jobs", task(&anchor)).await.expect(201);
+        scene.post("/api/subscriptions", subscription("s", &anchor)).await.expect(201);
+        scene.post("/api/dispatch-jobs", task(&own)).await.refused(400, "invalid_request");
         scene.close().await;
     }
 }

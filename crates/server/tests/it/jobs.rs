@@ -12,7 +12,8 @@ use axum::routing::post;
 use http::{HeaderMap, StatusCode};
 use reqwest::Method;
 use serde_json::{Value, json};
-use tidegate::Tsid;
+use tidegate::{ChangeResource, Family, JobClaim, LimitAsk, PoolKey, PutResource, QueueName, Tsid};
+use tidegate_core::pool::rate::Rate;
 use tidegate_server::{Keyring, Scope};
 
 use crate::scene::{PATIENCE, Scene, on_both, send};
@@ -310,6 +311,8 @@ mod without_router {
         many_are_changed_in_pieces,
         lists_are_filtered_and_paged,
         a_pool_says_what_waits_for_it,
+        why_a_job_that_is_ready_waits_is_told_by_its_pool,
+        what_becomes_of_a_subscription_is_told_of_its_jobs,
         hostile_ids_and_cursors_are_refused,
     }
 
@@ -431,6 +434,112 @@ mod without_router {
         let why = format!("/api/dispatch-jobs/{}/why", plain["id"].as_str().unwrap());
         let why = scene.get(&why).await.expect(200);
         assert_eq!((&why["reason"], &why["poolId"]), (&json!("pool_suspended"), &json!(pool)), "{why}");
+        scene.close().await;
+    }
+
+    async fn why_a_job_that_is_ready_waits_is_told_by_its_pool(scene: Scene) {
+        let text = |code: &str, more: Value| {
+            let mut body = json!({ "code": code, "name": code });
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            body
+        };
+        let made = scene.post("/api/dispatch-pools", text("own", json!({ "concurrency": 2 }))).await.expect(201);
+        let id = made["id"].as_str().unwrap().to_owned();
+        let in_pool = subscribe(&scene, "in-pool", NOWHERE, json!({ "dispatchPoolId": id })).await;
+        let claims = scene.queue.jobs();
+        let job = publish(&scene, 1, None).await;
+        let why = async |job: &str| scene.get(&format!("/api/dispatch-jobs/{job}/why")).await.expect(200);
+        assert_eq!(why(&job).await["reason"], "no_router", "this server does not deliver, nor does another one");
+        // As a node says it.
+        let jobs = scene.queue.store().family(Family::Jobs);
+        let pool = PoolKey::of(id.parse().unwrap());
+        let node = "boot/1/2/3/4/0123456789abcdef";
+        let hold = async |pool: PoolKey, concurrency: u32, wanted: u32, rate: Option<(Rate, u32)>| {
+            let ask = LimitAsk { pool, concurrency, in_use: wanted.min(1), wanted, rate };
+            jobs.limits(node, vec![ask], std::time::Duration::from_secs(600)).await.unwrap();
+        };
+        hold(pool, 2, 1, None).await;
+        assert_eq!(why(&job).await["reason"], "ready");
+        hold(pool, 2, 9, None).await;
+        assert_eq!(why(&job).await["reason"], "ready", "they may be held and not in use");
+        let claim = async |subscription: &Value, count: usize| {
+            let quotas = [(subscription["id"].as_str().unwrap().to_owned(), count)].into();
+            let queue = QueueName::of(None, "dispatch").unwrap();
+            claims.claim(JobClaim { queue, quotas, max: count }).await.unwrap()
+        };
+        for number in 2..=3 {
+            publish(&scene, number, None).await;
+        }
+        let attempts = claim(&in_pool, 2).await;
+        let queued = ids(&scene.get("/api/dispatch-jobs?status=QUEUED").await.expect(200));
+        let [waits] = &queued[..] else { panic!("two of three are under way: {queued:?}") };
+        let full = why(waits).await;
+        assert_eq!((&full["reason"], &full["poolId"]), (&json!("pool_full"), &json!(id)), "{full}");
+        let held = json!([{ "node": "0123456789abcdef", "slots": 2, "wanted": 9 }]);
+        assert_eq!(full["slots"], held, "nothing of the machine: {full}");
+        let shown = scene.get(&format!("/api/dispatch-pools/{id}")).await.expect(200);
+        assert_eq!(shown["holds"]["inUse"], 2, "{shown}");
+        for attempt in attempts {
+            attempt.release().await.unwrap();
+        }
+        let limited = text("own", json!({ "concurrency": 50, "rateLimitPerMinute": 1 }));
+        scene.put(&format!("/api/dispatch-pools/{id}"), limited).await.expect(200);
+        hold(pool, 50, 1, Rate::per_minute(1).map(|rate| (rate, 1))).await;
+        let limited = why(&job).await;
+        assert_eq!((&limited["reason"], &limited["poolId"]), (&json!("pool_rate_limited"), &json!(id)), "{limited}");
+        let at: tidegate::Timestamp = limited["at"].as_str().unwrap().parse().unwrap();
+        let left = at.duration_since(tidegate::Timestamp::now()).as_secs();
+        assert!((30..=61).contains(&left), "a minute after the delivery that was reserved: {left}");
+
+        let body = json!({ "code": "c", "targetUrl": NOWHERE, "payload": 1 });
+        for _ in 0..10 {
+            scene.post("/api/dispatch-jobs", body.clone()).await.expect(201);
+        }
+        hold(PoolKey::default_of(None), 10, 99, None).await;
+        let task = scene.post("/api/dispatch-jobs", body.clone()).await.expect(201)["id"].clone();
+        let lane = json!({ "id": "task:-:https://hooks.example" });
+        let attempts = claim(&lane, 10).await;
+        assert_eq!(attempts.len(), 10);
+        let full = why(task.as_str().unwrap()).await;
+        assert_eq!((&full["reason"], &full["poolId"]), (&json!("pool_full"), &Value::Null), "the default pool: {full}");
+        drop(attempts);
+        let suspended = text("own", json!({ "status": "SUSPENDED" }));
+        scene.put(&format!("/api/dispatch-pools/{id}"), suspended).await.expect(200);
+        assert_eq!(why(&job).await["reason"], "pool_suspended");
+        claims.close().await;
+        scene.close().await;
+    }
+
+    async fn what_becomes_of_a_subscription_is_told_of_its_jobs(scene: Scene) {
+        let made = subscribe(&scene, "hook", NOWHERE, json!({ "delaySeconds": 3600 })).await;
+        let id = made["id"].as_str().unwrap();
+        let (waiting, cancelled) = (publish(&scene, 1, None).await, publish(&scene, 2, None).await);
+        act(&scene, &cancelled, "cancel").await.expect(200);
+        let why = async || {
+            let found = scene.get(&format!("/api/dispatch-jobs/{waiting}/why")).await.expect(200);
+            found["reason"].as_str().unwrap().to_owned()
+        };
+        scene.put("/queues/mail", json!({})).await;
+        let to_queue = json!({ "name": "n", "eventTypes": [{ "eventTypeCode": "t" }], "target": "queue:mail" });
+        scene.put(&format!("/api/subscriptions/{id}"), to_queue).await.expect(200);
+        assert_eq!(why().await, "subscription_without_webhook");
+        let said = act(&scene, &cancelled, "retry").await.refused(409, "conflict");
+        assert!(said.contains("sends to a queue now"), "{said}");
+        let retry = json!({ "action": "retry", "status": "CANCELLED" });
+        assert_eq!(scene.post("/api/dispatch-jobs/bulk", retry).await.expect(200)["refused"], 1);
+        // As a newer program may write it.
+        let resources = scene.queue.resources();
+        let row = resources.get("subscription", id.parse().unwrap()).await.unwrap().unwrap();
+        let body = json!({ "of": "a newer program" }).to_string();
+        let put = PutResource::Change { id: row.id, kind: row.kind, expected: None, body };
+        resources.change(vec![ChangeResource::Put(put)]).await.unwrap();
+        assert_eq!(why().await, "subscription_unreadable");
+        let said = act(&scene, &cancelled, "retry").await.refused(409, "conflict");
+        assert!(said.contains("newer program"), "{said}");
+        send(scene.request(Method::DELETE, &format!("/api/subscriptions/{id}"))).await.expect(204);
+        assert_eq!(why().await, "subscription_deleted");
+        let said = act(&scene, &cancelled, "retry").await.refused(409, "conflict");
+        assert!(said.contains("was deleted"), "{said}");
         scene.close().await;
     }
 

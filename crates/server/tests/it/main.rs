@@ -7,6 +7,7 @@ mod bad_input;
 mod bodies;
 mod clients;
 mod database_down;
+mod delivery_metrics;
 mod document;
 mod event_types;
 mod examples;

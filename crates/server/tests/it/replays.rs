@@ -4,7 +4,13 @@ use serde_json::{Value, json};
 
 use crate::scene::{Scene, on_both};
 
-on_both!(stored_events_are_replayed_to_a_queue, what_cannot_be_replayed_is_named, a_resume_replays_what_a_pause_missed);
+on_both!(
+    stored_events_are_replayed_to_a_queue,
+    what_cannot_be_replayed_is_named,
+    a_resume_replays_what_a_pause_missed,
+    test_events_are_not_replayed_to_others,
+    few_callers_wait_for_what_comes_of_a_test,
+);
 
 async fn store(scene: &Scene, number: u32) -> Value {
     let event = json!({ "specVersion": "1.0", "type": "shop:orders:order:created", "source": "/s", "data": number });
@@ -99,5 +105,47 @@ async fn a_resume_replays_what_a_pause_missed(scene: Scene) {
     let never = subscribe(&scene, "never", "other").await;
     let resumed = scene.post(&format!("{never}/resume"), json!({ "replay": true })).await.expect(200);
     assert!(resumed["replay"].is_null(), "it was never paused");
+    scene.close().await;
+}
+
+async fn test_events_are_not_replayed_to_others(scene: Scene) {
+    let tested = subscribe(&scene, "tested", "mail").await;
+    scene.put("/queues/other", json!({})).await;
+    let body = json!({
+        "code": "all", "name": "n", "eventTypes": [{ "eventTypeCode": "*:*:*:*" }], "target": "queue:other",
+    });
+    let made = scene.post("/api/subscriptions", body).await.expect(201);
+    let all = format!("/api/subscriptions/{}", made["id"].as_str().unwrap());
+    scene.post(&format!("{all}/pause"), json!({})).await.expect(200);
+    scene.post(&format!("{tested}/test"), json!({})).await.expect(201);
+    store(&scene, 1).await;
+    let resumed = scene.post(&format!("{all}/resume"), json!({ "replay": true })).await.expect(200);
+    assert_eq!(resumed["replay"]["replayed"], 1, "{resumed}");
+    let done = scene.post(&format!("{all}/replay"), range()).await.expect(200);
+    assert_eq!((&done["replayed"], &done["examined"]), (&json!(1), &json!(2)), "{done}");
+    assert_eq!(waiting(&scene, "other").await, [json!(1), json!(1)]);
+    // Nor to the subscription that was tested itself.
+    assert_eq!(scene.post(&format!("{tested}/replay"), range()).await.expect(200)["replayed"], 1);
+    scene.close().await;
+}
+
+/// This server delivers nothing, so that nobody's wait ends.
+async fn few_callers_wait_for_what_comes_of_a_test(scene: Scene) {
+    let body = json!({
+        "code": "s", "name": "n", "eventTypes": [{ "eventTypeCode": "*:*:*:*" }], "target": "https://hooks.example/",
+    });
+    let made = scene.post("/api/subscriptions", body).await.expect(201);
+    let path = format!("/api/subscriptions/{}/test", made["id"].as_str().unwrap());
+    let waiting = format!("{path}?wait=5");
+    let answers = futures_util::future::join_all((0..100).map(|_| scene.post(&waiting, json!({})))).await;
+    let (waited, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status.as_u16() == 201);
+    assert!(waited.len() == 32 && refused.len() == 68, "{} waited, {} were refused", waited.len(), refused.len());
+    for answer in refused {
+        let text = answer.refused(503, "busy");
+        assert!(text.contains("without wait") && answer.headers.contains_key("retry-after"), "{text}");
+    }
+    let events = scene.get("/api/events?limit=200").await.expect(200)["items"].as_array().unwrap().len();
+    assert_eq!(events, 32, "what is refused is not made");
+    scene.post(&path, json!({})).await.expect(201);
     scene.close().await;
 }

@@ -6,7 +6,7 @@ use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 use tidegate::EventQueue;
 use tidegate_dispatch::secrets::SecretOptions;
-use tidegate_server::{Handle, Options, Server};
+use tidegate_server::{Handle, Metrics, Options, Server};
 
 /// How long a test waits for something: nothing takes this long unless it is broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -51,6 +51,14 @@ fn delivering() -> Options {
     let mut options = Options::default();
     options.run_router = true;
     options.gateway.allowed_targets = vec!["127.0.0.1".parse().unwrap()];
+    options
+}
+
+/// The recorder must be there before a queue is opened.
+fn measured() -> Options {
+    let mut options = delivering();
+    options.metrics = Metrics::install();
+    options.measure_jobs_every = Duration::from_millis(200);
     options
 }
 
@@ -152,6 +160,22 @@ impl Scene {
         let url = tidegate_testing::fresh_database();
         let queue = EventQueue::open(&url).await.unwrap();
         Self::serve(queue, delivering(), Place::Postgres(url)).await
+    }
+
+    /// With a server that delivers webhooks to this machine and measures what waits every moment.
+    pub(crate) async fn measured_sqlite() -> Self {
+        let options = measured();
+        let dir = tempfile::tempdir().unwrap();
+        let queue = EventQueue::open(dir.path().join("tidegate.db").to_str().unwrap()).await.unwrap();
+        Self::serve(queue, options, Place::Folder { dir }).await
+    }
+
+    /// With a server that delivers webhooks to this machine and measures what waits every moment.
+    pub(crate) async fn measured_postgres() -> Self {
+        let options = measured();
+        let url = tidegate_testing::fresh_database();
+        let queue = EventQueue::open(&url).await.unwrap();
+        Self::serve(queue, options, Place::Postgres(url)).await
     }
 
     /// With a server that delivers nothing: what tests look at stays as it is.
@@ -286,6 +310,9 @@ macro_rules! on_both {
     };
     (delivering: $($case:ident),* $(,)?) => {
         crate::scene::on_both!(delivering_sqlite, delivering_postgres: $($case),*);
+    };
+    (measured: $($case:ident),* $(,)?) => {
+        crate::scene::on_both!(measured_sqlite, measured_postgres: $($case),*);
     };
     ($($case:ident),* $(,)?) => {
         crate::scene::on_both!(sqlite, postgres: $($case),*);

@@ -17,6 +17,7 @@ on_both!(
     a_batch_answers_for_each_job,
     payloads_are_stored_as_they_are_sent,
     a_job_is_no_event,
+    an_account_that_a_job_behind_others_names_is_not_deleted,
 );
 
 mod with_keys {
@@ -237,6 +238,31 @@ async fn a_job_is_no_event(scene: Scene) {
     scene.post("/api/subscriptions", all).await.expect(201);
     scene.post(PATH, job()).await.expect(201);
     assert_eq!(scene.get("/events").await.expect(200)["total"], 0);
+    scene.close().await;
+}
+
+/// Jobs of one group that name different accounts: that of the second one stays, too.
+async fn an_account_that_a_job_behind_others_names_is_not_deleted(scene: Scene) {
+    let mut made = Vec::new();
+    for code in ["first", "second"] {
+        let body = json!({ "code": code, "name": code, "authType": "NONE" });
+        let account = scene.post("/api/service-accounts", body).await.expect(201)["id"].clone();
+        let mut body = with("serviceAccountId", account.clone());
+        body["mode"] = json!("NEXT_ON_ERROR");
+        body["messageGroup"] = json!("g");
+        let job = scene.post(PATH, body).await.expect(201)["id"].clone();
+        made.push((account.as_str().unwrap().to_owned(), job.as_str().unwrap().to_owned()));
+    }
+    let delete =
+        async |account: &str| send(scene.request(Method::DELETE, &format!("/api/service-accounts/{account}"))).await;
+    for (account, _) in &made {
+        let said = delete(account).await.refused(409, "conflict");
+        assert!(said.contains("dispatch jobs"), "{said}");
+    }
+    let [(first, _), (second, behind)] = &made[..] else { panic!("there are two") };
+    scene.post(&format!("{PATH}/{behind}/cancel"), json!({})).await.expect(200);
+    delete(second).await.expect(204);
+    delete(first).await.refused(409, "conflict");
     scene.close().await;
 }
 

@@ -1,12 +1,12 @@
 //! Jobs as operators see them, and what operators do with them.
 
 use async_trait::async_trait;
-use tidegate_core::{EntryId, Generation, QueueName, Tsid};
+use tidegate_core::{EntryId, Generation, Tsid};
 
 use crate::error::Result;
 use crate::values::{
-    Batch, BlockedPage, BlockedQuery, HeldSlots, JobLane, JobView, JobsPage, JobsQuery, LaneAsk, LaneHolds,
-    ManualAction, PoolKey,
+    Batch, BlockedCount, BlockedPage, BlockedQuery, HeldSlots, JobLane, JobView, JobsPage, JobsQuery, LaneAsk,
+    LaneHolds, ManualAction, PoolKey, PoolView,
 };
 
 /// The verbs for operators. They are about jobs through the handle of either family.
@@ -28,16 +28,22 @@ pub trait JobDesk: std::fmt::Debug + Send + Sync + 'static {
     /// The groups whose head is kept, by queue and group. A page looks at a bounded number of groups, whatever waits.
     async fn blocked_groups(&self, query: BlockedQuery) -> Result<BlockedPage>;
 
+    /// How many of the groups after this one, of all queues, are blocked: among a bounded number of them.
+    async fn count_blocked(&self, after: Option<(i64, String)>) -> Result<BlockedCount>;
+
     /// What waits in lanes, in their order, counted up to a bound.
     async fn lanes_hold(&self, lanes: Vec<LaneAsk>) -> Result<Vec<LaneHolds>>;
 
     /// The slots of pools that nodes hold, in the order of the pools.
     async fn slots_held(&self, pools: Vec<PoolKey>) -> Result<Vec<Vec<HeldSlots>>>;
 
+    /// What is known of the deliveries of a pool.
+    async fn pool_view(&self, pool: PoolKey) -> Result<PoolView>;
+
     /// Lanes with greater numbers than `after`, in their order.
     async fn job_lanes(&self, after: i64, limit: usize) -> Result<Vec<JobLane>>;
 
-    /// Live jobs of a lane that no node holds, wherever they wait: some of them first, and none once there are none. Those
-    /// behind heads of other lanes are not found before their turn.
-    async fn jobs_of_lane(&self, queue: QueueName, lane: i64, limit: usize) -> Result<Vec<EntryId>>;
+    /// Live jobs of a lane that no node holds, wherever they wait, also behind heads of other lanes: as many as there are, up to
+    /// the limit.
+    async fn jobs_of_lane(&self, lane: i64, limit: usize) -> Result<Vec<EntryId>>;
 }

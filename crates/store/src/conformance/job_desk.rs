@@ -225,6 +225,26 @@ pub(super) async fn blocked_groups_are_listed_in_pages(scene: Scene) {
     assert_eq!(kind(store.blocked_groups(unknown).await), ErrorKind::NotFound);
 }
 
+/// However many other groups come before a blocked one: counts go on where the last one has stopped.
+pub(super) async fn blocked_groups_are_counted_in_pieces(scene: Scene) {
+    let store = desk(&scene).await;
+    assert_eq!(store.count_blocked(None).await.unwrap(), BlockedCount::default());
+    for group in ["y", "z"] {
+        make(&store, "lane", Some(group)).await;
+    }
+    for held in claim(&store, 9).await {
+        finalize(&store, end(&held, End::Failed)).await.unwrap();
+    }
+    assert_eq!(store.count_blocked(None).await.unwrap(), BlockedCount { groups: 2, next: None });
+    for first in (0..10_000).step_by(2_500) {
+        let others = (first..first + 2_500).map(|number| target("lane", Some(&format!("g{number:05}")))).collect();
+        ingest_one(&store, fact("t", "{}", others)).await;
+    }
+    let piece = store.count_blocked(None).await.unwrap();
+    assert_eq!((piece.groups, piece.next.as_ref().map(|next| &*next.1)), (0, Some("g09999")));
+    assert_eq!(store.count_blocked(piece.next).await.unwrap(), BlockedCount { groups: 2, next: None });
+}
+
 pub(super) async fn lanes_say_what_waits(scene: Scene) {
     let store = desk(&scene).await;
     for group in ["code", "code", "code:x", "code:x", "code-y"] {
@@ -246,7 +266,8 @@ pub(super) async fn lanes_say_what_waits(scene: Scene) {
         assert!(oldest >= seconds(29) && oldest < seconds(32), "{held:?}");
     }
     claim(&store, 9).await;
-    assert_eq!(store.lanes_hold(asks).await.unwrap()[0].waiting, 2, "what is leased does not wait");
+    let held = store.lanes_hold(asks.clone()).await.unwrap()[0];
+    assert_eq!((held.waiting, held.leased), (2, 3), "what is leased does not wait");
     let other = LaneAsk { queue: queue("unknown"), ..ask("lane", None) };
     assert_eq!(store.lanes_hold(vec![other]).await.unwrap(), [LaneHolds::default()]);
     let pool = PoolKey::of(Tsid::from_i64(5));
@@ -254,6 +275,25 @@ pub(super) async fn lanes_say_what_waits(scene: Scene) {
     store.limits("node", vec![wants], seconds(5)).await.unwrap();
     let held = store.slots_held(vec![PoolKey::of(Tsid::from_i64(6)), pool]).await.unwrap();
     assert_eq!(held, [vec![], vec![HeldSlots { node: "node".into(), slots: 4, wanted: 4 }]]);
+}
+
+pub(super) async fn a_pool_says_who_holds_it_and_when_it_goes_on(scene: Scene) {
+    let store = desk(&scene).await;
+    let (limited, other) = (PoolKey::of(Tsid::from_i64(5)), PoolKey::default_of(Some(Tsid::from_i64(9))));
+    assert_eq!(store.pool_view(limited).await.unwrap(), PoolView::default());
+    let rate = tidegate_core::pool::rate::Rate::per_minute(1).map(|rate| (rate, 1));
+    let ask = LimitAsk { pool: limited, concurrency: 3, in_use: 0, wanted: 2, rate };
+    store.limits("node", vec![ask], seconds(20)).await.unwrap();
+    let seen = store.pool_view(limited).await.unwrap();
+    assert_eq!(seen.slots, [HeldSlots { node: "node".into(), slots: 2, wanted: 2 }]);
+    assert!(seen.has_nodes && seen.moment.is_some(), "the next delivery may begin in a minute: {seen:?}");
+    let seen = store.pool_view(other).await.unwrap();
+    assert_eq!(seen, PoolView { has_nodes: true, ..PoolView::default() }, "of another pool");
+    scene.advance(30);
+    let seen = store.pool_view(limited).await.unwrap();
+    assert!(seen.slots.is_empty() && !seen.has_nodes && seen.moment.is_some(), "the node is gone: {seen:?}");
+    scene.advance(40);
+    assert_eq!(store.pool_view(limited).await.unwrap(), PoolView::default());
 }
 
 pub(super) async fn jobs_of_a_lane_are_found_wherever_they_wait(scene: Scene) {
@@ -275,7 +315,7 @@ pub(super) async fn jobs_of_a_lane_are_found_wherever_they_wait(scene: Scene) {
     assert_eq!(store.job_lanes(lanes[1].id, 10).await.unwrap(), []);
     let mut found = Vec::new();
     loop {
-        let some = store.jobs_of_lane(default_queue(), gone.id, 2).await.unwrap();
+        let some = store.jobs_of_lane(gone.id, 2).await.unwrap();
         if some.is_empty() {
             break;
         }
@@ -289,6 +329,43 @@ pub(super) async fn jobs_of_a_lane_are_found_wherever_they_wait(scene: Scene) {
     assert_eq!(found, [kept, behind, aside, late]);
     assert!(ended(&view(&store, leased).await).is_none(), "it is held");
     assert_eq!(claim_ids(&store, 9).await, [other], "the next of the group has its turn");
+}
+
+/// Of one group with jobs of two lanes, what waits behind the other lane's head, however much is before it.
+pub(super) async fn jobs_behind_the_head_of_another_lane_are_found(scene: Scene) {
+    let store = desk(&scene).await;
+    let head = make(&store, "first", Some("g")).await;
+    for _ in 0..3 {
+        make(&store, "first", Some("g")).await;
+    }
+    let parked = make(&store, "second", Some("g")).await;
+    let (other_head, other_parked) = (make(&store, "first", Some("h")).await, make(&store, "second", Some("h")).await);
+    claim_one(&store).await;
+    let lanes = store.job_lanes(0, 10).await.unwrap();
+    let second = lanes.iter().find(|lane| lane.lane_type == "second").unwrap();
+    let mut found = store.jobs_of_lane(second.id, 9).await.unwrap();
+    found.sort_unstable();
+    assert_eq!(found, [parked, other_parked]);
+    assert_eq!(store.jobs_of_lane(second.id, 1).await.unwrap().len(), 1);
+    let first = lanes.iter().find(|lane| lane.lane_type == "first").unwrap();
+    let one = store.jobs_of_lane(first.id, 1).await.unwrap();
+    assert!(one.len() == 1 && one[0] != head, "what is held hides nothing: {one:?}");
+    // One that steps aside behind a head of the other lane.
+    finalize(&store, end_by_id(other_head, End::Cancelled)).await.unwrap();
+    let ours = store.claim(Claim { types: Some(vec!["second".into()]), ..want(1) }).await.unwrap().remove(0);
+    assert_eq!(ours.id, other_parked);
+    assert_eq!(store.jobs_of_lane(second.id, 9).await.unwrap(), [parked], "the other one is held");
+    make(&store, "first", Some("h")).await;
+    let back = retry(&ours, RequeueAt::After(seconds(900)));
+    requeue(&store, Requeue { aside: true, ..back }).await.unwrap();
+    let mut found = store.jobs_of_lane(second.id, 9).await.unwrap();
+    found.sort_unstable();
+    assert_eq!(found, [parked, other_parked]);
+    for id in [parked, other_parked] {
+        finalize(&store, end_by_id(id, End::Cancelled)).await.unwrap();
+    }
+    assert_eq!(store.jobs_of_lane(second.id, 9).await.unwrap(), []);
+    assert!(ended(&view(&store, head).await).is_none());
 }
 
 /// Lanes go while nothing waits in them. A job that is retried then is found under what it was sorted by, however many lanes

@@ -429,8 +429,11 @@ macro_rules! conformance_cases {
                 a_failed_job_is_ignored_once,
                 an_ignored_head_frees_its_group,
                 blocked_groups_are_listed_in_pages,
+                blocked_groups_are_counted_in_pieces,
                 lanes_say_what_waits,
+                a_pool_says_who_holds_it_and_when_it_goes_on,
                 jobs_of_a_lane_are_found_wherever_they_wait,
+                jobs_behind_the_head_of_another_lane_are_found,
                 a_retry_finds_its_lane_again,
                 jobs_that_were_added_are_found_with_their_event,
             }

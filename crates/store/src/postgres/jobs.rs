@@ -22,12 +22,9 @@ use crate::sql::{Only, Statement};
 use crate::values::facts::numbers_of;
 use crate::values::jobs::{Head, Heads, Look, Looking, Seen, ignored_note, near, not_failed};
 use crate::values::{
-    Batch, BlockedGroup, BlockedPage, BlockedQuery, COUNTED_JOBS, EntryView, Family, Finalize, HeldSlots, JobLane,
-    JobView, JobsPage, JobsQuery, LaneAsk, LaneHolds, MAX_TARGETS, ManualAction, PoolKey,
+    Batch, BlockedCount, BlockedGroup, BlockedPage, BlockedQuery, COUNTED_JOBS, EntryView, Family, Finalize, HeldSlots,
+    JobLane, JobView, JobsPage, JobsQuery, LaneAsk, LaneHolds, MAX_TARGETS, ManualAction, PoolKey, PoolView,
 };
-
-/// Among how many jobs that are aside in a queue those of a lane are looked for.
-const ASIDE: i64 = 50_000;
 
 #[async_trait]
 impl JobDesk for PostgresStore {
@@ -53,6 +50,10 @@ impl JobDesk for PostgresStore {
         self.of(Family::Jobs).attended(move |inner| async move { inner.blocked_groups(query).await }).await
     }
 
+    async fn count_blocked(&self, after: Option<(i64, String)>) -> Result<BlockedCount> {
+        self.of(Family::Jobs).attended(move |inner| async move { inner.count_blocked(after).await }).await
+    }
+
     async fn lanes_hold(&self, lanes: Vec<LaneAsk>) -> Result<Vec<LaneHolds>> {
         self.of(Family::Jobs).attended(move |inner| async move { inner.lanes_hold(&lanes).await }).await
     }
@@ -61,12 +62,16 @@ impl JobDesk for PostgresStore {
         self.of(Family::Jobs).attended(move |inner| async move { inner.slots_held(&pools).await }).await
     }
 
+    async fn pool_view(&self, pool: PoolKey) -> Result<PoolView> {
+        self.of(Family::Jobs).attended(move |inner| async move { inner.pool_view(pool).await }).await
+    }
+
     async fn job_lanes(&self, after: i64, limit: usize) -> Result<Vec<JobLane>> {
         self.of(Family::Jobs).attended(move |inner| async move { inner.job_lanes(after, limit).await }).await
     }
 
-    async fn jobs_of_lane(&self, queue: QueueName, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
-        self.of(Family::Jobs).attended(move |inner| async move { inner.jobs_of_lane(&queue, lane, limit).await }).await
+    async fn jobs_of_lane(&self, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
+        self.of(Family::Jobs).attended(move |inner| async move { inner.jobs_of_lane(lane, limit).await }).await
     }
 }
 
@@ -248,6 +253,31 @@ impl Inner {
     ) -> Result<BlockedPage, Fault> {
         let sql = &self.sql.jobs;
         let mut heads = Heads::new(query);
+        self.look_at(tx, &mut heads, queue).await?;
+        let mut views = self.job_views(tx, &sql.summaries, &heads.kept).await?;
+        let most = COUNTED_JOBS as i64 + 1;
+        let behind = tx.rows(&sql.behind, &[&heads.kept, &most]).await?;
+        let mut behind: HashMap<i64, u64> = behind.into_iter().map(|row| (row.id, row.behind.unsigned_abs())).collect();
+        tx.end_reading().await?;
+        let group =
+            |id: &i64| Some(BlockedGroup { head: views.remove(id)?, behind: behind.remove(id).unwrap_or_default() });
+        let groups = heads.kept.iter().filter_map(group).collect();
+        Ok(BlockedPage { groups, next: heads.next() })
+    }
+
+    async fn count_blocked(&self, after: Option<(i64, String)>) -> Result<BlockedCount> {
+        self.in_turn(Kind::jobs(None), |tx| async move {
+            let mut heads = Heads::to_count(after.clone());
+            self.look_at(&tx, &mut heads, None).await?;
+            tx.end_reading().await?;
+            Ok(heads.count())
+        })
+        .await
+    }
+
+    /// Looks at heads of groups, as many as are wanted.
+    async fn look_at(&self, tx: &Tx, heads: &mut Heads, queue: Option<i32>) -> Result<(), Fault> {
+        let sql = &self.sql.jobs;
         while let Some(step) = heads.step() {
             let after = i32::try_from(heads.after.0).unwrap_or(i32::MAX);
             let (statement, of) = match queue {
@@ -263,15 +293,7 @@ impl Inner {
             };
             heads.add(step, rows.into_iter().map(head).collect());
         }
-        let mut views = self.job_views(tx, &sql.summaries, &heads.kept).await?;
-        let most = COUNTED_JOBS as i64 + 1;
-        let behind = tx.rows(&sql.behind, &[&heads.kept, &most]).await?;
-        let mut behind: HashMap<i64, u64> = behind.into_iter().map(|row| (row.id, row.behind.unsigned_abs())).collect();
-        tx.end_reading().await?;
-        let group =
-            |id: &i64| Some(BlockedGroup { head: views.remove(id)?, behind: behind.remove(id).unwrap_or_default() });
-        let groups = heads.kept.iter().filter_map(group).collect();
-        Ok(BlockedPage { groups, next: heads.next() })
+        Ok(())
     }
 
     async fn lanes_hold(&self, lanes: &[LaneAsk]) -> Result<Vec<LaneHolds>> {
@@ -299,6 +321,7 @@ impl Inner {
         for row in found.await? {
             let Some(of) = usize::try_from(row.item - 1).ok().and_then(|at| holds.get_mut(at)) else { continue };
             of.waiting += row.waiting.unsigned_abs();
+            of.leased += row.leased.unsigned_abs();
             of.is_capped |= row.is_capped;
             let oldest = row.oldest.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
             of.oldest = of.oldest.max(oldest);
@@ -320,6 +343,15 @@ impl Inner {
         Ok(held)
     }
 
+    async fn pool_view(&self, pool: PoolKey) -> Result<PoolView> {
+        let slots = self.slots_held(&[pool]).await?.pop().unwrap_or_default();
+        let (id, client) = pool.stored();
+        let params: [&(dyn ToSql + Sync); 3] = [&self.now(), &id, &client];
+        let row = self.read(|tx| async move { tx.row(&self.sql.jobs.pool, &params).await }).await?;
+        let (moment, has_nodes) = row.map_or((None, false), |row| (row.moment, row.has_nodes));
+        Ok(PoolView { slots, moment: moment.map(Into::into), has_nodes })
+    }
+
     async fn job_lanes(&self, after: i64, limit: usize) -> Result<Vec<JobLane>> {
         let (after, limit) = (i32::try_from(after).unwrap_or(i32::MAX), limit as i64);
         let rows = self.read(|tx| async move { tx.rows(&self.sql.jobs.lanes, &[&after, &limit]).await }).await?;
@@ -330,17 +362,10 @@ impl Inner {
         rows.into_iter().map(lane).collect()
     }
 
-    async fn jobs_of_lane(&self, queue: &QueueName, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
-        let queue = self.queue(queue).await?.id;
+    async fn jobs_of_lane(&self, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
         let (lane, limit) = (i32::try_from(lane).unwrap_or(0), limit as i64);
-        let found = self.read(|tx| async move {
-            let found = tx.rows(&self.sql.jobs.of_lane, &[&lane, &limit]).await?;
-            if !found.is_empty() {
-                return Ok(found);
-            }
-            tx.rows(&self.sql.jobs.aside_of_lane, &[&lane, &limit, &queue, &ASIDE]).await
-        });
-        found.await?.into_iter().map(|Only(id)| Ok(EntryId::new(id)?)).collect()
+        let found = self.read(|tx| async move { tx.rows(&self.sql.jobs.of_lane, &[&lane, &limit]).await }).await?;
+        found.into_iter().map(|Only(id)| Ok(EntryId::new(id)?)).collect()
     }
 }
 

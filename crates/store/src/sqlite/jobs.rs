@@ -1,7 +1,7 @@
 //! Jobs as operators see them on SQLite.
 
 use async_trait::async_trait;
-use tidegate_core::{Action, EntryId, Generation, QueueName, Tsid};
+use tidegate_core::{Action, EntryId, Generation, QueueName, Timestamp, Tsid};
 
 use crate::api::JobDesk;
 use crate::error::{Error, Result};
@@ -23,8 +23,8 @@ use crate::sqlite::statements::jobs::{HeadRow, JobLaneRow, LaneTypeRow, SeenRow,
 use crate::values::facts::numbers_of;
 use crate::values::jobs::{Head, Heads, Look, Looking, Seen, ignored_note, near, not_failed};
 use crate::values::{
-    Batch, BlockedGroup, BlockedPage, BlockedQuery, COUNTED_JOBS, EntryView, Family, HeldSlots, JobLane, JobView,
-    JobsPage, JobsQuery, LaneAsk, LaneHolds, MAX_TARGETS, ManualAction, PoolKey,
+    Batch, BlockedCount, BlockedGroup, BlockedPage, BlockedQuery, COUNTED_JOBS, EntryView, Family, HeldSlots, JobLane,
+    JobView, JobsPage, JobsQuery, LaneAsk, LaneHolds, MAX_TARGETS, ManualAction, PoolKey, PoolView,
 };
 
 #[async_trait]
@@ -55,6 +55,10 @@ impl JobDesk for SqliteStore {
         self.of_family(Family::Jobs).read_list(kind, move |tx| blocked(tx, &query)).await
     }
 
+    async fn count_blocked(&self, after: Option<(i64, String)>) -> Result<BlockedCount> {
+        self.of_family(Family::Jobs).read_list(Kind::jobs(None), move |tx| count_blocked(tx, after)).await
+    }
+
     async fn lanes_hold(&self, lanes: Vec<LaneAsk>) -> Result<Vec<LaneHolds>> {
         let hold = move |tx: &mut Tx<'_>| lanes.iter().map(|ask| holds(tx, ask)).collect();
         self.of_family(Family::Jobs).read_list(Kind::jobs(None), hold).await
@@ -65,11 +69,15 @@ impl JobDesk for SqliteStore {
         self.of_family(Family::Jobs).read(held).await
     }
 
+    async fn pool_view(&self, pool: PoolKey) -> Result<PoolView> {
+        self.of_family(Family::Jobs).read(move |tx| pool_view(tx, &pool)).await
+    }
+
     async fn job_lanes(&self, after: i64, limit: usize) -> Result<Vec<JobLane>> {
         self.of_family(Family::Jobs).read(move |tx| job_lanes(tx, after, limit)).await
     }
 
-    async fn jobs_of_lane(&self, _queue: QueueName, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
+    async fn jobs_of_lane(&self, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
         self.of_family(Family::Jobs).read(move |tx| of_lane(tx, lane, limit)).await
     }
 }
@@ -241,6 +249,25 @@ fn blocked(tx: &Tx<'_>, query: &BlockedQuery) -> Result<BlockedPage> {
     let sql = &tx.sql().jobs;
     let queue = query.queue.as_ref().map(|queue| queues::queue(tx, queue)).transpose()?.map(|queue| queue.id);
     let mut heads = Heads::new(query);
+    look_at(tx, &mut heads, queue)?;
+    let mut groups = Vec::with_capacity(heads.kept.len());
+    for id in &heads.kept {
+        let Some(head) = view(tx, *id, false)? else { continue };
+        let behind = tx.row(&sql.behind, (id, COUNTED_JOBS as i64 + 1))?.map_or(0, |Only(behind)| behind);
+        groups.push(BlockedGroup { head, behind: behind.unsigned_abs() });
+    }
+    Ok(BlockedPage { groups, next: heads.next() })
+}
+
+fn count_blocked(tx: &Tx<'_>, after: Option<(i64, String)>) -> Result<BlockedCount> {
+    let mut heads = Heads::to_count(after);
+    look_at(tx, &mut heads, None)?;
+    Ok(heads.count())
+}
+
+/// Looks at heads of groups, as many as are wanted.
+fn look_at(tx: &Tx<'_>, heads: &mut Heads, queue: Option<i64>) -> Result<()> {
+    let sql = &tx.sql().jobs;
     while let Some(step) = heads.step() {
         let (after, group) = &heads.after;
         let rows = match queue {
@@ -251,13 +278,7 @@ fn blocked(tx: &Tx<'_>, query: &BlockedQuery) -> Result<BlockedPage> {
             |row: HeadRow| Head { id: row.id, queue_id: row.queue_id, group: row.group_key.0, is_kept: row.is_kept };
         heads.add(step, rows.into_iter().map(head).collect());
     }
-    let mut groups = Vec::with_capacity(heads.kept.len());
-    for id in &heads.kept {
-        let Some(head) = view(tx, *id, false)? else { continue };
-        let behind = tx.row(&sql.behind, (id, COUNTED_JOBS as i64 + 1))?.map_or(0, |Only(behind)| behind);
-        groups.push(BlockedGroup { head, behind: behind.unsigned_abs() });
-    }
-    Ok(BlockedPage { groups, next: heads.next() })
+    Ok(())
 }
 
 fn holds(tx: &Tx<'_>, ask: &LaneAsk) -> Result<LaneHolds> {
@@ -279,6 +300,7 @@ fn holds(tx: &Tx<'_>, ask: &LaneAsk) -> Result<LaneHolds> {
         oldest = [oldest, first, due.min()].into_iter().flatten().min();
         holds.is_capped |= fresh.len() as i64 >= most || timed.len() as i64 >= most;
         holds.waiting += fresh.iter().chain(&timed).filter(|row| row.is_free).count() as u64;
+        holds.leased += fresh.iter().chain(&timed).filter(|row| row.is_leased).count() as u64;
     }
     if let Some(groups) = &ask.groups {
         let parked = tx.row(&sql.parked_in, (queue, groups, most))?.map_or(0, |Only(rows)| rows)
@@ -295,6 +317,15 @@ fn slots(tx: &Tx<'_>, pool: &PoolKey) -> Result<Vec<HeldSlots>> {
     let rows = tx.rows(&tx.sql().jobs.held, (pool, client, tx.now))?;
     let held = |row: SlotsRow| HeldSlots { node: row.node, slots: row.slots, wanted: row.wanted };
     Ok(rows.into_iter().map(held).collect())
+}
+
+fn pool_view(tx: &Tx<'_>, pool: &PoolKey) -> Result<PoolView> {
+    let (next, now) = (tx.row(&tx.sql().dispatch.moment, pool.stored())?, moment(tx.now)?);
+    Ok(PoolView {
+        slots: slots(tx, pool)?,
+        moment: next.map(|Only(next)| Timestamp::from(next)).filter(|next| *next > now),
+        has_nodes: tx.row(&tx.sql().jobs.has_nodes, [tx.now])?.is_some_and(|Only(has_nodes)| has_nodes),
+    })
 }
 
 fn job_lanes(tx: &Tx<'_>, after: i64, limit: usize) -> Result<Vec<JobLane>> {

@@ -128,6 +128,15 @@ pub struct BlockedPage {
     pub next: Option<(i64, String)>,
 }
 
+/// How many groups are blocked, among some of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BlockedCount {
+    /// How many.
+    pub groups: u64,
+    /// The cursor of the next count; `None` after the last group. One count looks at up to 10,000 groups.
+    pub next: Option<(i64, String)>,
+}
+
 /// A lane, and the groups that its jobs can be in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneAsk {
@@ -144,7 +153,9 @@ pub struct LaneAsk {
 pub struct LaneHolds {
     /// How many jobs wait, counted up to about [`COUNTED_JOBS`].
     pub waiting: u64,
-    /// Whether there may be more.
+    /// How many are leased, counted likewise.
+    pub leased: u64,
+    /// Whether there may be more of either.
     pub is_capped: bool,
     /// For how long the oldest has waited that could be claimed.
     pub oldest: Option<Duration>,
@@ -159,6 +170,17 @@ pub struct HeldSlots {
     pub slots: u32,
     /// How many it could use when it said so last.
     pub wanted: u32,
+}
+
+/// What the database knows of the deliveries of a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PoolView {
+    /// The slots that nodes hold.
+    pub slots: Vec<HeldSlots>,
+    /// The first moment that no node has reserved, if that is still to come.
+    pub moment: Option<Timestamp>,
+    /// Whether any node holds slots, of whatever pool.
+    pub has_nodes: bool,
 }
 
 /// A lane of jobs.
@@ -271,6 +293,15 @@ mod searched {
         pub(crate) fn new(query: &BlockedQuery) -> Self {
             let after = query.after.clone().unwrap_or_default();
             Self { after, kept: Vec::new(), limit: query.limit, looked_at: 0, is_last: false }
+        }
+
+        /// To count those of all queues.
+        pub(crate) fn to_count(after: Option<(i64, String)>) -> Self {
+            Self::new(&BlockedQuery { queue: None, after, limit: usize::MAX })
+        }
+
+        pub(crate) fn count(self) -> BlockedCount {
+            BlockedCount { groups: self.kept.len() as u64, next: self.next() }
         }
 
         /// How many heads to look at next; `None` once that is enough.

@@ -33,10 +33,12 @@ macro_rules! other_subjects {
             retry_jobs(items: Vec<ManualAction>) -> Batch<tidegate_core::Generation>;
             ignore_jobs(items: Vec<ManualAction>) -> Batch<()>;
             blocked_groups(query: tidegate::BlockedQuery) -> tidegate::BlockedPage;
+            count_blocked(after: Option<(i64, String)>) -> tidegate::BlockedCount;
             lanes_hold(lanes: Vec<tidegate::LaneAsk>) -> Vec<tidegate::LaneHolds>;
             slots_held(pools: Vec<tidegate::PoolKey>) -> Vec<Vec<tidegate::HeldSlots>>;
+            pool_view(pool: tidegate::PoolKey) -> tidegate::PoolView;
             job_lanes(after: i64, limit: usize) -> Vec<tidegate::JobLane>;
-            jobs_of_lane(queue: QueueName, lane: i64, limit: usize) -> Vec<EntryId>;
+            jobs_of_lane(lane: i64, limit: usize) -> Vec<EntryId>;
         }
         $how! { $type, tidegate_store::Projections, { }
             register(id: &ProjectionId) -> ProjectionView;

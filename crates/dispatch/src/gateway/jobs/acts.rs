@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tidegate::{EntryId, Error, ErrorKind, ManualAction, Tsid};
 
 use super::values::{JobKind, JobStatus};
-use super::{Job, JobsFilter};
+use super::{Job, JobsFilter, NoSender, Senders};
 use crate::gateway::Gateway;
 use crate::gateway::error::{GatewayError, Result};
 
@@ -126,7 +126,7 @@ impl Gateway {
             return Err(unsuited(act, &job));
         }
         if act == JobAct::Retry {
-            check_retry(&job)?;
+            check_retry(&job, &senders)?;
         }
         let mut answers = self.do_to(act, vec![Who { actor, reason }.action(job.number)]).await?;
         let answer = answers.pop().unwrap_or_else(|| Err(Error::new(ErrorKind::Corrupt, "a job was not answered")));
@@ -155,11 +155,13 @@ impl Gateway {
             }
             let started = Instant::now();
             let page = self.jobs(&bulk.filter, acted.next, piece.min(left)).await?;
+            let senders = self.senders().await?;
+            let may_be_done = |job: &Job| bulk.act != JobAct::Retry || check_retry(job, &senders).is_ok();
             let (suited, others): (Vec<Job>, Vec<Job>) = page
                 .jobs
                 .into_iter()
                 .filter(|job| bulk.filter.status.is_some() || bulk.act.is_usual(job))
-                .partition(|job| bulk.act.suits(job) && (bulk.act != JobAct::Retry || check_retry(job).is_ok()));
+                .partition(|job| bulk.act.suits(job) && may_be_done(job));
             acted.refused += others.len();
             let count = suited.len();
             let items = suited.iter().map(|job| who.action(job.number)).collect();
@@ -193,13 +195,20 @@ impl Gateway {
 }
 
 /// Refuses the retry of a job that nobody would deliver.
-fn check_retry(job: &Job) -> Result<()> {
+fn check_retry(job: &Job, senders: &Senders) -> Result<()> {
     if job.terms.is_some() {
         return Ok(());
     }
-    let why = match job.kind {
-        JobKind::Event => "its subscription was deleted",
-        JobKind::Task => "what was said about it cannot be read",
+    let sender = job.subscription.map_or(Err(NoSender::Deleted), |id| senders.of(id).map(drop));
+    let why = match (job.kind, sender) {
+        (JobKind::Task, _) => "what was said about it cannot be read",
+        (JobKind::Event, Err(NoSender::Deleted)) => "its subscription was deleted",
+        (JobKind::Event, Err(NoSender::NoWebhook)) => "its subscription sends to a queue now: give it a webhook first",
+        (JobKind::Event, Err(NoSender::Unreadable)) => {
+            "this server cannot read its subscription, which a newer program has written: ask a server of that version"
+        }
+        // It has changed since the job was read.
+        (JobKind::Event, Ok(())) => return Ok(()),
     };
     Err(GatewayError::Conflict(format!("the dispatch job {} cannot be retried: {why}", job.id)))
 }

@@ -54,12 +54,16 @@ impl TaskLanes {
 
     /// Those lanes that name these pools.
     fn asks(self, pools: &[Option<Tsid>]) -> impl Iterator<Item = Asked> {
-        let positions: HashMap<Option<Tsid>, usize> = pools.iter().enumerate().map(|(at, pool)| (*pool, at)).collect();
+        let positions = positions(pools);
         self.lanes.into_iter().filter_map(move |(pool, JobLane { queue, lane_type, .. })| {
             let at = *positions.get(&pool)?;
             Some(Asked { at, of: Of::Tasks, lane: LaneAsk { queue, lane_type, groups: None } })
         })
     }
+}
+
+fn positions(pools: &[Option<Tsid>]) -> HashMap<Option<Tsid>, usize> {
+    pools.iter().enumerate().map(|(at, pool)| (*pool, at)).collect()
 }
 
 /// A group in which nothing is delivered, because a job has failed that keeps its place.
@@ -96,22 +100,19 @@ pub struct PoolHolds {
     /// The jobs that wait, as far as they were counted. Tasks that are behind others of their group are not: the store knows
     /// the groups of subscriptions alone.
     pub waiting: u64,
-    /// Whether there may be more of either.
+    /// The deliveries under way, counted likewise: the jobs that nodes have claimed. Nodes may hold more slots than they use.
+    pub in_use: u64,
+    /// Whether there may be more of any.
     pub is_capped: bool,
     /// For how long the oldest has waited that could be delivered.
     pub oldest: Option<Duration>,
 }
 
 impl PoolHolds {
-    /// The slots that are in use, by what nodes said last.
-    #[must_use]
-    pub fn in_use(&self) -> u32 {
-        self.slots.iter().map(|held| held.slots.min(held.wanted)).sum()
-    }
-
     fn add(&mut self, of: Of, holds: &LaneHolds) {
         self.waiting_subscriptions += usize::from(of == Of::Subscription && holds.waiting > 0);
         self.waiting += holds.waiting;
+        self.in_use += holds.leased;
         self.is_capped |= holds.is_capped;
         self.oldest = self.oldest.max(holds.oldest);
     }
@@ -192,6 +193,16 @@ impl Gateway {
         Ok(holds)
     }
 
+    /// How many deliveries of a pool are under way, as far as they were counted; of a client's default pool if `None`.
+    pub(super) async fn in_use(&self, pool: Option<Tsid>, client: Option<Tsid>, senders: &Senders) -> Result<u64> {
+        let tasks = self.with_pools_as_they_are(self.task_lanes().await?).await?;
+        let pools = [pool];
+        let asks = senders.asks(&pools).into_iter().chain(tasks.asks(&pools));
+        let is_its = |asked: &Asked| pool.is_some() || asked.lane.queue.client() == client;
+        let lanes = asks.filter(is_its).take(LANES).map(|asked| LaneAsk { groups: None, ..asked.lane }).collect();
+        Ok(self.queue.job_desk().lanes_hold(lanes).await?.iter().map(|holds| holds.leased).sum())
+    }
+
     /// The lanes of tasks, found by looking through a bounded number of all lanes.
     pub(super) async fn task_lanes(&self) -> Result<TaskLanes> {
         let (desk, mut after, mut read) = (self.queue.job_desk(), 0, 0);
@@ -226,10 +237,16 @@ impl Gateway {
 }
 
 impl Senders {
+    /// The pools that subscriptions name.
+    pub(super) fn pools(&self) -> impl Iterator<Item = Option<Tsid>> {
+        self.by_id.values().map(|one| one.body.dispatch_pool)
+    }
+
     /// The lanes of the subscriptions that name pools, each with the position of its pool.
     fn asks(&self, pools: &[Option<Tsid>]) -> Vec<Asked> {
+        let positions = positions(pools);
         let ask = |one: &std::sync::Arc<crate::Subscription>| {
-            let at = pools.iter().position(|pool| *pool == one.body.dispatch_pool)?;
+            let at = *positions.get(&one.body.dispatch_pool)?;
             let queue = QueueName::of(one.client, JOBS).ok()?;
             let groups = (one.body.mode != DispatchMode::Immediate).then(|| one.code.clone());
             let lane = LaneAsk { queue, lane_type: one.id.to_string(), groups };

@@ -8,12 +8,13 @@ mod sweep;
 mod values;
 mod why;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tidegate::{EntryId, Error, ErrorKind, JobView, JobsQuery, MAX_JOBS, Resource, Timestamp, Tsid};
 
 pub use acts::{Acted, BulkAct, JobAct};
+pub(super) use gauges::Gauges;
 pub use groups::{BlockedJobs, BlockedJobsPage, PoolHolds};
 pub(crate) use sweep::Sweep;
 pub(crate) use values::DELETED;
@@ -35,14 +36,29 @@ const AT_ONCE: usize = 100;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Senders {
     by_id: HashMap<Tsid, Arc<Subscription>>,
-    /// All subscriptions, those with other targets and those that this program cannot read included.
-    all: HashSet<Tsid>,
+    /// All others.
+    others: HashMap<Tsid, NoSender>,
+}
+
+/// Why a subscription says nothing about jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NoSender {
+    Deleted,
+    /// It sends to a queue.
+    NoWebhook,
+    /// A newer program has written it, or it is damaged.
+    Unreadable,
 }
 
 impl Senders {
+    /// The subscription that jobs were made for.
+    fn of(&self, id: Tsid) -> Result<&Arc<Subscription>, NoSender> {
+        self.by_id.get(&id).ok_or_else(|| self.others.get(&id).copied().unwrap_or(NoSender::Deleted))
+    }
+
     /// Whether there is a subscription, whatever it says.
     fn is_there(&self, id: Tsid) -> bool {
-        self.all.contains(&id)
+        self.of(id).err() != Some(NoSender::Deleted)
     }
 }
 
@@ -51,15 +67,17 @@ impl Kind for Senders {
 
     fn apply(&mut self, resource: &Resource) {
         self.by_id.remove(&resource.id);
+        self.others.remove(&resource.id);
         if resource.deleted {
-            self.all.remove(&resource.id);
             return;
         }
-        self.all.insert(resource.id);
         match Subscription::read(resource) {
             Ok(read) if values::is_webhook(&read) => drop(self.by_id.insert(read.id, Arc::new(read))),
-            Ok(_) => {}
-            Err(error) => tracing::error!(%error, code = resource.code, "jobs are shown without their subscription"),
+            Ok(read) => drop(self.others.insert(read.id, NoSender::NoWebhook)),
+            Err(error) => {
+                tracing::error!(%error, code = resource.code, "jobs are shown without their subscription");
+                self.others.insert(resource.id, NoSender::Unreadable);
+            }
         }
     }
 }
@@ -232,7 +250,7 @@ impl Gateway {
                 return Job::of_task(view, rules.as_ref());
             }
             let lane = view.lane_type.as_deref().and_then(|lane| lane.parse::<Tsid>().ok());
-            let subscription = lane.and_then(|lane| senders.by_id.get(&lane));
+            let subscription = lane.and_then(|lane| senders.of(lane).ok());
             Job::of_event(view, subscription)
         };
         Ok(views.into_iter().map(job).collect())

@@ -219,7 +219,7 @@ pub struct Job {
     pub message_group: Option<String>,
     /// Order within the group.
     pub sequence: Option<i32>,
-    /// What an attempt goes by; `None` once its subscription is gone, or for a task of which this program cannot read that.
+    /// What an attempt goes by; `None` once its subscription is gone or has no webhook, or where this program cannot read that.
     pub terms: Option<JobTerms>,
     /// When its delivery was to begin, while nothing was tried yet.
     pub scheduled_for: Option<Timestamp>,

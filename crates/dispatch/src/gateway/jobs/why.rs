@@ -1,12 +1,13 @@
-//! Why a job is not delivered: what the store says of it, and what its subscription, its pool and its credentials say.
+//! Why a job is not delivered: what the store says of it, and what its subscription, its pool and its credentials say. What only
+//! a node knows that delivers, such as that a breaker is open, is not told.
 
-use tidegate::{Resource, Tsid, Why};
+use tidegate::{HeldSlots, PoolKey, Resource, Timestamp, Tsid, Why};
 
-use super::{Job, JobKind, Senders};
+use super::{Job, JobKind, NoSender, Senders};
 use crate::gateway::Gateway;
-use crate::gateway::accounts::{ACCOUNT, ACCOUNT_SECRET};
+use crate::gateway::accounts::{ACCOUNT, ACCOUNT_SECRET, Account};
 use crate::gateway::error::{GatewayError, Result};
-use crate::gateway::pools::PoolStatus;
+use crate::gateway::pools::{DEFAULT_CONCURRENCY, PoolBody, PoolStatus};
 use crate::gateway::subscriptions::{SIGNING_SECRET, Subscription, SubscriptionStatus};
 
 /// Why a job is not delivered.
@@ -14,6 +15,10 @@ use crate::gateway::subscriptions::{SIGNING_SECRET, Subscription, SubscriptionSt
 pub enum JobWhy {
     /// Its subscription is gone: it is cancelled soon.
     SubscriptionDeleted,
+    /// Its subscription sends to a queue now: it waits until that has a webhook again.
+    NoWebhook,
+    /// This node cannot read its subscription: a newer program has written it.
+    SubscriptionUnreadable,
     /// Its subscription is paused.
     SubscriptionPaused,
     /// What it is signed with or carries is not there, or cannot be read by this node.
@@ -25,6 +30,22 @@ pub enum JobWhy {
     PoolSuspended {
         /// The pool.
         pool: Tsid,
+    },
+    /// No node seems to deliver: this one does not, and none holds slots of any pool.
+    NoRouter,
+    /// All slots of its pool are in use.
+    PoolFull {
+        /// The pool; `None` for the default pool of its client.
+        pool: Option<Tsid>,
+        /// Who holds them.
+        slots: Vec<HeldSlots>,
+    },
+    /// Its pool has used up its limit per minute.
+    PoolLimited {
+        /// The pool.
+        pool: Tsid,
+        /// From when on there is a delivery that no node has reserved.
+        at: Timestamp,
     },
     /// What the store says.
     Store(Why),
@@ -47,17 +68,21 @@ impl Gateway {
         }
         let senders = self.senders().await?;
         let job = self.job_of(view, &senders).await?;
-        Ok(self.why_held(&job, &senders).await?.unwrap_or(JobWhy::Store(why)))
+        let is_ready = matches!(why, Why::Ready { .. });
+        Ok(self.why_held(&job, is_ready, &senders).await?.unwrap_or(JobWhy::Store(why)))
     }
 
-    /// Why a router would not deliver a job that is due.
-    async fn why_held(&self, job: &Job, senders: &Senders) -> Result<Option<JobWhy>> {
+    /// Why a router would not deliver a job once it is due, or, if it `is_ready`, does not deliver it now.
+    async fn why_held(&self, job: &Job, is_ready: bool, senders: &Senders) -> Result<Option<JobWhy>> {
         let (mut account, mut pool) = (None, None);
         match (job.kind, job.subscription) {
             (JobKind::Event, None) => return Ok(None),
             (JobKind::Event, Some(subscription)) => {
-                let Some(subscription) = senders.by_id.get(&subscription) else {
-                    return Ok(Some(JobWhy::SubscriptionDeleted));
+                let subscription = match senders.of(subscription) {
+                    Ok(subscription) => subscription,
+                    Err(NoSender::Deleted) => return Ok(Some(JobWhy::SubscriptionDeleted)),
+                    Err(NoSender::NoWebhook) => return Ok(Some(JobWhy::NoWebhook)),
+                    Err(NoSender::Unreadable) => return Ok(Some(JobWhy::SubscriptionUnreadable)),
                 };
                 if subscription.status == SubscriptionStatus::Paused {
                     return Ok(Some(JobWhy::SubscriptionPaused));
@@ -74,16 +99,49 @@ impl Gateway {
             }
         }
         if let Some(account) = account
-            && !self.has_credentials(account).await?
+            && !self.has_credentials(account, job.client).await?
         {
             return Ok(Some(JobWhy::NoCredentials { account: Some(account) }));
         }
-        let Some(pool) = pool else { return Ok(None) };
-        match self.pool(pool, None).await {
-            Ok(found) if found.body.status == PoolStatus::Suspended => Ok(Some(JobWhy::PoolSuspended { pool })),
-            Ok(_) | Err(GatewayError::NotFound(_)) => Ok(None),
-            Err(error) => Err(error),
+        // Tasks whose pool is gone go by the default pool of their client.
+        let found = match pool {
+            Some(pool) => match self.pool(pool, None).await {
+                Err(GatewayError::NotFound(_)) => None,
+                found => Some(found?),
+            },
+            None => None,
+        };
+        match found {
+            Some(found) if found.body.status == PoolStatus::Suspended => {
+                Ok(Some(JobWhy::PoolSuspended { pool: found.id }))
+            }
+            found if is_ready => self.why_not_now(job, found.map(|found| (found.id, found.body)), senders).await,
+            _ => Ok(None),
         }
+    }
+
+    /// Why a job that is ready is not delivered at this moment, by its pool, if it has one of its own.
+    async fn why_not_now(
+        &self,
+        job: &Job,
+        pool: Option<(Tsid, PoolBody)>,
+        senders: &Senders,
+    ) -> Result<Option<JobWhy>> {
+        let id = pool.as_ref().map(|(id, _)| *id);
+        let key = id.map_or_else(|| PoolKey::default_of(job.client), PoolKey::of);
+        let view = self.queue.job_desk().pool_view(key).await?;
+        if !view.has_nodes && !self.made.is_heard() {
+            return Ok(Some(JobWhy::NoRouter));
+        }
+        let concurrency = pool.as_ref().map_or(DEFAULT_CONCURRENCY, |(_, body)| body.concurrency);
+        let held: u32 = view.slots.iter().map(|held| held.slots).sum();
+        // Nodes may hold more slots than they use.
+        if held >= concurrency && self.in_use(id, job.client, senders).await? >= u64::from(concurrency) {
+            return Ok(Some(JobWhy::PoolFull { pool: id, slots: view.slots }));
+        }
+        let is_limited = |body: &PoolBody| body.rate_limit_per_minute.is_some();
+        let limited = pool.filter(|(_, body)| is_limited(body)).zip(view.moment);
+        Ok(limited.map(|((pool, _), at)| JobWhy::PoolLimited { pool, at }))
     }
 
     async fn can_sign(&self, subscription: &Subscription) -> Result<bool> {
@@ -92,9 +150,12 @@ impl Gateway {
         Ok(self.can_be_used(secret.as_ref()))
     }
 
-    async fn has_credentials(&self, account: Tsid) -> Result<bool> {
+    async fn has_credentials(&self, account: Tsid, client: Option<Tsid>) -> Result<bool> {
         let resources = self.queue.resources();
         let Some(account) = resources.get(ACCOUNT, account).await? else { return Ok(false) };
+        if !Account::read(&account).is_ok_and(|account| account.is_for(client)) {
+            return Ok(false);
+        }
         let secret = resources.by_code(ACCOUNT_SECRET, account.client, &account.code).await?;
         Ok(self.can_be_used(secret.as_ref()))
     }

@@ -1,5 +1,8 @@
 //! Creates tasks: many callers' tasks are stored together, each with its job, in one transaction.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +10,7 @@ use sha2::{Digest, Sha256};
 use tidegate::batcher::Batcher;
 use tidegate::{
     Availability, Error, ErrorKind, EventQueue, FactKey, Family, Ingest, IngestAnswer, IngestOutcome, Ingested,
-    QueueName, Target as Made,
+    QueueName, Target as Made, Tsid,
 };
 use tidegate_core::{End, Expiry};
 
@@ -104,22 +107,48 @@ async fn write(queue: &EventQueue, calls: &[Call]) -> Result<Vec<Result<Ingested
     }
 }
 
+/// Whether what tasks of one batch name is there, looked up once for all of them.
+#[derive(Debug, Default)]
+struct Named {
+    pools: Once<(Option<Tsid>, Option<Tsid>), Result<()>>,
+    accounts: Once<(Option<Tsid>, Option<Tsid>), Result<()>>,
+}
+
+/// Answers that were looked up, each once.
+#[derive(Debug)]
+struct Once<K, V>(HashMap<K, V>);
+
+impl<K, V> Default for Once<K, V> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<K: Eq + Hash, V: Clone> Once<K, V> {
+    async fn get(&mut self, key: K, look: impl AsyncFnOnce() -> V) -> V {
+        match self.0.entry(key) {
+            Entry::Occupied(found) => found.get().clone(),
+            Entry::Vacant(place) => place.insert(look().await).clone(),
+        }
+    }
+}
+
 impl Gateway {
     /// Creates a task and its job, which is to be delivered as soon as it is due.
     ///
     /// # Errors
     /// `Invalid`; `KeyReused` when its key stands for another task; or the store's.
     pub async fn create_task(&self, task: NewTask) -> Result<CreatedTask> {
-        let (task, call) = self.planned(task).await?;
+        let (task, call) = self.planned(task, &mut Named::default()).await?;
         let stored = self.task_batchers.of(call.is_grouped()).call(call).await.map_err(GatewayError::from_ingest)?;
         self.created(task, &stored).await
     }
 
     /// Creates tasks in order, each with an answer of its own; see [`create_task`](Self::create_task).
     pub async fn create_tasks(&self, tasks: Vec<NewTask>) -> Vec<Result<CreatedTask>> {
-        let mut planned = Vec::with_capacity(tasks.len());
+        let (mut planned, mut named) = (Vec::with_capacity(tasks.len()), Named::default());
         for task in tasks {
-            planned.push(self.planned(task).await);
+            planned.push(self.planned(task, &mut named).await);
         }
         let calls: Vec<Call> = planned.iter().flatten().map(|(_, call)| call.clone()).collect();
         // Of one batcher, so that they are stored in order.
@@ -140,13 +169,19 @@ impl Gateway {
     }
 
     /// A task that was checked, and what is to be stored of it.
-    async fn planned(&self, mut task: NewTask) -> Result<(Task, Call)> {
+    async fn planned(&self, mut task: NewTask, named: &mut Named) -> Result<(Task, Call)> {
         task.check()?;
         task.rules.target_url.check(&self.options.allowed_targets).map_err(of_target)?;
         // Nothing is written with them: the tasks of a pool that is deleted later go to the client's default pool. An
         // account with tasks is not deleted, and those that are created meanwhile wait.
-        self.named_pool(task.client, task.rules.dispatch_pool_id).await?;
-        self.named_account(task.client, task.rules.service_account_id).await?;
+        if let pool @ Some(_) = task.rules.dispatch_pool_id {
+            let look = async || self.named_pool(task.client, pool).await.map(drop);
+            named.pools.get((task.client, pool), look).await?;
+        }
+        if let account @ Some(_) = task.rules.service_account_id {
+            let look = async || self.named_account(task.client, account).await.map(drop);
+            named.accounts.get((task.client, account), look).await?;
+        }
         let call = Call(Arc::new(ingest(&task)?));
         Ok((task, call))
     }
@@ -208,4 +243,25 @@ fn fingerprint(rules: &str, event: &tidegate_core::cloud_event::CloudEvent) -> i
     let mut first = [0; 8];
     first.copy_from_slice(&hash.finalize()[..8]);
     i64::from_le_bytes(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_many_name_is_looked_up_once() {
+        let (mut once, mut looks) = (Once::default(), 0);
+        for round in 0..3 {
+            for name in ["a", "b"] {
+                let look = async || {
+                    looks += 1;
+                    if name == "a" { Ok(round) } else { Err(format!("{name} {round}")) }
+                };
+                let expected = if name == "a" { Ok(0) } else { Err("b 0".to_owned()) };
+                assert_eq!(once.get(name, look).await, expected);
+            }
+        }
+        assert_eq!(looks, 2);
+    }
 }

@@ -109,7 +109,7 @@ pub(super) fn filler(path: &str, name: &str) -> Option<Filler> {
         "expiresAt" => neutral(json!(["2100-01-01T00:00:00Z"])),
         "specVersion" | "schemaVersion" => neutral(json!(["1.0"])),
         "mode" => neutral(json!(["NEXT_ON_ERROR"])),
-        // Subscriptions of any client may name a pool or an account of the anchor level.
+        // Subscriptions of any client may name a pool of the anchor level.
         "dispatchPoolId" => Some(Filler::Of(|party| party.client.iter().map(|_| json!(party.pool)).collect())),
         "serviceAccountId" => Some(Filler::Of(|party| party.client.iter().map(|_| json!(party.account)).collect())),
         "timeoutSeconds" | "maxRetries" | "maxAgeSeconds" | "delaySeconds" | "sequence" => neutral(json!([7])),

@@ -11,7 +11,7 @@
 //! - event_queue_group_head (unique: one head per group): it must exist at every moment, so step 12 rebuilds it in the
 //!   transaction, by one walk over the live entries;
 //! - queues_name, lanes_key (unique) and the other indexes of the catalogue: their tables are small;
-//! - the indexes of the second family: step 14 makes them with their tables.
+//! - the first indexes of the second family: step 14 makes them with their tables.
 //!
 //! While event_queue_parked is built anew, finding the next entry of a group walks over live entries: slow, but right.
 
@@ -87,6 +87,9 @@ const INDEXES: &[Index] = &[
     index("event_queue", "event_queue_client", "(client_id, id) WHERE client_id IS NOT NULL"),
     // Complements event_queue_fresh: timed and parked entries and those aside, by number.
     index("event_queue", "event_queue_waiting", "(lane, id) WHERE place IN (1, 2, 4)"),
+    // Complements dispatch_queue_fresh and dispatch_queue_timed: parked jobs and those aside, by lane. They may be behind heads of
+    // other lanes.
+    index("dispatch_queue", "dispatch_queue_waiting", "(lane, id) WHERE place IN (2, 4)"),
     index("event_log", "event_log_client", "(client_id, status, id) WHERE client_id IS NOT NULL AND superseded <> 1"),
     // Entries that ended as arrivals, before they had a lane.
     index("event_log", "event_log_unsorted", "(lane) WHERE lane < 0 AND superseded <> 1"),

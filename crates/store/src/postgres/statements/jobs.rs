@@ -3,7 +3,7 @@
 //! ended ones they look at, `$5` how many they find at most, `$6` the wanted states (`JobState`), `$7` a client and `$8` lanes,
 //! as far as these are given.
 
-use crate::postgres::engine::row::row;
+use crate::postgres::engine::row::{Moment, row};
 use crate::postgres::statements::added::made_at;
 use crate::postgres::statements::entries::{BY_NUMBER, EntryRow, REDRIVE, RedrivenRow, with_facts};
 use crate::postgres::statements::facts::FactRow;
@@ -67,6 +67,7 @@ row! {
     pub(in crate::postgres) struct HoldsRow {
         item: i64,
         waiting: i64,
+        leased: i64,
         /// Whether something was counted up to the bound.
         is_capped: bool,
         /// Since how many microseconds the oldest waits, by the event of the first fresh job and the moment of the first due.
@@ -81,6 +82,14 @@ row! {
         node: String,
         slots: i32,
         wanted: i32,
+    }
+}
+
+row! {
+    /// What is known of a pool.
+    pub(in crate::postgres) struct PoolRow {
+        moment: Option<Moment>,
+        has_nodes: bool,
     }
 }
 
@@ -246,7 +255,7 @@ statements! {
         /// to a bound (dispatch_queue_fresh, dispatch_queue_timed, dispatch_queue_parked; for added ones deduplication's primary
         /// key).
         holds: HoldsRow = &"
-            SELECT i.item, f.rows + t.rows + p.rows AS waiting,
+            SELECT i.item, f.rows + t.rows + p.rows AS waiting, f.looked - f.rows + t.leased AS leased,
                    f.looked >= $6::bigint OR t.looked >= $6::bigint OR p.rows >= $6::bigint AS is_capped,
                    (extract(epoch FROM {now} - least(f.first, t.first))
                     * 1000000)::bigint AS oldest
@@ -259,8 +268,9 @@ statements! {
             ) AS f
             CROSS JOIN LATERAL (
                 SELECT count(*) AS looked, count(*) FILTER (WHERE q.is_free) AS rows,
+                       count(*) FILTER (WHERE q.lease_until IS NOT NULL) AS leased,
                        min(q.due_at) FILTER (WHERE q.is_free AND q.due_at <= {now}) AS first
-                FROM (SELECT q.due_at, q.lease_until IS NULL AND coalesce(q.flags, 0) & 8 = 0 AS is_free
+                FROM (SELECT q.due_at, q.lease_until, q.lease_until IS NULL AND coalesce(q.flags, 0) & 8 = 0 AS is_free
                       FROM {live} q WHERE q.lane = i.lane AND q.place = 1
                       ORDER BY q.lane, q.due_at, q.id LIMIT $6::bigint) AS q
             ) AS t
@@ -284,6 +294,12 @@ statements! {
                 WHERE s.pool = i.pool AND s.client_id = i.client_id AND s.until > {now} OFFSET 0
             ) AS s
             ORDER BY i.item, s.node";
+        /// The moment of a pool, if that is still to come, and whether any node holds slots (dispatch_rates' primary key; of
+        /// dispatch_slots rows up to the first such one).
+        pool: PoolRow = "
+            SELECT (SELECT r.moment FROM {ns}.dispatch_rates r
+                    WHERE r.pool = $2::bigint AND r.client_id = $3::bigint AND r.moment > {now}) AS moment,
+                   EXISTS (SELECT FROM {ns}.dispatch_slots s WHERE s.until > {now}) AS has_nodes";
         /// Lanes by number (primary keys).
         lanes: JobLaneRow = "
             SELECT l.id, n.name AS queue, n.client_id, l.lane_type
@@ -295,39 +311,18 @@ statements! {
             ) AS l
             CROSS JOIN LATERAL (SELECT n.name, n.client_id FROM {queues} n WHERE n.id = l.queue_id OFFSET 0) AS n
             ORDER BY l.id";
-        /// Jobs of a lane under no lease: fresh and timed ones, and those behind them and aside in their groups
-        /// (dispatch_queue_fresh, dispatch_queue_timed, dispatch_queue_parked, dispatch_queue_aside).
+        /// Jobs of a lane under no lease, wherever they wait (dispatch_queue_fresh, dispatch_queue_timed,
+        /// dispatch_queue_waiting).
         of_lane: Only<i64> = "
-            WITH heads AS MATERIALIZED (
-                (SELECT q.id, q.queue_id, q.group_key, q.lease_until FROM {live} q
-                 WHERE q.lane = $1::integer AND q.place = 0 ORDER BY q.lane, q.id LIMIT $2::bigint)
-                UNION ALL
-                (SELECT q.id, q.queue_id, q.group_key, q.lease_until FROM {live} q
-                 WHERE q.lane = $1::integer AND q.place = 1 ORDER BY q.lane, q.due_at, q.id LIMIT $2::bigint)
-            )
             SELECT c.id FROM (
-                (SELECT h.id FROM heads h WHERE h.lease_until IS NULL LIMIT $2::bigint)
+                (SELECT q.id FROM {live} q WHERE q.lane = $1::integer AND q.place = 0 AND q.lease_until IS NULL
+                 ORDER BY q.lane, q.id LIMIT $2::bigint)
                 UNION ALL
-                (SELECT b.id FROM heads h CROSS JOIN LATERAL (
-                    SELECT q.id FROM {live} q
-                    WHERE q.queue_id = h.queue_id AND q.group_key >= h.group_key AND q.group_key <= h.group_key
-                      AND q.place IN (2, 3) AND q.lane + 0 = $1::integer
-                    ORDER BY q.group_key, q.rank, q.id LIMIT $2::bigint
-                 ) AS b LIMIT $2::bigint)
+                (SELECT q.id FROM {live} q WHERE q.lane = $1::integer AND q.place = 1 AND q.lease_until IS NULL
+                 ORDER BY q.lane, q.due_at, q.id LIMIT $2::bigint)
                 UNION ALL
-                (SELECT b.id FROM heads h CROSS JOIN LATERAL (
-                    SELECT q.id FROM {live} q
-                    WHERE q.queue_id = h.queue_id AND q.group_key >= h.group_key AND q.group_key <= h.group_key
-                      AND q.place = 4 AND q.lane + 0 = $1::integer
-                    ORDER BY q.group_key, q.due_at, q.id LIMIT $2::bigint
-                 ) AS b LIMIT $2::bigint)
-            ) AS c GROUP BY c.id ORDER BY c.id LIMIT $2::bigint";
-        /// Jobs of a lane that are aside, among the first of their queue (dispatch_queue_aside_due).
-        aside_of_lane: Only<i64> = "
-            SELECT a.id FROM (
-                SELECT q.id, q.lane FROM {live} q
-                WHERE q.queue_id = ANY (ARRAY[$3::integer]) AND q.place = 4
-                ORDER BY q.queue_id, q.due_at LIMIT $4::bigint
-            ) AS a WHERE a.lane + 0 = $1::integer LIMIT $2::bigint";
+                (SELECT q.id FROM {live} q WHERE q.lane = $1::integer AND q.place IN (2, 4)
+                 ORDER BY q.lane, q.id LIMIT $2::bigint)
+            ) AS c LIMIT $2::bigint";
     }
 }

@@ -49,6 +49,7 @@ const ALLOWED: &[(&str, &str, &str)] = &[
     ("lanes.left", "lanes_retired", "the same"),
     ("lanes.forget", "lanes_gone", "maintenance: an index of only the lanes that are gone but still named by the log"),
     ("attempts.held", "event_queue", "counts live entries for the list of workers, which people read"),
+    ("jobs.pool", "dispatch_slots", "up to the first live row; a row per pool and node that uses it"),
     ("dispatch.holders", "dispatch_slots", "every few seconds at most: a row per pool and node that uses it"),
     ("dispatch.release", "dispatch_slots", "the slots of a node that died, once"),
     ("dispatch.shift_slots", "dispatch_slots", "moves the slots of all pools, once after an outage"),

@@ -41,6 +41,7 @@ row! {
         made_at: i64,
         due_at: Option<i64>,
         is_free: bool,
+        is_leased: bool,
     }
 }
 
@@ -91,7 +92,7 @@ fn held(which: &str) -> String {
     let made = made_at("q");
     format!(
         "SELECT coalesce({made}, ((q.event_id >> 22) + 1577836800000) * 1000) AS made_at, q.due_at,
-                q.lease_until IS NULL AND coalesce(q.flags, 0) & 8 = 0 AS is_free
+                q.lease_until IS NULL AND coalesce(q.flags, 0) & 8 = 0 AS is_free, q.lease_until IS NOT NULL AS is_leased
          FROM {{live}} q {which}"
     )
 }
@@ -187,6 +188,8 @@ statements! {
         /// The slots of a pool that nodes hold. Primary key.
         held: SlotsRow = "
             SELECT {columns} FROM {ns}_dispatch_slots WHERE pool = ?1 AND client_id = ?2 AND until > ?3 ORDER BY node";
+        /// Whether any node holds slots. The table, up to the first such row.
+        has_nodes: Only<bool> = "SELECT EXISTS (SELECT 1 FROM {ns}_dispatch_slots WHERE until > ?1)";
         /// Lanes by number. Primary keys.
         lanes: JobLaneRow = "
             SELECT l.id, n.name AS queue, n.client_id,

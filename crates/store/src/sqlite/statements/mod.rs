@@ -130,6 +130,7 @@ mod tests {
             "retain.forget_audit",
             "keys.all_keys",
             "dispatch.holders",
+            "jobs.has_nodes",
             "dispatch.release",
         ];
         for family in Family::ALL {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{End, EntryId, Generation, QueueName, Tsid, Why};
+use tidegate_core::{End, EntryId, Generation, Tsid, Why};
 use tidegate_store::{
-    BlockedPage, BlockedQuery, Family, Finalize, HeldSlots, JobAttempt, JobLane, JobView, JobsPage, JobsQuery, LaneAsk,
-    LaneHolds, MAX_TASKS, ManualAction, PoolKey, Store,
+    BlockedCount, BlockedPage, BlockedQuery, Family, Finalize, HeldSlots, JobAttempt, JobLane, JobView, JobsPage,
+    JobsQuery, LaneAsk, LaneHolds, MAX_TASKS, ManualAction, PoolKey, PoolView, Store,
 };
 
 use crate::error::Result;
@@ -106,6 +106,14 @@ impl JobDesk {
         self.0.blocked_groups(query).await
     }
 
+    /// How many of the groups after this one, of all queues, are blocked: among a bounded number of them.
+    ///
+    /// # Errors
+    /// `Busy` when too many lists run at once, or any error of the store.
+    pub async fn count_blocked(&self, after: Option<(i64, String)>) -> Result<BlockedCount> {
+        self.0.count_blocked(after).await
+    }
+
     /// What waits in lanes, in their order, counted up to a bound.
     ///
     /// # Errors
@@ -122,6 +130,14 @@ impl JobDesk {
         self.0.slots_held(pools).await
     }
 
+    /// What is known of the deliveries of a pool.
+    ///
+    /// # Errors
+    /// Any error of the store.
+    pub async fn pool_view(&self, pool: PoolKey) -> Result<PoolView> {
+        self.0.pool_view(pool).await
+    }
+
     /// Lanes with greater numbers than `after`, in their order.
     ///
     /// # Errors
@@ -134,8 +150,8 @@ impl JobDesk {
     ///
     /// # Errors
     /// Any error of the store.
-    pub async fn of_lane(&self, queue: QueueName, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
-        self.0.jobs_of_lane(queue, lane, limit).await
+    pub async fn of_lane(&self, lane: i64, limit: usize) -> Result<Vec<EntryId>> {
+        self.0.jobs_of_lane(lane, limit).await
     }
 
     /// Ends live jobs as cancelled for a reason that no operator has; nothing is recorded but that. Those that have ended stay.
