@@ -171,7 +171,9 @@ fn request(
     let url = match terms.target() {
         Some(Target::Webhook(url)) => url,
         Some(Target::Queue(_)) => return Err(refused("the target is no webhook".into())),
-        None => return Err(refused("what was said about the task cannot be read".into())),
+        // The node that wrote it, or this one once it is upgraded, can send it.
+        None if matches!(terms, Terms::Unreadable) => return Err(Failure::local("a newer program wrote this task")),
+        None => return Err(refused("what was said about the task is not there".into())),
     };
     // Never unsigned where a receiver would have to refuse it. Tried again later: the account may be repaired.
     let unnamed = |why: &NoAuthority| Failure::new(FailureClass::InvalidAnswer, why.to_string());

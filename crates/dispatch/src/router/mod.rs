@@ -366,6 +366,7 @@ impl Conductor {
         self.board.claimed(ask, &got, bytes > FULL, now);
         // Jobs of a lane come one after another.
         let mut last: Option<(Tsid, Authority)> = None;
+        let mut unreadable = 0;
         for (lane, job, task) in jobs {
             let Some(route) = self.routes.get(lane) else {
                 self.board.release(lane, now);
@@ -387,6 +388,7 @@ impl Conductor {
                 }
                 None => {
                     let terms = Terms::of_task(task.as_deref());
+                    unreadable += usize::from(matches!(terms, Terms::Unreadable));
                     let account = terms.account().map(|account| self.routes.account(route.origin.0, account));
                     let authority = account.unwrap_or_else(|| Ok(Authority::default()));
                     // Lanes of tasks that an older program created are not held.
@@ -410,6 +412,9 @@ impl Conductor {
                 sender: self.sender.clone(),
             };
             self.attempts.spawn(under_way.attempt(Delivery { client, terms, authority, starts }, job));
+        }
+        if unreadable > 0 {
+            tracing::warn!(unreadable, "tasks wait that a newer program wrote: upgrade this node, or let the others deliver them");
         }
     }
 

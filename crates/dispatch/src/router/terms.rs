@@ -16,7 +16,9 @@ pub(super) enum Terms {
     Subscription(Arc<Subscription>),
     /// What was said about the task.
     Task(Box<TaskRules>),
-    /// It is a task, and what was said about it cannot be read.
+    /// It is a task, and nothing is stored about it.
+    Missing,
+    /// It is a task, and what is stored about it cannot be read: a newer program wrote it.
     Unreadable,
 }
 
@@ -26,7 +28,8 @@ impl Terms {
         match text.map(serde_json::from_str) {
             Some(Ok(rules)) => Self::Task(Box::new(rules)),
             // Not what it says: that may be secret.
-            _ => Self::Unreadable,
+            Some(Err(_)) => Self::Unreadable,
+            None => Self::Missing,
         }
     }
 
@@ -35,7 +38,7 @@ impl Terms {
         match self {
             Self::Subscription(subscription) => Some(&subscription.body.target),
             Self::Task(rules) => Some(&rules.target_url),
-            Self::Unreadable => None,
+            Self::Missing | Self::Unreadable => None,
         }
     }
 
@@ -44,7 +47,7 @@ impl Terms {
         match self {
             Self::Subscription(subscription) => subscription.body.data_only,
             Self::Task(rules) => rules.data_only,
-            Self::Unreadable => true,
+            Self::Missing | Self::Unreadable => true,
         }
     }
 
@@ -57,7 +60,7 @@ impl Terms {
     pub(super) fn subscription(&self) -> Option<Tsid> {
         match self {
             Self::Subscription(subscription) => Some(subscription.id),
-            Self::Task(_) | Self::Unreadable => None,
+            Self::Task(_) | Self::Missing | Self::Unreadable => None,
         }
     }
 
@@ -66,7 +69,7 @@ impl Terms {
         Duration::from_secs(match self {
             Self::Subscription(subscription) => subscription.body.timeout_seconds.into(),
             Self::Task(rules) => rules.timeout_seconds.into(),
-            Self::Unreadable => 0,
+            Self::Missing | Self::Unreadable => 0,
         })
     }
 
@@ -75,7 +78,7 @@ impl Terms {
         match self {
             Self::Subscription(subscription) => subscription.body.mode,
             Self::Task(rules) => rules.mode,
-            Self::Unreadable => DispatchMode::default(),
+            Self::Missing | Self::Unreadable => DispatchMode::default(),
         }
     }
 
@@ -84,7 +87,7 @@ impl Terms {
         let strategy = match self {
             Self::Subscription(subscription) => subscription.body.retry_strategy.as_ref(),
             Self::Task(rules) => rules.retry_strategy.as_ref(),
-            Self::Unreadable => None,
+            Self::Missing | Self::Unreadable => None,
         };
         strategy.map(RetryStrategy::policy).unwrap_or_default()
     }
@@ -93,7 +96,7 @@ impl Terms {
     pub(super) fn headers(&self) -> Option<&BTreeMap<String, String>> {
         match self {
             Self::Task(rules) => Some(&rules.headers),
-            Self::Subscription(_) | Self::Unreadable => None,
+            Self::Subscription(_) | Self::Missing | Self::Unreadable => None,
         }
     }
 
@@ -101,7 +104,23 @@ impl Terms {
     pub(super) fn account(&self) -> Option<Tsid> {
         match self {
             Self::Task(rules) => rules.service_account_id,
-            Self::Subscription(_) | Self::Unreadable => None,
+            Self::Subscription(_) | Self::Missing | Self::Unreadable => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_newer_program_wrote_is_told_from_what_is_not_there() {
+        let rules = TaskRules::new("https://e.com/".parse().unwrap());
+        let text = serde_json::to_string(&rules).unwrap();
+        assert!(matches!(Terms::of_task(Some(&text)), Terms::Task(_)));
+        let newer = text.replacen("IMMEDIATE", "LATER", 1);
+        assert_ne!(newer, text);
+        assert!(matches!(Terms::of_task(Some(&newer)), Terms::Unreadable));
+        assert!(matches!(Terms::of_task(None), Terms::Missing));
     }
 }

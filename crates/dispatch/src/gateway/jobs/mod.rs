@@ -28,7 +28,7 @@ use super::subscriptions::{SUBSCRIPTION, Subscription};
 use super::tasks::{TaskLane, TaskRules};
 
 /// How many jobs a page reads at most to find those that match what no index tells.
-const EXAMINED: usize = 1_000;
+const EXAMINED: usize = 400;
 /// How many it reads at once, unless it shows more.
 const AT_ONCE: usize = 100;
 
