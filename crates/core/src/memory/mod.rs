@@ -10,6 +10,7 @@
 //! | cells, lanes, leases, progress | its parts: events by number, which is next, who holds what, the checkpoint |
 //! | record, journal, [`blob`](Blob), [`row`](StateRow) | what is stored, and its checksums |
 //! | [`recovery`](Recovery) | a queue from what was stored, and what is wrong with that |
+//! | [`json`](StateJson) | the source's JSON of a queue's state |
 
 mod blob;
 mod cells;
@@ -17,6 +18,7 @@ mod codec;
 mod config;
 mod event;
 mod journal;
+mod json;
 mod lanes;
 mod leases;
 mod pattern;
@@ -30,6 +32,7 @@ mod token;
 pub use blob::{Blob, BlobKey, Damage};
 pub use config::{Config, Durability, InvalidConfig};
 pub use event::{Event, EventFields, InvalidEvent, MAX_EVENT, Source};
+pub use json::{EventJson, MetadataJson, MetricsJson, SourceJson, StateJson};
 pub use pattern::{InvalidPattern, Pattern, PatternIndex, check_event_pattern};
 pub use queue::{
     Batch, Checkpoint, Claimed, DeadLetter, LeaseRefused, Listed, ListedPhase, Nacked, PublishRefused, Published,
