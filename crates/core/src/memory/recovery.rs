@@ -198,7 +198,11 @@ impl Recovery {
     /// Reads the next blob, in the order of sequence numbers. Behind damage nothing counts any more.
     pub fn read(&mut self, key: &BlobKey, bytes: &[u8]) {
         if self.row.as_ref().is_some_and(|row| key.seq < row.first_seq) {
-            return; // It was not needed any more, and not removed yet.
+            // It was not needed any more and not removed yet, unless its key is not what it was.
+            if let Err(damage) = blob::open(&self.name, key, bytes) {
+                self.damaged(key.seq, damage);
+            }
+            return;
         }
         self.last_seq = self.last_seq.max(key.seq);
         // A damaged row leaves the blobs good: they have the queue's state too.

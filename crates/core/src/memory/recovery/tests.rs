@@ -197,6 +197,31 @@ fn missing_blobs_are_detected() {
 }
 
 #[test]
+fn a_key_that_was_changed_to_one_that_is_not_needed_is_detected() {
+    let mut queue = Queue::new(name(), Config::default(), Durability::Snapshot, Epoch::FIRST, at(0));
+    let mut row = StateRow::of(&mut queue);
+    let mut blobs = Vec::new();
+    for number in 0..6 {
+        queue.publish(event(number), at(0)).unwrap();
+        blobs.push(queue.cut(usize::MAX, at(0)).unwrap());
+        for claimed in queue.claim(&Wanted::new("w"), at(0)).events {
+            queue.ack(claimed.number, claimed.token, at(0)).unwrap();
+        }
+        queue.saved(number as u64 + 1);
+        if number == 4 {
+            row = StateRow::of(&mut queue);
+        }
+    }
+    assert_eq!((row.first_seq, row.last_seq), (5, 5));
+    let mut stored = Stored { row, blobs };
+    assert!(recover(&stored, false).unwrap().loss.is_none(), "blobs that are not needed are passed over");
+    stored.blobs[5].key.seq = 2;
+    stored.blobs.sort_by_key(|blob| blob.key.seq);
+    let loss = recover(&stored, false).unwrap().loss.unwrap();
+    assert_eq!(loss.damage, Damage::Column { column: "seq", expected: 6, found: 2 });
+}
+
+#[test]
 fn a_blob_of_an_owner_whose_time_was_over_is_detected() {
     let (_, mut first) = stored(Durability::Journal, 2);
     let recovered = recover(&first, false).unwrap();
