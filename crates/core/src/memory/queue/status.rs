@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::super::cells::{Cell, Phase};
 use super::super::config::{Config, Durability};
 use super::{Queue, micros};
 use crate::queue::QueueState;
@@ -57,6 +58,9 @@ impl Queue {
             self.stored_before = if durability == Durability::Journal { self.next } else { u64::MAX };
         }
         (self.config, self.durability) = (config, durability);
+        if durability == Durability::Journal {
+            self.record_claims();
+        }
         if config.processing_interval == 0 {
             self.next_batch = i64::MIN;
         }
@@ -65,5 +69,13 @@ impl Queue {
             depth > config.high_watermark as usize || self.is_slow && depth > config.low_watermark() as usize;
         self.updated_at = micros(now);
         self.journal.change_state();
+    }
+
+    /// Records what is claimed, which a snapshot did not.
+    fn record_claims(&mut self) {
+        let is_claimed = |cell: &Cell| cell.home != 0 && matches!(cell.phase, Phase::Leased { .. });
+        for (number, _) in self.cells.iter_from(0).filter(|(_, cell)| is_claimed(cell)) {
+            self.journal.claimed(number, 1);
+        }
     }
 }
