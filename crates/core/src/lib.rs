@@ -16,6 +16,7 @@ pub mod filter;
 pub mod handlers;
 pub mod id;
 pub mod matching;
+pub mod memory;
 pub mod model;
 pub mod name;
 pub mod place;
