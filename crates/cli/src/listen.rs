@@ -243,7 +243,7 @@ impl Listener {
         let signed = sign(secrets, &id, now, &message.body).map_err(|error| error.to_string())?;
         let mut request = self.http.post(self.args.forward_to.clone());
         for (name, value) in &message.headers {
-            request = request.header(name, value);
+            request = request.header(&**name, value);
         }
         for (name, value) in signed {
             request = request.header(name, value);

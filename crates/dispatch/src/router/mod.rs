@@ -414,7 +414,10 @@ impl Conductor {
             self.attempts.spawn(under_way.attempt(Delivery { client, terms, authority, starts }, job));
         }
         if unreadable > 0 {
-            tracing::warn!(unreadable, "tasks wait that a newer program wrote: upgrade this node, or let the others deliver them");
+            tracing::warn!(
+                unreadable,
+                "tasks wait that a newer program wrote: upgrade this node, or let the others deliver them"
+            );
         }
     }
 

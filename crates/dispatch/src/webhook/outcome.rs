@@ -99,7 +99,7 @@ impl Failure {
         Self::new(FailureClass::Refused, message)
     }
 
-    pub(super) fn local(message: impl Into<String>) -> Self {
+    pub(crate) fn local(message: impl Into<String>) -> Self {
         Self::new(FailureClass::Local, message)
     }
 }
