@@ -252,20 +252,22 @@ async fn what_this_node_lacked_for_one_address_counts() {
     assert_eq!(failure.class, FailureClass::Local, "{failure}");
 }
 
+/// Names that begin with `hangs` are never answered.
+struct Partly;
+impl Resolve for Partly {
+    fn resolve(&self, name: String) -> BoxFuture<'static, Result<Vec<IpAddr>, ResolveError>> {
+        Box::pin(async move {
+            if name.starts_with("hangs") {
+                std::future::pending::<()>().await;
+            }
+            Ok(vec![PUBLIC.into()])
+        })
+    }
+}
+
 /// Names under a name server that says nothing: their look-ups have few places, and whoever waits for one is not to blame.
 #[tokio::test(start_paused = true)]
 async fn names_that_hang_wait_for_each_other_only() {
-    struct Partly;
-    impl Resolve for Partly {
-        fn resolve(&self, name: String) -> BoxFuture<'static, Result<Vec<IpAddr>, ResolveError>> {
-            Box::pin(async move {
-                if name.starts_with("hangs") {
-                    std::future::pending::<()>().await;
-                }
-                Ok(vec![PUBLIC.into()])
-            })
-        }
-    }
     let recorder = Arc::new(Recorder::default());
     let options =
         ClientOptions { resolver: Arc::new(Partly), ..public(&recorder, Names::default(), Authority::new().roots) };
@@ -294,6 +296,27 @@ async fn names_that_hang_wait_for_each_other_only() {
     // Of two times 64 nobody answered; to the rest nobody listened.
     assert_eq!((count(FailureClass::Timeout), count(FailureClass::Local)), (128, 64));
     assert_eq!(recorder.dialled().len(), 9);
+}
+
+/// A look-up that waits for others takes more than its webhook may, and the webhook is sent.
+#[tokio::test(start_paused = true)]
+async fn what_a_look_up_waits_for_is_not_the_targets_time() {
+    let recorder = Arc::new(Recorder::default());
+    let options = public(&recorder, Names::default(), Authority::new().roots);
+    let client = client(ClientOptions { resolver: Arc::new(Partly), ..options });
+    let hanging = join_all((0..64).map(|number| {
+        let client = &client;
+        async move { failure(client, &request(&format!("https://hangs{number}.example/"))).await.class }
+    }));
+    let late = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let short = Duration::from_secs(2);
+        let timeouts = Timeouts { connect: short, first_byte: short, total: short };
+        let failure = failure(&client, &Request { timeouts, ..request("https://late.example/") }).await;
+        assert_eq!(failure.class, FailureClass::Connection, "{failure}");
+    };
+    tokio::join!(hanging, late);
+    assert_eq!(recorder.dialled().len(), 1);
 }
 
 #[tokio::test]
