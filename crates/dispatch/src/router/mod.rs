@@ -15,11 +15,13 @@ mod predecessors;
 mod routes;
 mod sockets;
 mod span;
+mod supervise;
 mod task_lanes;
 mod terms;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,6 +37,7 @@ use self::board::{Ask, Board};
 use self::meters::{Meters, PoolMeters};
 use self::predecessors::Predecessors;
 use self::routes::{KeptRoutes, Origin, Route, Routes};
+use self::supervise::{again_after_panics, apart};
 use self::terms::Terms;
 use crate::Subscription;
 use crate::gateway::error::{GatewayError, Result, failed_within};
@@ -56,8 +59,6 @@ const FULL: usize = 1 << 20;
 const CANCELLED_AT_ONCE: usize = 256;
 /// For how long a router that stops waits for attempts that are under way.
 const GRACE: Duration = Duration::from_secs(20);
-/// After what time a router that failed starts again.
-const RESTART: Duration = Duration::from_secs(1);
 
 /// Delivers jobs until it is stopped.
 #[derive(Debug)]
@@ -138,25 +139,16 @@ impl Router {
     }
 }
 
-/// Runs a conductor until it is to stop. One that fails is replaced: what it had under way is given back when it is dropped.
-async fn conduct(gateway: Arc<Gateway>, jobs: Jobs, client: Arc<Client>, mut stopped: watch::Receiver<bool>) {
-    loop {
-        let conductor = Conductor::new(Arc::clone(&gateway), jobs.clone(), Arc::clone(&client));
-        if AssertUnwindSafe(conductor.run(stopped.clone())).catch_unwind().await.is_ok() {
-            break;
-        }
-        tracing::error!(
-            "the router failed within Tidegate: deliveries pause for a moment; please report what this log says"
-        );
-        if tokio::time::timeout(RESTART, until_stopped(&mut stopped)).await.is_ok() {
-            break;
-        }
-    }
+/// Runs conductors, one after the other if they fail, until they are to stop. What a failed one had under way is given back when
+/// it is dropped.
+async fn conduct(gateway: Arc<Gateway>, jobs: Jobs, client: Arc<Client>, stopped: watch::Receiver<bool>) {
+    let run = || Conductor::new(Arc::clone(&gateway), jobs.clone(), Arc::clone(&client)).run(stopped.clone());
+    again_after_panics(run, until_stopped(stopped.clone())).await;
     jobs.close().await;
 }
 
 /// Waits until the router is to stop, or is gone.
-async fn until_stopped(stopped: &mut watch::Receiver<bool>) {
+async fn until_stopped(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stops| *stops).await;
 }
 
@@ -182,7 +174,8 @@ impl Conductor {
         }
     }
 
-    async fn run(mut self, mut stopped: watch::Receiver<bool>) {
+    async fn run(mut self, stopped: watch::Receiver<bool>) {
+        let mut is_stopped = pin!(until_stopped(stopped));
         let made = self.gateway.made_jobs();
         let mut hints = self.jobs.wake_hints();
         let mut stops_at: Option<Instant> = None;
@@ -194,7 +187,7 @@ impl Conductor {
                 Some(at) => at,
             };
             tokio::select! {
-                () = until_stopped(&mut stopped), if stops_at.is_none() => stops_at = Some(Instant::now() + GRACE),
+                () = &mut is_stopped, if stops_at.is_none() => stops_at = Some(Instant::now() + GRACE),
                 Some(news) = self.news.recv() => {
                     // Attempts that end at the same moment are heard of, and planned for, together.
                     tokio::task::yield_now().await;
@@ -236,26 +229,12 @@ impl Conductor {
         [needs_at, plan_at, look_at].into_iter().flatten().min().unwrap_or(now + LOOK_EVERY)
     }
 
-    /// Does something apart and hears of it, also if it fails within.
-    fn apart<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = Result<T>> + Send + 'static,
-        tell: impl FnOnce(Result<T>) -> News + Send + 'static,
-    ) {
-        let sender = self.sender.clone();
-        tokio::spawn(async move {
-            let result = AssertUnwindSafe(work).catch_unwind().await;
-            // Fails when the router has stopped, which needs no news.
-            let _ = sender.send(tell(result.unwrap_or_else(|_| Err(failed_within()))));
-        });
-    }
-
     fn ask_for(&self, needs: Vec<LimitAsk>, asked: Instant) {
         let (jobs, asks) = (self.jobs.clone(), needs.clone());
         let node = self.predecessors.own_name().to_owned();
         let hold = self.board.granted_for();
         let ask = async move { Ok(jobs.limits(&node, asks, hold).await?) };
-        self.apart(ask, move |result| News::Limits { asked, needs, result });
+        apart(self.sender.clone(), ask, move |result| News::Limits { asked, needs, result });
     }
 
     fn claim(&self, ask: Ask) {
@@ -270,7 +249,7 @@ impl Conductor {
             let jobs = claimed?;
             Ok((routes?, jobs))
         };
-        self.apart(work, move |result| News::Claimed { ask, result });
+        apart(self.sender.clone(), work, move |result| News::Claimed { ask, result });
     }
 
     /// Looks at the database if it is time, and says when it will be.
@@ -297,7 +276,7 @@ impl Conductor {
             // Read after the look: whoever is not among the routes then was deleted, and not made meanwhile.
             Ok((kept.read(&of).await?, waiting))
         };
-        self.apart(work, move |result| News::Looked { began: now, result });
+        apart(self.sender.clone(), work, move |result| News::Looked { began: now, result });
         None
     }
 
