@@ -252,13 +252,16 @@ async fn what_this_node_lacked_for_one_address_counts() {
     assert_eq!(failure.class, FailureClass::Local, "{failure}");
 }
 
-/// Names that begin with `hangs` are never answered.
+/// Names that begin with `hangs` are never answered, those that begin with `late` after a second.
 struct Partly;
 impl Resolve for Partly {
     fn resolve(&self, name: String) -> BoxFuture<'static, Result<Vec<IpAddr>, ResolveError>> {
         Box::pin(async move {
             if name.starts_with("hangs") {
                 std::future::pending::<()>().await;
+            }
+            if name.starts_with("late") {
+                tokio::time::sleep(Duration::from_secs(1)).await;
             }
             Ok(vec![PUBLIC.into()])
         })
