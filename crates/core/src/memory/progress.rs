@@ -54,6 +54,22 @@ impl Progress {
         Change { removed: before, added: is_end }
     }
 
+    /// The same while records are read. What follows it may be read later, so that it is kept until all is.
+    pub(super) fn read_end(&mut self, number: u64, event: &Event, home: u64) {
+        if number <= self.through {
+            return;
+        }
+        if number == self.through + 1 {
+            self.through = number;
+            self.id.clear();
+            self.id.push_str(event.event_id());
+            return;
+        }
+        // Of neighbours that have ended, only the last one can be an end.
+        self.ends.remove(&(number - 1));
+        self.ends.insert(number, RunEnd { id: event.event_id().into(), home });
+    }
+
     /// Moves the checkpoint to the last ended event before the first live one.
     fn advance(&mut self, cells: &Cells, next: u64) -> Option<u64> {
         self.through = cells.first().unwrap_or(next).saturating_sub(1);

@@ -353,7 +353,7 @@ impl Recovery {
 
     fn take(&mut self, number: u64) -> Option<Cell> {
         let cell = self.cells.remove(number)?;
-        self.progress.end(number, &cell.event, cell.home, &self.cells, self.next);
+        self.progress.read_end(number, &cell.event, cell.home);
         Some(cell)
     }
 

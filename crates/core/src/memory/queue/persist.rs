@@ -21,7 +21,7 @@ pub struct Checkpoint {
 }
 
 /// How an event stands. A snapshot does not say that it is claimed.
-fn standing(cell: &Cell, durability: Durability) -> Standing {
+pub(super) fn standing(cell: &Cell, durability: Durability) -> Standing {
     let due = if let Phase::Delayed { due } = cell.phase { Some(due) } else { None };
     let is_claimed = durability == Durability::Journal && matches!(cell.phase, Phase::Leased { .. });
     Standing { retries: cell.retries, due, trouble: cell.trouble.clone(), dead: None, is_claimed }

@@ -7,6 +7,7 @@ use super::super::config::Durability;
 use super::super::journal::Journal;
 use super::super::progress::Progress;
 use super::super::record::State;
+use super::persist::standing;
 use super::{Dead, Queue};
 use crate::name::QueueName;
 
@@ -82,11 +83,17 @@ impl Queue {
         let cell = self.cells.get_mut(number)?;
         (cell.hash, cell.lane) = (hash, lane);
         self.journal.enter(cell.home, event.packed().len());
+        let is_claimed = matches!(cell.phase, Phase::Leased { .. });
         match cell.phase {
             Phase::Delayed { due } => drop(self.delayed.insert((due, number))),
-            Phase::Leased { .. } if self.durability == Durability::Journal => claimed.push(number),
+            _ if is_claimed && self.durability == Durability::Journal => claimed.push(number),
             _ => {
                 cell.phase = Phase::Fresh { next: 0 };
+                if is_claimed && cell.home != 0 {
+                    // It was claimed before the queue became a snapshot, where claims do not count: nor do they if it becomes a
+                    // journal again.
+                    self.journal.returned(number, &standing(cell, self.durability));
+                }
                 self.lanes.append(lane, number, &mut self.cells);
             }
         }

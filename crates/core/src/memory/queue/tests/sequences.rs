@@ -333,3 +333,24 @@ proptest! {
         run(Durability::Snapshot, &steps, true);
     }
 }
+
+/// Events that were published as a snapshot are recorded after an end before them, and after later events.
+#[test]
+fn the_end_before_what_is_recorded_later_is_known_after_a_crash() {
+    let publish = |id| Step::Publish { id, pattern: 1, body: 0 };
+    let claim = |max| Step::Claim { max, choice: 0, lease: 9 };
+    let steps = [publish(1), publish(2), publish(3), Step::Store, publish(4), Step::Switch, claim(4), publish(5)];
+    // The leases are of 1 to 4, in this order.
+    let ends = [Step::Ack(2), Step::Store, Step::Ack(1), Step::Store, Step::Ack(0)];
+    run(Durability::Snapshot, &[&steps[..], &ends].concat(), true);
+}
+
+/// A claim that a crash of a snapshot has undone does not count when the queue has become a journal.
+#[test]
+fn a_claim_from_before_a_snapshot_does_not_count_later() {
+    let publish = Step::Publish { id: 1, pattern: 1, body: 0 };
+    let claim = Step::Claim { max: 1, choice: 0, lease: 9 };
+    let before = [publish, claim, Step::Store, Step::Switch, Step::Switch, Step::Store];
+    let crashes = [Step::Crash, Step::Switch, Step::Store, Step::Crash];
+    run(Durability::Snapshot, &[&before[..], &crashes].concat(), true);
+}
