@@ -70,7 +70,7 @@ const NUMBERS: [&str; 18] = [
 ];
 /// Headers that differ likewise.
 const HEADERS: [&str; 4] = ["date", "content-length", "etag", "location"];
-const TIMES: [&str; 3] = ["stale", "age_seconds", "lastUsedAt"];
+const TIMES: [&str; 4] = ["stale", "age_seconds", "lastUsedAt", "oldestWaitingSeconds"];
 
 /// Whether the other parties' data is written before or after the client's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
